@@ -185,21 +185,27 @@ class ShardStore:
         brought: tuple[int, int],
         fenced: bool = True,
         winners: Collection[int] = (),
+        shown_before: bool = False,
     ) -> T:
         """Publish where rows become visible elsewhere in the store's database by `work`, in one transaction.
 
         `work` is called in that transaction, with what was published, and is run again with it when the database is
         in trouble; its result is returned. `brought`: how many rows and bytes it makes visible. `fenced` is false where
-        they may be visible before the transaction is committed; `winners` as with `publish`.
+        they may be visible before the transaction is committed; `winners` and `shown_before` as with `publish`.
         """
 
         def publish(t: Transaction) -> T:
-            return work(
+            published = publishing.publish(
                 t,
-                publishing.publish(
-                    t, identities, (), batch_id=batch_id, elsewhere=brought, fenced=fenced, winners=winners
-                ),
+                identities,
+                (),
+                batch_id=batch_id,
+                elsewhere=brought,
+                fenced=fenced,
+                winners=winners,
+                shown_before=shown_before,
             )
+            return work(t, published)
 
         return self.database.write(publish)
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
 
@@ -96,6 +97,7 @@ class Delivery:
         self._plans = plans
         self._batch_id = batch_id
         self._connection: Connection | None = None
+        self._shown_before = False
 
     @property
     def connection(self) -> Connection:
@@ -125,6 +127,7 @@ class Delivery:
         owner = self._owner  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
             already = self.already or outputs.is_recorded(connection, self.hash, name)
+            self._shown_before |= already
             yield Output(connection, already)
             if already:
                 transaction.rollback()
@@ -152,9 +155,10 @@ class Delivery:
             return
         about = ",".join(plan.token.pipeline for plan in self._plans)
         reach("before-publish", about)
+        how: dict[str, Any] = {"batch_id": self._batch_id, "shown_before": self._shown_before}
         if self._connection is None:
-            self._store.publish(self._plans, None, batch_id=self._batch_id)
-        elif self._store.publish_inside(self._connection, self._plans, None, batch_id=self._batch_id).already:
+            self._store.publish(self._plans, None, **how)
+        elif self._store.publish_inside(self._connection, self._plans, None, **how).already:
             self._connection.rollback()
         else:
             self._connection.commit()

@@ -67,7 +67,8 @@ class Registration:
             logger.info("table %s: %d objects registered, %d copied, %d refused", self._table.name, *counts)
 
     def _attempt(self) -> Catalog | None:
-        if not self._look():
+        is_there = self._look()
+        if not is_there:
             self._record()
         files = [*(file for _, file in self._registered), *self._copied]
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
@@ -87,7 +88,9 @@ class Registration:
             reach("table-committed")
             return catalog
 
-        return self._store.publish_with(self._batch.plans, commit, batch_id=self._batch_id, brought=brought)
+        return self._store.publish_with(
+            self._batch.plans, commit, batch_id=self._batch_id, brought=brought, shown_before=is_there
+        )
 
     def _look(self) -> bool:
         """Whether the batch is in the table, or in the store. If not, what the table has already is refused."""
