@@ -109,8 +109,8 @@ def _check_prefixes(options: ReaderOptions, contents: Iterable[Content]) -> None
 def _refusal(name: str, was: str, now: str, unfinished: list[_Unfinished], why: str = "") -> OptionError:
     return OptionError(
         name,
-        f"was {was or 'not given'!r} and is {now or 'not given'!r}, and {len(unfinished):,} object(s) or message(s) are "
-        f"not finished{why}, such as {unfinished[0].content.shard_id[:_SHOWN]!r}; run the query with "
-        f"{was or 'none'!r} until nothing is left (trigger availableNow), and then with {now or 'none'!r}; or give the new query another "
-        "'pipeline'",
+        f"was {was or 'not given'!r} and is {now or 'not given'!r}, and {len(unfinished):,} object(s) or message(s) "
+        f"are not finished{why}, such as {unfinished[0].content.shard_id[:_SHOWN]!r}; run the query with "
+        f"{was or 'none'!r} until nothing is left (trigger availableNow), and then with {now or 'none'!r}; or give "
+        "the new query another 'pipeline'",
     )

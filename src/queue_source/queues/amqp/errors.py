@@ -1,4 +1,7 @@
-"""pika's exceptions, and what brokers say in them, as ours: which say whether waiting helps, and what to do next."""
+"""Maps pika's exceptions, and the brokers' words in them, to our errors.
+
+Ours say whether waiting helps, and what to do next.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _HELD_TOO_LONG = "delivery acknowledgement"  # with MISMATCH, the broker's consu
 
 
 def translated(error: BaseException, address: Address) -> QueueError:
-    """The error to raise; its text holds no secret."""
+    """Return the error to raise; its text holds no secret."""
     causes = list(_causes(error))
     for cause in causes:
         problem = _configuration(cause, address)
@@ -37,7 +40,7 @@ def translated(error: BaseException, address: Address) -> QueueError:
 
 
 def _configuration(error: BaseException, address: Address) -> str | None:
-    """What waiting does not cure, with the next step."""
+    """Describe an error that waiting does not solve, with the next step; None for any other."""
     said = _shown(error, address)
     if isinstance(error, pika.AuthenticationError | pika.ProbableAuthenticationError):
         return "the broker refused the user or the password; check them (@ is written as %40, / as %2F)"
@@ -63,7 +66,7 @@ def _configuration(error: BaseException, address: Address) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What is inside pika's wrappers, from the outermost to the last try."""
+    """Yield the errors inside pika's wrappers, from the outermost to the last try."""
     yield error
     inner = error.exceptions[-1] if isinstance(error, AMQPConnectionWorkflowFailed) else None
     inner = inner or getattr(error, "exception", None)
