@@ -1,4 +1,4 @@
-"""What operators see of the pipelines that share a store, running or dead. The command `status` is built on it."""
+"""The operators' view of the pipelines that share a store, running or dead. The command `status` uses it."""
 
 from __future__ import annotations
 
