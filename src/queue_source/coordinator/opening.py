@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from queue_source.announcements.contents import Announced, Stat, announced_messages, announced_objects, apart
+from queue_source.announcements.contents import (
+    Announced,
+    Stat,
+    announced_messages,
+    announced_objects,
+    with_separate_shards,
+)
 from queue_source.coordinator.error_log import ErrorLog
 from queue_source.coordinator.error_queue import ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
@@ -63,7 +69,7 @@ class Opener:
         else:
             announced = announced_messages(messages, options.notifications, queue_names)
         if not self._session.semantics.keeps_shards:
-            announced = [apart(announcement, queue_names) for announcement in announced]
+            announced = [with_separate_shards(announcement, queue_names) for announcement in announced]
         if self._session.names.versionless:
             announced = self._without_versions(announced)
         return announced

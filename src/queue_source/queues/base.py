@@ -175,7 +175,7 @@ class Queue(Protocol):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """Send as `send`, of which this is the earlier name, kept for existing code."""
+        """Send messages as `send` does: its earlier name, kept for existing code."""
         return self.send(payloads, tag=tag, headers=headers, group=group)
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """The metrics that are exported: one table of them, and a collector that reads the store at each scrape.
 
 Names follow Prometheus' rules: base units, `_total` for what only grows, `_seconds` and `_bytes`. Labels are the names
-of pipelines and sources, causes of errors (the store counts up to 51 of them apart), and words of ours.
+of pipelines and sources, causes of errors (the store counts up to 51 of them separately), and words of ours.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _at(then: datetime | None) -> float | None:
 
 
 def _facts(status: PipelineStatus) -> Samples:
-    found = status.host, status.spark_version, status.cuesqueue_version, status.semantics
-    return [(tuple(fact or "" for fact in found), 1.0)]
+    facts = status.host, status.spark_version, status.cuesqueue_version, status.semantics
+    return [(tuple(fact or "" for fact in facts), 1.0)]
 
 
 def _verdicts(status: PipelineStatus) -> Samples:
@@ -251,33 +251,33 @@ class StoreCollector(Collector):
         self._errors = 0
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: or the store would be read when the collector is registered."""
+        """Return nothing: otherwise the store would be read when the collector is registered."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
         began = time.perf_counter()
-        found: tuple[PipelineStatus, ...] | None = None
+        statuses: tuple[PipelineStatus, ...] | None = None
         try:
-            found = self._reads.status()
+            statuses = self._reads.status()
         except ShardStoreError:
             self._errors += 1
         yield self._own("cuesqueue_scrape_duration_seconds", time.perf_counter() - began)
-        yield self._own("cuesqueue_scrape_success", float(found is not None))
+        yield self._own("cuesqueue_scrape_success", float(statuses is not None))
         yield self._own("cuesqueue_scrape_errors_total", self._errors)
         yield self._own("cuesqueue_build_info", 1.0, version("cuesqueue"))
-        if found is not None:
-            yield self._own("cuesqueue_pipelines", len(found))
-            yield from _families(found[:PIPELINES])
+        if statuses is not None:
+            yield self._own("cuesqueue_pipelines", len(statuses))
+            yield from _families(statuses[:PIPELINES])
 
     def _own(self, name: str, value: float, *labels: str) -> Metric:
         text, names = OWN[name]
         return _family(name, text, names, {labels: value})
 
 
-def _families(found: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
+def _families(statuses: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
     for metric in METRICS:
         values: dict[tuple[str, ...], float] = {}
-        for status in found:
+        for status in statuses:
             whose = (status.source,) if metric.of_source else (status.pipeline, status.source)
             for labels, value in metric.samples(status):
                 if value is not None:
@@ -294,7 +294,7 @@ def _family(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple
 
 
 def _label(text: str) -> str:
-    """Users choose names and causes: what no terminal should obey, and halves of characters, are written out."""
+    """Escape control characters and halves of characters in a label: users choose names and causes."""
     return visible(text)[:_LONGEST]
 
 
@@ -306,9 +306,9 @@ class Export:
         self._registry.register(StoreCollector(reads))
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """The text in the form that the scraper accepts, and its content type."""
+        """Return the text in the form that the scraper accepts, and its content type."""
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # it asks for a version that is no number
+        except (TypeError, ValueError):  # it asks for an invalid version
             encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
