@@ -14,7 +14,7 @@ import typer
 
 from queue_source.common.globs import name_matcher
 from queue_source.errors import OptionError
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 from queue_source.options.times import parse_duration
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _chosen(criteria: T) -> T:
 
 def _digits(text: str) -> str:
     if not re.fullmatch(r"[0-9a-fA-F]{4,64}", text):
-        raise OptionError("ID", f"{shown(text)} is not an id; write 4 to 64 hexadecimal digits of one")
+        raise OptionError("ID", f"{quote(text)} is not an id; write 4 to 64 hexadecimal digits of one")
     return text.lower()
 
 
@@ -196,4 +196,4 @@ def _glob(text: str) -> re.Pattern[str]:
     try:
         return name_matcher(text)
     except ValueError as error:
-        raise OptionError("--match", f"{shown(text)} {error}; write a glob, as in 's3://bucket/2026/*'") from None
+        raise OptionError("--match", f"{quote(text)} {error}; write a glob, as in 's3://bucket/2026/*'") from None

@@ -61,14 +61,14 @@ def debugging() -> bool:
     return os.environ.get("CUESQUEUE_DEBUG", "") not in ("", "0")
 
 
-def shown(text: str) -> str:
+def hide_secrets(text: str) -> str:
     """Return a text for output, without passwords and signatures, which names of objects may have, too."""
     return visible(redact_text(text))
 
 
 def tell(text: str) -> None:
     """Print one remark on standard error."""
-    stderr().print(shown(text), markup=False)
+    stderr().print(hide_secrets(text), markup=False)
 
 
 def stderr() -> Console:
@@ -126,7 +126,7 @@ def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     cells = [[Text(visible(cell)) for cell in row] for row in rows]
     headers = columns or [""] * len(cells[0] if cells else ())
     folded = [Column(header, overflow="fold") for header in headers]  # a shortened id identifies nothing
-    table = Table(*folded, title=Text(shown(title)), title_justify="left", show_header=bool(columns))
+    table = Table(*folded, title=Text(hide_secrets(title)), title_justify="left", show_header=bool(columns))
     for row in cells:
         table.add_row(*row)
     Console().print(table)

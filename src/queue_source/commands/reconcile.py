@@ -17,7 +17,7 @@ import typer
 from queue_source.commands.filters import duration_of
 from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, progress, tell
 from queue_source.errors import OptionError
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 from queue_source.options.types import TIME
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class _Job:
     write_name: Callable[[ListedObject, Finding], None]
     checked: Certificate | None
     certify: bool
-    shown: bool
+    shows_progress: bool
 
     def run(self, prefix: str) -> dict[str, Any]:
         """Compare one prefix; return the result."""
@@ -172,7 +172,7 @@ class _Job:
         sent = 0 if self.announcer is None else self.announcer.sent
         evidence = reconciling.LISTED if self.inventory is None else self.inventory.manifest
         try:
-            with self._pages(prefix) as pages, progress("objects compared", None, self.shown) as advance:
+            with self._pages(prefix) as pages, progress("objects compared", None, self.shows_progress) as advance:
                 report = reconciling.reconcile(
                     self.store,
                     self.source,
@@ -234,7 +234,7 @@ def _options(pairs: Iterable[str], profile: str | None, endpoint_url: str | None
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise OptionError("--option", f"{shown(name)} needs a value; write it as NAME=VALUE")
+            raise OptionError("--option", f"{quote(name)} needs a value; write it as NAME=VALUE")
         reader_options[name] = value
     return reader_options
 

@@ -15,7 +15,7 @@ import typer
 
 from queue_source.commands.output import Json, print_result, progress, tell
 from queue_source.errors import OptionError
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 
 SET = 1000
 """Messages sent in one call: one statement of a SQL queue, a hundred requests to SQS."""
@@ -108,7 +108,7 @@ def _s3_record(uri: bytes, now: str) -> dict[str, object]:
     scheme, separator, path = text.partition("://")
     bucket, slash, key = path.partition("/")
     if not (separator and scheme in ("s3", "s3a", "s3n") and bucket and slash and key):
-        raise OptionError("--notification", f"{shown(text)} is not an object in S3; write items as s3://bucket/key")
+        raise OptionError("--notification", f"{quote(text)} is not an object in S3; write items as s3://bucket/key")
     return {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",

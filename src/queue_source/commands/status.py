@@ -14,7 +14,7 @@ import typer
 
 from queue_source.admin.wording import number, since, status_lines, time_text
 from queue_source.commands.filters import duration_of
-from queue_source.commands.output import UNHEALTHY, Json, Store, print_result, print_table, shown, tell
+from queue_source.commands.output import UNHEALTHY, Json, Store, hide_secrets, print_result, print_table, tell
 
 if TYPE_CHECKING:
     from shard_store.operators.status import PipelineStatus, StatusLimits
@@ -123,7 +123,7 @@ def _print_lines(statuses: Sequence[PipelineStatus], wrong: Mapping[str, Sequenc
 
 
 def _print_whole(status: PipelineStatus, wrong: Sequence[str]) -> None:
-    typer.echo(shown(f"{status.pipeline}: {status.state}"))
+    typer.echo(hide_secrets(f"{status.pipeline}: {status.state}"))
     for name, text in status_lines(status):
         _line(name, text)
     for sentence in wrong:
@@ -132,5 +132,5 @@ def _print_whole(status: PipelineStatus, wrong: Sequence[str]) -> None:
 
 def _line(name: str, text: str) -> None:
     indent = " " * 14
-    lines = textwrap.fill(shown(text), _WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
+    lines = textwrap.fill(hide_secrets(text), _WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
     typer.echo(lines)
