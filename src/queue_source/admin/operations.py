@@ -35,7 +35,7 @@ def status(store: ShardStore, *, source: str | None = None, pipeline: str | None
 def history(
     store: ShardStore, *, since: datetime, source: str | None = None, pipeline: str | None = None
 ) -> tuple[Hour, ...]:
-    """What each pipeline has published in each hour: rows, bytes, objects, errors by cause, and percentiles of the lag.
+    """Return what each pipeline has published in each hour: rows, bytes, objects, errors, percentiles of the lag.
 
     Args:
         store: The store, as `open_store` returns it.

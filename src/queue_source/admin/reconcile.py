@@ -114,7 +114,7 @@ class Report:
 
     @property
     def is_certificate(self) -> bool:
-        """Whether it covers at least one object, and all that were to be compared."""
+        """Tell whether it covers at least one object, and all that were to be compared."""
         return not self.skipped and self.verdict != EMPTY
 
     def sentence(self) -> str:

@@ -210,7 +210,7 @@ class Coordinator:
 
     @property
     def _gathers(self) -> bool:
-        """Whether the next batch is waited for: with AvailableNow, and for the first one."""
+        """Tell whether the next batch is waited for: with AvailableNow, and for the first one."""
         return self._parts.receivers.draining or self._parts.receivers.hurry
 
     def _take(self) -> tuple[Range, ...]:

@@ -73,7 +73,7 @@ class MessageTable:
 
     @property
     def is_opening(self) -> bool:
-        """Whether messages are being opened, or wait for it."""
+        """Tell whether messages are being opened, or wait for it."""
         return bool(self._inbox or self._opening)
 
     def begin_opening(self, most: int) -> list[Received]:

@@ -98,12 +98,12 @@ class Room:
 
     @property
     def is_listed_enough(self) -> bool:
-        """Whether there is no room for more of what listings find."""
+        """Tell whether there is no room for more of what listings find."""
         return self._is_enough(len(self.listed), self._listed_bytes, self._shares.room(LISTING, self.limits.work))
 
     @property
     def is_announced_enough(self) -> bool:
-        """Whether there is no room for more of what queues announce."""
+        """Tell whether there is no room for more of what queues announce."""
         announced = len(self._sizes) - len(self.listed)
         return self._is_enough(announced, self.bytes - self._listed_bytes, self.limits.work)
 
@@ -156,12 +156,12 @@ class Room:
 
     @property
     def is_proven_empty(self) -> bool:
-        """Whether all queues are empty."""
+        """Tell whether all queues are empty."""
         return all(emptiness.proven for emptiness in self._emptiness.values())
 
     @property
     def gives_no_more(self) -> bool:
-        """Whether every queue is empty, or has no room, and none of its receives is under way."""
+        """Tell whether every queue is empty, or has no room, and none of its receives is under way."""
         return all(
             emptiness.proven or (not emptiness.under_way and self._room_left(queue) == 0)
             for queue, emptiness in self._emptiness.items()
@@ -169,7 +169,7 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for more messages, of whatever queue."""
+        """Tell whether there is no room for more messages, of whatever queue."""
         messages = len(self._messages)
         return messages - self._messages.count(RESTING) >= self.limits.work or messages >= self.limits.messages
 

@@ -189,7 +189,7 @@ class FormatOptions:
 
     @property
     def plain_utf8(self) -> bool:
-        """Whether the bytes of an object are taken as they are."""
+        """Tell whether the bytes of an object are taken as they are."""
         return codecs.lookup(self.encoding).name == "utf-8"
 
 
@@ -202,12 +202,12 @@ class ContentKind(str, Enum):
 
     @property
     def is_announced(self) -> bool:
-        """Whether messages and listings announce objects; else the messages themselves are the content."""
+        """Tell whether messages and listings announce objects; else the messages themselves are the content."""
         return self is not ContentKind.MESSAGE
 
     @property
     def is_read(self) -> bool:
-        """Whether bytes become rows; else the rows are the announced objects, which are never opened."""
+        """Tell whether bytes become rows; else the rows are the announced objects, which are never opened."""
         return self is not ContentKind.REFERENCE
 
 
@@ -307,5 +307,5 @@ class ContentOptions:
 
     @property
     def stops_at_bad_objects(self) -> bool:
-        """Whether no part of a micro-batch is published when any of its objects cannot be read to its end."""
+        """Tell whether no part of a micro-batch is published when any of its objects cannot be read to its end."""
         return self.on_missing_object == self.on_corrupt_object == self.on_forbidden_object == "fail"

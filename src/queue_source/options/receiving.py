@@ -176,7 +176,7 @@ class NotificationOptions:
 
     @property
     def chooses_by_time(self) -> bool:
-        """Whether the modification time of an object has to be known."""
+        """Tell whether the modification time of an object has to be known."""
         return any(limit is not None for limit in (self.modified_after, self.modified_before, self.max_file_age))
 
 

@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether no other task reads anything of the range."""
+        """Tell whether no other task reads anything of the range."""
         return (self.start, self.end) == (self.planned.start, _end(self.planned))
 
     @property

@@ -129,7 +129,7 @@ class Rows:
 
     @property
     def are_many(self) -> bool:
-        """Whether they take so much memory that they are to go before more are read."""
+        """Tell whether they take so much memory that they are to go before more are read."""
         return self._count * (len(self._columns) + 1) >= MAX_CELLS
 
     def take_table(self) -> pa.Table:
@@ -159,7 +159,7 @@ class RecordReader(Protocol):
 
     @property
     def only_slowly(self) -> bool:
-        """Whether nothing of this object can be read quickly: pieces are not tried."""
+        """Tell whether nothing of this object can be read quickly: pieces are not tried."""
 
     def read_quickly(self, data: bytes) -> pa.Table | None:
         """Read the rows in the declared schema; None when anything about them is unusual."""

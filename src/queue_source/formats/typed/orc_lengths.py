@@ -63,7 +63,9 @@ class _Sizes:
             longest, total = self._lengths(number, count)
             return _FIXED + longest, _FIXED * count + total
         inner = [self.of(below, count) for below in written.inner]
-        return _FIXED + sum(one for one, _ in inner), _FIXED * count + sum(every for _, every in inner)
+        return _FIXED + sum(length_of_value for length_of_value, _ in inner), _FIXED * count + sum(
+            every for _, every in inner
+        )
 
     def _lengths(self, number: int, count: int) -> tuple[int, int]:
         stream = self._footer.streams.get((number, orc_file.LENGTH))

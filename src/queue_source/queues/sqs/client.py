@@ -62,7 +62,7 @@ class Address:
 
     @property
     def fifo(self) -> bool:
-        """Whether it is a FIFO queue, which its name shows."""
+        """Tell whether it is a FIFO queue, which its name shows."""
         return self.queue.endswith(".fifo")
 
 

@@ -109,6 +109,6 @@ def _table(name: str, *columns: sa.Column[Any]) -> None:
 
 
 def _index(name: str, table: str, columns: list[str], only: str | None = None) -> None:
-    if name not in {there["name"] for there in sa.inspect(op.get_bind()).get_indexes(table)}:
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         where = None if only is None else sa.text(only)
         op.create_index(name, table, columns, sqlite_where=where, postgresql_where=where)
