@@ -52,8 +52,8 @@ def requeue(
 ) -> Requeued:
     """Send again what errors are about, and mark the errors as requeued.
 
-    A bad message goes back to its queue as it came. A quarantined object may be read again, and is announced again.
-    Bad records and rejected rows are parts of what is published: their input alone is sent to the queue `to`, and a bad
+    A bad message goes back to its queue unchanged. A quarantined object may be read again, and is announced again. Bad
+    records and rejected rows are parts of what is published: their input alone is sent to the queue `to`, and a bad
     record of a message also to the queue of the message. If a call is killed, what it sent may not be marked: run it
     again; an object that is announced twice is read once.
 

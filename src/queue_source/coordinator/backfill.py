@@ -30,7 +30,7 @@ OpenBucket = Callable[[str], Bucket]
 """Opens the bucket of a prefix, without a request; raises BadObject and ObjectStoreError."""
 
 _SIDE_BY_SIDE = 4  # prefixes that are listed at the same time, each on a thread
-_POLL = 0.5  # seconds: how late changes are noticed that wake nobody up
+_POLL = 0.5  # seconds: how late changes are noticed that wake no thread
 # how long to yield to batches: times the seconds that a page took to compare, and at most so many seconds
 _YIELD = 19, 1.0
 _ABANDONED = 1000  # shards of stopped pipelines that are taken over at a time

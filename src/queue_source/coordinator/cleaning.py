@@ -199,7 +199,7 @@ class Cleaner:
 def moved_to(uri: str, version: str | None, destination: str) -> str:
     """Build the path of the moved object, below the destination.
 
-    Where versions are told apart, the version comes before the name, since the next version will have the same name.
+    Where versions are distinguished, the version comes before the name, since the next version will have the same name.
     """
     location = uri.partition("://")[2]
     path = location.lstrip("/") if uri.startswith("file:") else location.partition("/")[2]

@@ -192,7 +192,7 @@ class Coordinator:
         """End gracefully: unplanned messages become visible at once, planned ones get a last extension.
 
         That gives a restart the time to finish its batch. A start that failed gives back everything: its batch may fail
-        again, and whoever repairs the cause waits for the messages.
+        again, and the messages are needed for it once the cause is repaired.
         """
         self._parts.threads.stop(_STOP_PATIENCE)
         self._parts.error_log.flush(end=True)

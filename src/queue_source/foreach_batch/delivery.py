@@ -85,7 +85,7 @@ class Delivery:
     """What the block of `delivery` works with.
 
     `hash` is the batch's delivery hash: the same at every attempt, and never that of another batch. `already` is true
-    when the batch is published: its rows are there. Whoever writes them again without looking has them rolled back.
+    when the batch is published: its rows are there. Rows that are written again are rolled back.
     """
 
     def __init__(self, store: ShardStore, plans: tuple[PlanIdentity, ...], batch_id: int) -> None:

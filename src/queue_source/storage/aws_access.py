@@ -78,7 +78,7 @@ def region_of(storage: StorageOptions) -> str:
 
 @lru_cache(maxsize=8)
 def _region_of_the_machine(profile: str | None, process: int) -> str | None:
-    """A request that takes a second or two where nobody answers, unless AWS_EC2_METADATA_DISABLED forbids it."""
+    """A request that takes a second or two without an answer, unless AWS_EC2_METADATA_DISABLED forbids it."""
     from botocore.utils import IMDSRegionProvider
 
     region: str | None = IMDSRegionProvider(session_of(profile, process)).provide()

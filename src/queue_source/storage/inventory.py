@@ -212,7 +212,7 @@ def _csv(path: Path, file: InventoryFile) -> Iterator[pa.RecordBatch]:
             pa.PythonFile(text, mode="r"),
             read_options=pa_csv.ReadOptions(column_names=names, block_size=4 << 20),
             convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(present, pa.string()), include_columns=wanted, strings_can_be_null=False
+                column_types=dict.fromkeys(present, pa.string()), include_columns=present, strings_can_be_null=False
             ),
         )
 

@@ -113,13 +113,12 @@ def publish(
 
     `identities` are the plans of one micro-batch, one for each pipeline of its query: all advance, or none. The splits
     belong to an attempt of the first pipeline, also when it is idle in this batch: it then comes with the plan that it
-    delivered last. Each other one has an attempt when it brought input.
-    `files` is None where the rows went elsewhere, uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere`
-    are rows and bytes that become visible in the same transaction, in another place than splits. `fenced`: nobody
-    sees any row before, as of an attempt that fails. `winners`: the numbers of the task attempts whose rows these are.
-    The result's hash is that of the first one's attempt, its counts are over all.
-    Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards passed to others: then nothing was
-    published.
+    delivered last. Each other one has an attempt when it brought input. `files` is None where the rows went elsewhere,
+    uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere` are rows and bytes that become visible in the
+    same transaction, in another place than splits. `fenced`: no row is visible before, as of an attempt that fails.
+    `winners`: the numbers of the task attempts whose rows these are. The result's hash is that of the first one's
+    attempt, its counts are over all. Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards
+    passed to others: then nothing was published.
     """
     rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
     recorded, fresh = _find_delivery(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)

@@ -166,7 +166,7 @@ class Activity:
         self.total.add(amounts, lags=False)  # those of all times say nothing
 
     def take_hours(self, now: int) -> Iterator[tuple[int, Amounts]]:
-        """Yield the hours that are over and not stored yet, each once; slots that nobody needs any more go."""
+        """Yield the hours that are over and not stored yet, each once; slots that are no longer needed are removed."""
         over = now - now % HOUR
         yield from self.hours(until=over)
         self.stored = max(self.stored, over)
@@ -256,17 +256,17 @@ class Report:
 
 
 def counters_of(text: str | None) -> dict[str, int]:
-    """Return the counters of the last report, whoever made it."""
+    """Return the counters of the last report, of any incarnation."""
     return {} if text is None else dict(json.loads(text)["counters"])
 
 
 def intake_of(text: str | None) -> Intake:
-    """Return the intake of the last report, whoever made it."""
+    """Return the intake of the last report, of any incarnation."""
     return Intake(**_known(Intake, {} if text is None else json.loads(text).get("intake", {})))
 
 
 def window_of(text: str | None) -> int | None:
-    """Return the window of the last report, whoever made it."""
+    """Return the window of the last report, of any incarnation."""
     return None if text is None else json.loads(text).get("window")
 
 

@@ -132,7 +132,7 @@ def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Colle
 
 
 def pending_of(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:
-    """Return what is pending of those of the shards for which anything is, whoever owns them."""
+    """Return the pending marks of the shards that have one, of any owner."""
     query = sa.select(shards.c.shard_key, shards.c.pending).where(shards.c.pending.is_not(None))
     return {ShardKey(key): mark for key, mark in transaction.select_among(query, shards.c.shard_key, keys)}
 

@@ -1,4 +1,4 @@
-"""Reaching a database: its engine, transactions that are tried again, and errors in the words of whoever uses it.
+"""Reaching a database: its engine, transactions that are tried again, and errors in the words of its user.
 
 Used by the shard store and by the SQL queue. Engines are made lazily in the process that uses them, because Spark's
 Python workers are forked and an engine must never cross a fork.
@@ -61,7 +61,7 @@ class Database:
             other=lambda problem: ShardStoreError(f"database {self.name!r}: {problem}"),
         )
         try:
-            self.url: URL = with_whole_path(parse_url(url))  # whoever changes the folder keeps the file
+            self.url: URL = with_whole_path(parse_url(url))  # a process that changes its folder keeps the file
         except ValueError as problem:
             raise self._errors.configuration(str(problem)) from None
         self.dialect: Dialect = DIALECTS[self.url.get_backend_name()]
@@ -120,8 +120,8 @@ class Database:
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in one transaction and commit it.
 
-        Passing trouble runs `work` again, also when the connection was lost during COMMIT and nobody knows the
-        outcome: so `work` must find out by itself what is already there (the delivery hash, a seq, a token).
+        Passing trouble runs `work` again, also when the connection was lost during COMMIT and the outcome is unknown:
+        so `work` must find out by itself what is already there (the delivery hash, a seq, a token).
         """
         return self._run(work, write=True)
 
@@ -207,7 +207,7 @@ class Database:
     def _follow_file(self, engine: Engine) -> None:
         """Drop connections to the file of a SQLite database when another took its place.
 
-        They would go on with what nobody finds any more.
+        They would continue with a file that no other process can open any more.
         """
         file = self.file()
         with suppress(FileNotFoundError):

@@ -214,7 +214,7 @@ def waiting(transaction: Transaction, source: str, retention: timedelta) -> Wait
 def planned_until(transaction: Transaction, source: str, oldest: int) -> int | None:
     """Return up to when finished shards of the source are planned: what was done later must not be forgotten yet.
 
-    None where nobody cleans the source, or has not for so long that it had not come to `oldest`.
+    None where the source is not cleaned, or was not for so long that cleaning had not come to `oldest`.
     """
     kept = sources.c.source == source, sources.c.cleaned_until >= oldest
     return transaction.execute(sa.select(sources.c.cleaned_until).where(*kept)).scalar_one_or_none()

@@ -125,7 +125,7 @@ class JsonReader:
         yield rows.take_table()
 
     def read_whole(self, block: Block) -> Iterator[pa.Table]:
-        """Read one document (`multiLine`): what is bad in it makes all of it one bad record."""
+        """Read one document (`multiLine`): any fault makes all of it one bad record."""
         data = block.data.removeprefix(BOM).lstrip(_WHITE)
         lines = cut_items(data) if len(data) > _SMALL else None
         longest = self._options.max_record_bytes

@@ -87,8 +87,9 @@ def upgrade() -> None:
 
 
 def _remember() -> None:
-    """Nobody wrote down what was forgotten so far. It was always the oldest: so what ended before the oldest finished
-    shard that is left; where none is left, everything up to now."""
+    """Record what was forgotten so far: all that ended before the oldest remaining finished shard, since the oldest go
+    first; without one, everything up to now.
+    """
     op.get_bind().execute(
         sa.text(
             "INSERT INTO cuesqueue_sources (source, forgotten_before) SELECT DISTINCT p.source, COALESCE((SELECT "

@@ -1,4 +1,4 @@
-"""What a pipeline's row says so that a store that went back in time, or is another one, is noticed.
+"""The columns of a pipeline's row, so that a store that went back in time, or is another one, is noticed.
 
 Only additions that older code does not need.
 """
