@@ -273,5 +273,5 @@ def _kind(value: object, missing: bool = False) -> str:
 
 
 def _fields(value: Json) -> str:
-    shown = ", ".join(repr(name[:40]) for name in list(value)[:8])
-    return shown or "(none)"
+    names = ", ".join(repr(name[:40]) for name in list(value)[:8])
+    return names or "(none)"

@@ -65,8 +65,8 @@ def doctor(
             _print(finding)
     problems = [finding for finding in findings_so_far if finding.state.value == "problem"]
     if as_json:
-        shown = [{**asdict(finding), "state": finding.state.value} for finding in findings_so_far]
-        print_result({"healthy": not problems, "findings": shown}, as_json, title="doctor")
+        entries = [{**asdict(finding), "state": finding.state.value} for finding in findings_so_far]
+        print_result({"healthy": not problems, "findings": entries}, as_json, title="doctor")
     else:
         warnings = sum(finding.state.value == "warning" for finding in findings_so_far)
         tell(f"{len(problems)} problem(s), {warnings} warning(s)")

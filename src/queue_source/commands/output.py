@@ -78,12 +78,12 @@ def stderr() -> Console:
 
 
 @contextmanager
-def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar, if `shown` and on a terminal; call the yielded function with the number done so far.
+def progress(label: str, total: int | None, visible: bool) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar, if `visible` and on a terminal; call the yielded function with the number done so far.
 
     `total` is None where it is not known.
     """
-    if not shown or not sys.stderr.isatty():
+    if not visible or not sys.stderr.isatty():
         yield lambda count: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

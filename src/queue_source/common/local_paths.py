@@ -55,7 +55,7 @@ def absolute_path(text: str) -> str:
     if (parts := _ONE_SLASH.fullmatch(path)) is not None:
         scheme, path = parts.groups()
         if scheme.lower() != "file":
-            raise ValueError(f"{_shown(text)} has one slash after its scheme; write {scheme}://...")
+            raise ValueError(f"{_quoted(text)} has one slash after its scheme; write {scheme}://...")
     if not path.startswith("/"):
         path = str(_counted_from(working_folder, text, "/data/published or s3://lake/published") / path)
     return str(Path(path))
@@ -103,8 +103,8 @@ def _counted_from(folder: Callable[[], Path], text: str, example: str) -> Path:
 
 
 def _refused(text: str, problem: ValueError, example: str) -> str:
-    return f"{_shown(text)} is relative, and {problem}; write absolute paths or URIs in all options, as in {example}"
+    return f"{_quoted(text)} is relative, and {problem}; write absolute paths or URIs in all options, as in {example}"
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(redact_url(text)[:200])

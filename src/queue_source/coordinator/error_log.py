@@ -102,13 +102,13 @@ class ErrorLog:
     def _log(self, scope: str, cause: str, detail: str, **where: str) -> None:
         """Log an error. The fields are also attributes of the log record, for handlers that write JSON."""
         fields = {name: _one_line(text) for name, text in where.items()}
-        shown = " ".join(f"{name}={text}" for name, text in fields.items())
+        texts = " ".join(f"{name}={text}" for name, text in fields.items())
         logger.warning(
             "pipeline %s: bad %s: cause=%s %s: %s",
             self._session.token,
             scope,
             cause,
-            shown,
+            texts,
             _one_line(detail),
             extra={f"cuesqueue_{name}": text for name, text in {"scope": scope, "cause": cause, **fields}.items()},
         )

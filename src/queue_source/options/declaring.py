@@ -86,11 +86,11 @@ class Option:
 def _field(declare: Callable[Attributes, Option]) -> Callable[Attributes, Any]:
     def field(*positional: Attributes.args, **named: Attributes.kwargs) -> Any:
         declared = declare(*positional, **named)
-        shown = declared.type.name != "secret"
+        in_repr = declared.type.name != "secret"
         if declared.required:
-            return dataclasses.field(metadata={_DECLARED: declared}, repr=shown)
+            return dataclasses.field(metadata={_DECLARED: declared}, repr=in_repr)
         value = None if declared.default is None else declared.type.parse(declared.default)
-        return dataclasses.field(default=value, metadata={_DECLARED: declared}, repr=shown)
+        return dataclasses.field(default=value, metadata={_DECLARED: declared}, repr=in_repr)
 
     return field
 

@@ -51,25 +51,23 @@ def register_queues(factories: Mapping[str, Factory]) -> None:
         register_queue(scheme, factory)
 
 
-def own_factory(scheme: str, shown: str) -> Factory | None:
+def own_factory(scheme: str, name: str) -> Factory | None:
     """Return the factory for the queues of this scheme; None for an undeclared scheme.
 
-    Raises QueueConfigurationError, for the URL `shown`, when two packages declare it or its module cannot be imported.
+    Raises QueueConfigurationError, for the URL `name`, when two packages declare it or its module cannot be imported.
     """
     if scheme in _registered:
         return _registered[scheme]
     declared = {point.value: point for point in _declared() if point.name == scheme}
     if len(declared) > 1:
         raise QueueConfigurationError(
-            shown, f"two packages declare {scheme!r} in {GROUP}: {', '.join(sorted(declared))}; uninstall one of them"
+            name, f"two packages declare {scheme!r} in {GROUP}: {', '.join(sorted(declared))}; uninstall one of them"
         )
     for value, point in declared.items():
         try:
             factory: Factory = point.load()
         except (ImportError, AttributeError) as error:
-            raise QueueConfigurationError(
-                shown, f"{value!r}, which {GROUP} names, cannot be loaded: {error}"
-            ) from error
+            raise QueueConfigurationError(name, f"{value!r}, which {GROUP} names, cannot be loaded: {error}") from error
         return factory
     return None
 

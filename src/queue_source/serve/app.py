@@ -126,10 +126,10 @@ class Site:
 
     def charts(self, request: Request) -> Response:
         name = _text(request, "pipeline", "") or None
-        shown = self._reads.status() if name is None else (self._the(name),)
-        if len(shown) > charts.TOGETHER:
+        statuses = self._reads.status() if name is None else (self._the(name),)
+        if len(statuses) > charts.TOGETHER:
             raise HTTPException(400, "name a pipeline")
-        return JSONResponse(self._reads.read(lambda store: charts.series(store, shown, name)))
+        return JSONResponse(self._reads.read(lambda store: charts.series(store, statuses, name)))
 
     def metrics(self, request: Request) -> Response:
         text, content_type = self._export.text(request.headers.get("accept", ""))
@@ -153,8 +153,8 @@ class Site:
         )
 
     def _health(self, request: Request, healthy: bool, details: dict[str, object]) -> Response:
-        shown = details if self._access.may_read(request) else {}
-        return JSONResponse({"healthy": healthy, **shown}, 200 if healthy else 503)
+        visible_details = details if self._access.may_read(request) else {}
+        return JSONResponse({"healthy": healthy, **visible_details}, 200 if healthy else 503)
 
     async def login(self, request: Request) -> Response:
         if self._access.token is None:

@@ -59,7 +59,7 @@ def open_places(
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
     """Return which shards are at the end: finished, or finished so long ago that they are pruned.
 
-    Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards beside them.
+    Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards as well.
     """
     unfinished = sa.select(shards.c.shard_key).where(sa.func.coalesce(shards.c.finished_at, -1) == -1)
     open_rows = transaction.select_among(unfinished, shards.c.shard_key, keys)

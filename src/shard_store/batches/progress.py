@@ -163,7 +163,7 @@ def adopt_offset(transaction: Transaction, token: PublishToken, seq: int, store_
 def other_stores(text: str | None) -> Mapping[str, int]:
     """Return the ids of other stores whose offsets a pipeline reads, and up to which seq.
 
-    The source came from them, or has gone on where they were lost. `text`: as it is in the pipeline's row.
+    The source came from them, or has continued where they were lost. `text`: as it is in the pipeline's row.
     """
     return {} if text is None else dict(json.loads(text))
 

@@ -1,9 +1,9 @@
 """Who reads a plan, in the table of the marks of reads: which read killed its task, and which rows may be out already.
 
 *Marks* say which part of a plan a task was reading when it died. They are written before a read, and removed after it;
-only plans that have failed before are marked. A mark that is left behind by a task with others beside it is a
-suspicion: the whole executor may have died, with all that it was reading. One that is left behind by a read with
-nothing of the plan beside it counts against what it was reading. Receive counts would blame healthy messages too.
+only plans that have failed before are marked. A mark that is left behind by one task of several is a suspicion: the
+whole executor may have died, with all that it was reading. One that is left behind by a read that was the only one of
+the plan counts against what it was reading. Receive counts would blame healthy messages too.
 
 *Traces* prove that no row is out of an object which a reading of the plan has found bad (decision 0064).
 Spark may read a plan more than once: to sample it, for several actions, in copies or repetitions of tasks, again for

@@ -174,8 +174,11 @@ def compare(
     for entry, key in zip(listed, keys, strict=True):
         plain = rows.get(plain_keys.get(entry, key))
         if (row := rows.get(key)) is not None:
-            findings.append(_known(entry, row, clocks))
-        elif plain is not None and _known(entry, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
+            findings.append(_judge_stored(entry, row, clocks))
+        elif (
+            plain is not None
+            and _judge_stored(entry, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED
+        ):
             findings.append(Finding(Category.PUBLISHED, plain.owner))
         else:
             findings.append(_unknown(entry, remembered, clocks))
@@ -196,7 +199,7 @@ def _unknown(entry: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
     return Finding(Category.MISSING)
 
 
-def _known(entry: ListedShard, row: _Stored, clocks: Clocks) -> Finding:
+def _judge_stored(entry: ListedShard, row: _Stored, clocks: Clocks) -> Finding:
     if row.state == ShardState.QUARANTINED.value:
         return Finding(Category.QUARANTINED, row.owner)
     if row.state != ShardState.DONE.value:

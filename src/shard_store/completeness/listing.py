@@ -159,7 +159,7 @@ def compare(
     if unknown:
         new = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
     unfinished = [key for key, state in states.items() if state != ShardState.DONE.value]
-    takeable, reopened = _known(transaction, token, unfinished, by_key) if unfinished else ([], 0)
+    takeable, reopened = _read_unfinished(transaction, token, unfinished, by_key) if unfinished else ([], 0)
     opened = sum(shard.token == token for shard in new.shards.values())
     after = claim._replace(
         cursor=cursor,
@@ -194,7 +194,7 @@ def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
 
 
 def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:
-    """Have listings leave alone what was there before now, if this source was never listed before.
+    """Have listings leave alone the objects that exist now, if this source was never listed before.
 
     It holds for the whole source: so also where other prefixes were listed, of which something may be missing still.
     """
@@ -358,7 +358,7 @@ def _without_plain(
     return unread
 
 
-def _known(
+def _read_unfinished(
     transaction: Transaction, token: PublishToken, keys: Iterable[ShardKey], page: Mapping[ShardKey, Found]
 ) -> tuple[list[Shard], int]:
     """Return, of shards that are not done, those that are ours or free, and those that a new version opens again.

@@ -150,7 +150,7 @@ class Activity:
             return cls()
         stored = json.loads(text)
         slots = {start: Amounts.of_json(amounts) for start, amounts in stored["slots"]}
-        last = None if stored["last"] is None else LastBatch(**_known(LastBatch, stored["last"]))
+        last = None if stored["last"] is None else LastBatch(**_known_fields(LastBatch, stored["last"]))
         return cls(Amounts.of_json(stored["total"]), slots, stored["stored"], last)
 
     def dump(self) -> str:
@@ -189,8 +189,8 @@ class Activity:
         return total
 
 
-def _known(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that this version knows, without what a later one has written beside them."""
+def _known_fields(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that this version knows, without those that a later one has added."""
     names = {f.name for f in fields(kind)}
     return {name: value for name, value in stored.items() if name in names}
 
@@ -252,7 +252,7 @@ class Report:
         stored = json.loads(text)
         if stored["incarnation"] != incarnation:
             return None
-        return cls(**{**_known(cls, stored), "intake": intake_of(text)})
+        return cls(**{**_known_fields(cls, stored), "intake": intake_of(text)})
 
 
 def counters_of(text: str | None) -> dict[str, int]:
@@ -262,7 +262,7 @@ def counters_of(text: str | None) -> dict[str, int]:
 
 def intake_of(text: str | None) -> Intake:
     """Return the intake of the last report, of any incarnation."""
-    return Intake(**_known(Intake, {} if text is None else json.loads(text).get("intake", {})))
+    return Intake(**_known_fields(Intake, {} if text is None else json.loads(text).get("intake", {})))
 
 
 def window_of(text: str | None) -> int | None:

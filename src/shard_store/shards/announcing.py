@@ -193,7 +193,7 @@ def _in_version(content: Content, newer: Content) -> Content:
 
 
 def _renew(transaction: Transaction, announced: Mapping[ShardKey, Content], rows: Iterable[Row[Any]]) -> list[ShardKey]:
-    """Open shards of which nothing is published take the version announced. What a plan reads by now stays as it is.
+    """Open shards without published rows take the version announced. What a plan reads by now stays as it is.
 
     Of one that is published in part, the rest of another version would be no object at all. Two events of equal
     sequence are one, which was sent twice.

@@ -242,7 +242,7 @@ class Database:
             raise self._unsuitable(error) from error
 
     def _unsuitable(self, error: BaseException) -> Exception:
-        return self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}")
+        return self._errors.configuration(f"the URL does not suit its driver: {self._readable(error)}")
 
     def _trouble(self, error: BaseException) -> Trouble:
         if isinstance(error, exc.TimeoutError):  # no connection became free in the pool
@@ -256,7 +256,7 @@ class Database:
 
     def _mapped(self, error: exc.SQLAlchemyError) -> Exception:
         kind = self._trouble(error)
-        cause = self._shown(error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error)
+        cause = self._readable(error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error)
         if kind is Trouble.CONFIGURATION:
             return self._errors.configuration(f"cannot be used: {cause}; check the URL, the password and the rights")
         if kind is Trouble.OTHER:
@@ -264,7 +264,7 @@ class Database:
         tried = f" within {self.patience:g} s" if kind in self._again else ""
         return self._errors.unavailable(f"did not serve us{tried}: {cause}")
 
-    def _shown(self, error: BaseException) -> str:
+    def _readable(self, error: BaseException) -> str:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return without_password(
             " ".join(lines[0].split()), None if self.url.password is None else str(self.url.password)

@@ -290,7 +290,7 @@ read_marks = sa.Table(
     "cuesqueue_read_marks",  # reads of a plan that failed before, under way or never ended; and traces: see readings.py
     metadata,
     sa.Column("delivery_hash", Hex, primary_key=True),
-    sa.Column("task", sa.Integer, primary_key=True, autoincrement=False),  # -1: nothing is read beside it
+    sa.Column("task", sa.Integer, primary_key=True, autoincrement=False),  # -1: it is read alone
     sa.Column("first_place", sa.BigInteger, primary_key=True, autoincrement=False),  # in the plan
     sa.Column("end_place", sa.BigInteger, primary_key=True, autoincrement=False),  # the first that is not in it
     sa.Column("unended", sa.Integer, nullable=False),

@@ -84,8 +84,7 @@ def plan(
     choose: Callable[[str, str], Planned | None],
     limit: int,
 ) -> int:
-    """Write down what is to be done with the next finished shards of the source, up to about `limit`; how many it were.
-
+    """Write down what is to be done with the next finished shards of the source, up to about `limit`; return how many.
     In the order in which they were done, and all that were done at one time together. `choose` says it for (shard id,
     URI); None: nothing is done. May be called again at any time, by several at once.
     """

@@ -284,7 +284,7 @@ def _idle(policy: RetentionPolicy, at: int) -> sa.ColumnElement[bool]:
 
 
 def _dead_pipeline(name: str, policy: RetentionPolicy, at: int) -> _Target:
-    """Return an idle pipeline of which nothing is left; by its name, for which planners have statistics.
+    """Return an idle pipeline without any remains; by its name, for which planners have statistics.
 
     The view `data` has its columns from the pipeline that wrote it, so pipelines with data files are remembered.
     """

@@ -119,9 +119,9 @@ def _encoding(database: Database) -> Finding:
 def _clock(database: Database) -> Finding:
     before = time.time()
     theirs = database.read(lambda t: int(t.execute(sa.select(t.now())).scalar_one())) / 1_000_000
-    apart = theirs - (before + time.time()) / 2
-    text = f"{apart:+.1f} s to this machine's clock"
-    if abs(apart) > CLOCKS_APART:
+    difference = theirs - (before + time.time()) / 2
+    text = f"{difference:+.1f} s to this machine's clock"
+    if abs(difference) > CLOCKS_APART:
         fix = "set both clocks by NTP; ownership is decided by the database's clock alone, so it must not jump"
         return warning("store's clock", text, fix)
     return ok("store's clock", text)
@@ -217,9 +217,9 @@ def examine_prefixes(prefixes: Sequence[str], storage: StorageOptions) -> Iterat
             yield warning("prefix", text, "compare it with the names of your objects; all is well if none is there yet")
         if page.objects:
             yield _reading(max(page.objects, key=lambda listed: listed.size), storage)
-        apart = (page.now - datetime.now(timezone.utc)).total_seconds()
-        if abs(apart) > CLOCKS_APART:
-            text = f"{prefix}: {apart:+.0f} s to this machine's clock"
+        difference = (page.now - datetime.now(timezone.utc)).total_seconds()
+        if abs(difference) > CLOCKS_APART:
+            text = f"{prefix}: {difference:+.0f} s to this machine's clock"
             yield warning("object store's clock", text, "set this machine's clock by NTP")
 
 

@@ -89,18 +89,18 @@ class JsonReader:
         if not _NOT_BLANK.search(text):
             return self._shape.full.empty_table()
         lines = Lines.of(text)
-        look = inspect_lines(text)
+        inspected = inspect_lines(text)
         if has_too_many_cells(lines.newlines, self._shape.full):
             return None
-        if not look.begin_with_braces and _NO_OBJECT.search(text) is not None:
+        if not inspected.begin_with_braces and _NO_OBJECT.search(text) is not None:
             return None
         infers = self._shape.rescued is not None or self._known is not None
-        if (infers or not look.are_short) and may_exceed_limits(text, infers=infers):
+        if (infers or not inspected.are_short) and may_exceed_limits(text, infers=infers):
             return None
         try:
             parsed = self._parse_lines(text)
             # where lines are blank, their number may be right by chance
-            guess = parsed.num_rows if look.begin_with_braces else -1
+            guess = parsed.num_rows if inspected.begin_with_braces else -1
             if lines.count_filled(guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
             if self._has_more(parsed.schema):

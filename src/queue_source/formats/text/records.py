@@ -112,7 +112,7 @@ class Rows:
         self._count += len(rows)
 
     def make_nulls(self) -> list[Any]:
-        """Return the values of a record of which nothing could be read."""
+        """Return the values of an unreadable record."""
         return [None] * len(self._columns)
 
     def write_rescued(self, rescued: Iterable[tuple[str, str]]) -> str | None:

@@ -42,8 +42,8 @@ def gregorian_micros(micros: pa.Array, zone: str) -> pa.Array:
     start = pa.scalar(_START_OF_1900, pa.timestamp("us"))
     local = numbers[old] + _START_OF_1900 - instants(start, zone).cast(pa.int64()).as_py()
     days = local // _DAY
-    shown = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
-    numbers[old] = np.asarray(instants(pa.array(shown, pa.timestamp("us")), zone).cast(pa.int64()))
+    wall_clock = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
+    numbers[old] = np.asarray(instants(pa.array(wall_clock, pa.timestamp("us")), zone).cast(pa.int64()))
     return pc.if_else(micros.is_valid(), pa.array(numbers), pa.scalar(None, pa.int64()))
 
 

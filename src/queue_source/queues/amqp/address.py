@@ -130,9 +130,9 @@ def parse_address(url: str) -> Address:
     try:
         address.parameters()
     except (ValueError, TypeError, SyntaxError, OSError) as error:
-        shown = str(error) if isinstance(error, OSError) else type(error).__name__
+        cause = str(error) if isinstance(error, OSError) else type(error).__name__
         names = ", ".join(key for key, _ in pika_parameters) or "the host or port"
-        raise refused(f"the broker cannot be reached by this URL ({shown}): check {names}") from None
+        raise refused(f"the broker cannot be reached by this URL ({cause}): check {names}") from None
     return address
 
 

@@ -36,12 +36,12 @@ def translated(error: BaseException, address: Address) -> QueueError:
             "the broker took all messages back because one was held longer than its consumer_timeout: raise that "
             "above the longest time from receipt to commit, and say so in the URL (consumer_timeout=SECONDS)",
         )
-    return QueueUnavailable(address.name, f"the connection failed: {_shown(last, address)}")
+    return QueueUnavailable(address.name, f"the connection failed: {_without_secrets(last, address)}")
 
 
 def _configuration(error: BaseException, address: Address) -> str | None:
     """Describe an error that waiting does not solve, with the next step; None for any other."""
-    said = _shown(error, address)
+    said = _without_secrets(error, address)
     if isinstance(error, pika.AuthenticationError | pika.ProbableAuthenticationError):
         return "the broker refused the user or the password; check them (@ is written as %40, / as %2F)"
     if isinstance(error, pika.ProbableAccessDeniedError) or (
@@ -76,7 +76,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield from _causes(inner)
 
 
-def _shown(error: BaseException, address: Address) -> str:
+def _without_secrets(error: BaseException, address: Address) -> str:
     text = getattr(error, "reply_text", "") or str(error) or type(error).__name__
     quoted = _REPLY.search(text)
     return without_password(" ".join((quoted[1] if quoted else text).split()), address.password)

@@ -60,8 +60,8 @@ def properties_of_copy(original: BasicProperties, tag: str) -> BasicProperties:
     """
     before = original.headers or {}
     kept = {key: value for key, value in before.items() if key not in _NOT_COPIED}
-    shown = {key: shown_header(value) for key, value in kept.items()}
-    count = {key: value for key, value in republished(shown).items() if shown.get(key) != value}
+    texts = {key: shown_header(value) for key, value in kept.items()}
+    count = {key: value for key, value in republished(texts).items() if texts.get(key) != value}
     return BasicProperties(
         headers={**kept, **count, TAG_BEFORE: tag},
         delivery_mode=original.delivery_mode,

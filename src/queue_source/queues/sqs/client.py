@@ -67,28 +67,28 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    shown = redact_url(url)
+    name = redact_url(url)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise QueueConfigurationError(shown, f"not a URL; write {_FORMS}") from None
+        raise QueueConfigurationError(name, f"not a URL; write {_FORMS}") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise QueueConfigurationError(
-            shown, "the URL of an SQS queue has no parameters and no password; set the options sqs.* instead"
+            name, "the URL of an SQS queue has no parameters and no password; set the options sqs.* instead"
         )
     if parts.scheme == "sqs":
         if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
-            raise QueueConfigurationError(shown, f"names no SQS queue; write {_FORMS}")
-        return Address(shown, parts.netloc, None, None, None)
+            raise QueueConfigurationError(name, f"names no SQS queue; write {_FORMS}")
+        return Address(name, parts.netloc, None, None, None)
     _, _, account_path = parts.path.partition("/")
     account, _, queue = account_path.partition("/")
     if not account or not _NAME.fullmatch(queue) or not parts.hostname:
-        raise QueueConfigurationError(shown, f"names no SQS queue; write {_FORMS}")
+        raise QueueConfigurationError(name, f"names no SQS queue; write {_FORMS}")
     aws = _AWS_HOST.fullmatch(parts.hostname)
     if aws and aws["domain"] in _STANDARD_DOMAINS and port is None and parts.hostname.startswith("sqs."):
-        return Address(shown, queue, url, aws["region"], None)
-    return Address(shown, queue, url, aws["region"] if aws else None, f"{parts.scheme}://{parts.netloc}")
+        return Address(name, queue, url, aws["region"], None)
+    return Address(name, queue, url, aws["region"] if aws else None, f"{parts.scheme}://{parts.netloc}")
 
 
 def make_client(address: Address, access: Access, service: str = "sqs") -> Any:

@@ -83,7 +83,9 @@ class Candidate:
         self._fields = file_fields(described, stored_as_iceberg)
         _check_calendar(described)
 
-    def wanted(self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]) -> Schema:
+    def columns_needed(
+        self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]
+    ) -> Schema:
         """Return the file's columns, as wide as the file and the table need them. Raises BadObject("wrong-columns")."""
         fields = wanted_fields(bind(self._fields, metadata))
         return take_up(name, metadata, fields, self.folders, partition_by)

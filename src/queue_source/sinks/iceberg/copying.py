@@ -49,7 +49,9 @@ class Copy:
         self._described = described
         self._fields = file_fields(described, _as_read)
 
-    def wanted(self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]) -> Schema:
+    def columns_needed(
+        self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]
+    ) -> Schema:
         """Return the columns, as wide as object and table need them. Raises BadObject("wrong-columns")."""
         bound = bind_names(self._fields, metadata)
         for column in bound:

@@ -179,7 +179,7 @@ class _Task:
     def _prepared(self, candidate: Candidate | Copy) -> TableOfFiles:
         """Return the table with the columns of the object. Raises BadObject where it cannot have them."""
         partition_by = self._table.partition_by
-        columns = candidate.wanted(
+        columns = candidate.columns_needed(
             self._table.name, None if self._files is None else self._files.metadata, partition_by
         )
         if self._files is None or not self._files.takes(columns):

@@ -110,7 +110,7 @@ class S3Bucket(Bucket):
         self._threads.shutdown()
 
     def _client(self) -> Any:
-        """The client, requested at each use: the keys of a profile may be new ones."""
+        """Return the client, requested at each use: the keys of a profile may be new ones."""
         client = s3_client.client(self._storage)
         for operation in _LISTINGS:
             client.meta.events.register(f"before-parse.s3.{operation}", _parse_listing, f"cuesqueue-{operation}")

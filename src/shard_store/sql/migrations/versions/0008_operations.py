@@ -1,6 +1,6 @@
 """What operators see: when messages were sent, who runs a pipeline, what it has published in each hour.
 
-Only additions that code of revision 0007 does not need: it goes on with the tables as they are then.
+Only additions that code of revision 0007 does not need: it continues with the tables as they are then.
 """
 
 from __future__ import annotations
