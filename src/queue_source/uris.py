@@ -1,11 +1,7 @@
-"""URIs in their one form: scheme in small letters, `s3` for Hadoop's names of it, local files as `file:
+"""URIs in their one form: scheme in small letters, `s3` for Hadoop's names of it, local files as `file:///path`. Pure.
 
-/path`. Pure.
-
-The path after the bucket (or `file:
-
-`) is never encoded: `%`, `+`, `?` and `#` mean themselves. Only a URI that comes in as `file:` is decoded, since such a
-URI names a path in that way.
+The path after the bucket (or `file://`) is never encoded: `%`, `+`, `?` and `#` mean themselves. Only a URI that comes
+in as `file:` is decoded, since such a URI names a path in that way.
 """
 
 from __future__ import annotations
@@ -55,17 +51,10 @@ def plain_uri(text: str) -> str:
 
 
 def plain_prefix(text: str) -> str:
-    """Return a prefix in the same form, so that texts can be compared: `s3a:
+    """Return a prefix in the same form, so that texts can be compared: `s3a://b` is `s3://b/`, never `s3://b-other/`.
 
-    b` is `s3:
-
-    b/`, never `s3:
-
-    b-other/`.
-
-    In a local path `
-
-    ` and `/./` become `/`, as in the URIs of its files. Raises ValueError for what no URI begins with.
+    In a local path `//` and `/./` become `/`, as in the URIs of its files. Raises ValueError for what no URI begins
+    with.
     """
     if text.startswith("/"):
         return f"file://{_EMPTY_SEGMENTS.sub('/', text)}"

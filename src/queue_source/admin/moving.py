@@ -62,7 +62,7 @@ def export(
     to: ShardStore | None,
     progress: Progress = lambda done, all_rows: None,
 ) -> Exported:
-    """Write the file of a source. With `to` the source moves to that store; without, this is a copy, and it stays.
+    """Export a source into a file. With `to` the source moves to that store; without, this is a copy, and it stays.
 
     May be run again when it was interrupted: a source that has left is written as it was when it left.
 

@@ -34,10 +34,7 @@ Change = dict[str, Any]
 
 
 def parse_prefix(text: str) -> tuple[str, str]:
-    """Return bucket and prefix of `s3:
-
-    bucket/prefix`.
-    """
+    """Return bucket and prefix of `s3://bucket/prefix`."""
     parts = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", text, re.DOTALL)
     if parts is None:
         raise OptionError("PREFIX", f"{text!r} is not a place in S3; write s3://bucket/prefix")

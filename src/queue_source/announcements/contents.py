@@ -334,7 +334,7 @@ def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
 def _stated(
     parsed: Sequence[_Parsed], options: NotificationOptions, stat: Stat, in_pieces: InPieces
 ) -> dict[str, Stated]:
-    """Ask once for the facts that notifications lack: sizes (for tasks and `maxBytesPerTrigger`), times, versions."""
+    """Ask the store once for facts that notifications lack: sizes (`maxBytesPerTrigger` needs them), times, ETags."""
     times = options.chooses_by_time
     unknown = list(
         {

@@ -15,9 +15,7 @@ _COPYING = "._COPYING_"
 def is_hidden(uri: str, prefixes: Iterable[str]) -> bool:
     """Tell whether a name below each prefix that allows the URI is hidden.
 
-    Names within a prefix are never hidden: a prefix `s3:
-
-    lake/_staging/` asks for its content.
+    Names within a prefix are never hidden: a prefix `s3://lake/_staging/` asks for its content.
     """
     below = [uri[len(prefix) :] if prefix.endswith("/") else f"~{uri[len(prefix) :]}" for prefix in prefixes]
     return all(_is_hidden_below(path) for path in below)

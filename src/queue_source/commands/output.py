@@ -62,7 +62,7 @@ def debugging() -> bool:
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text for output, without passwords and signatures, which names of objects may have, too."""
+    """Hide passwords, signatures (also those in names of objects) and control characters in a text for output."""
     return visible(redact_text(text))
 
 

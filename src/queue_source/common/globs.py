@@ -124,10 +124,7 @@ class PathGlob(NamedTuple):
 
 
 def path_glob(text: str) -> PathGlob:
-    """Compile a glob such as `s3:
-
-    landing/**/2026-*/*.csv`, `/data/in/*.json` or `**/*.csv`. Raises ValueError.
-    """
+    """Compile a glob such as `s3://landing/**/2026-*/*.csv`, `/data/in/*.json` or `**/*.csv`. Raises ValueError."""
     if "://" in text or text.startswith("/"):
         text = plain_prefix(text)
     elif not text.startswith(f"{_ANY}/"):

@@ -109,7 +109,7 @@ class Backfill:
             self._expect()
 
     def take_abandoned(self) -> None:
-        """Read the objects that stopped pipelines found by listing: no message leads to them."""
+        """Take over the shards that stopped pipelines opened by listing: no message leads to them."""
         if (self._prefixes or not self._has_taken) and self._in_flight.wait_for_listed(0.0):
             self._take()  # also once in a reader that no longer lists: an earlier run of it may have left some
 

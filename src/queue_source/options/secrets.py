@@ -91,10 +91,7 @@ class Secret:
 
 
 class Literal(Secret):
-    """A text that is not shown, and is never a reference: `file:
-
-    /lake` names a folder.
-    """
+    """A text that is not shown, and is never a reference: `file:///lake` names a folder."""
 
     __slots__ = ()
 

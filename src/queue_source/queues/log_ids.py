@@ -1,7 +1,7 @@
 """Log ids: the header by which the log lines of one request are recognised over many services.
 
-with log_id(message.headers["X-Ascent-Log-Id"]):
-    queue.send([...])        # a queue whose URL says log_id_header=X-Ascent-Log-Id
+    with log_id(message.headers["X-Ascent-Log-Id"]):
+        queue.send([...])        # a queue whose URL says log_id_header=X-Ascent-Log-Id
 
 Received messages have it among their headers, republished ones keep it, and messages sent inside the block get it.
 """

@@ -1,11 +1,8 @@
 """Where objects live: from a URI to an open file, with the file systems' errors mapped to ours.
 
-A URI is taken **raw**. `s3:
-
-bucket/KEY` holds the key as it is (notifications are decoded where they are parsed), and `file:
-
-` is followed by the path as it is: nothing is percent-decoded here, because the URI is the identity of the object, and
-`a%20b` and `a b` are two objects. A plain absolute path is a local file.
+A URI is taken **raw**. `s3://bucket/KEY` holds the key as it is (notifications are decoded where they are parsed), and
+`file://` is followed by the path as it is: nothing is percent-decoded here, because the URI is the identity of the
+object, and `a%20b` and `a b` are two objects. A plain absolute path is a local file.
 
 Used in executor workers, and by the reader process to ask for sizes before planning. File systems are cached per
 process; none is used again after a fork.

@@ -1,6 +1,6 @@
 """The driver script of `cuesqueue demo`: three streaming queries, one for each file format, with one store.
 
-python -m queue_source.commands.demo.query FOLDER [--backfill]
+    python -m queue_source.commands.demo.query FOLDER [--backfill]
 
 A script as a user would write it. It runs until the queues are empty, and with --backfill until every object is
 finished; it may be killed at any time and started again.

@@ -94,9 +94,10 @@ def watch(
     progress: Callable[[int], None],
     until: Callable[[int], bool] = lambda finished: False,
 ) -> bool:
-    """Report how many objects are finished until `until` returns True (True) or the script ends by itself (False).
+    """Report how many objects are finished, until `until` accepts their number or the script ends by itself.
 
-    Raises CuesqueueError when the script fails, or when nothing is published for a long time.
+    Returns whether `until` did. Raises CuesqueueError when the script fails, or when nothing is published for a long
+    time.
     """
     seen, since = -1, time.monotonic()
     while True:

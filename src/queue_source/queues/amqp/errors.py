@@ -23,7 +23,7 @@ _HELD_TOO_LONG = "delivery acknowledgement"  # with MISMATCH, the broker's consu
 
 
 def translated(error: BaseException, address: Address) -> QueueError:
-    """Return the error to raise; its text holds no secret."""
+    """Map pika's exception to the error to raise; its text holds no secret."""
     causes = list(_causes(error))
     for cause in causes:
         problem = _configuration(cause, address)

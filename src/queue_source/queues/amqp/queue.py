@@ -38,9 +38,7 @@ _Result = TypeVar("_Result")
 
 
 class AmqpQueue(BaseQueue):
-    """The pool, the listener or only the source of an `amqp:
-
-    ` URL, created by the first use where it is absent.
+    """The pool, the listener or only the source of an `amqp://` URL, created by the first use where it is absent.
 
     A lost connection raises `QueueUnavailable`, and the next call connects again; receipts of the lost connection are
     then stale, and their messages are delivered again, to any consumer. Acknowledging returns when the broker has seen

@@ -260,10 +260,7 @@ class PubSubCalls:
             return self._subscriber, self._publisher
 
     def _connect(self) -> grpc.Channel:
-        """Open the channel; one for `http:
-
-        ` or an emulator has neither encryption nor credentials.
-        """
+        """Open the channel; one for `http://` or an emulator has neither encryption nor credentials."""
         emulator = os.environ.get(EMULATOR)
         endpoint = self._endpoint or (f"http://{emulator}" if emulator else "")
         parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")

@@ -24,9 +24,9 @@ _FORM = "write sim://SOURCE?dir=PATH, with &pool=NAME and &tags=FILTER where the
 
 @dataclass(frozen=True, slots=True)
 class SimAddress:
-    """A `sim:
+    """A `sim://` URL taken apart.
 
-    ` URL taken apart. `table` holds the pool's messages; `filters` is None where the URL names none.
+    `table` holds the pool's messages; `filters` is None where the URL names none.
     """
 
     table: Address

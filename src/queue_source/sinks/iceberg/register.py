@@ -48,7 +48,11 @@ class RegisteringSink(Sink):
         self._store: PlanStore | None = None
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
-        """Prepare the table, if it exists: otherwise the first task that knows columns makes it."""
+        """Check the rows' columns and the sources, and prepare the table, if it exists.
+
+        Refuses sources whose reader deletes or moves objects (`cleanSource`). An absent table is made by the first task
+        that knows its columns.
+        """
         check_columns(schema, self._column)
         for pipeline in self._options.pipelines:
             source = store.current_plan(pipeline).source

@@ -71,7 +71,7 @@ class GcsBucket(Bucket):
         return one_by_one(self._threads, self._delete, objects)
 
     def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """Rewrite, as copies of any size need, on the conditions that the generation stays and the target is free."""
+        """Move by a rewrite, as copies of any size need, while the generation stays and the target is free."""
         return one_by_one(self._threads, lambda pair: self._move(*pair), objects)
 
     def close(self) -> None:
