@@ -10,7 +10,7 @@ RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help demo test test-engine test-cluster integration soak bench lint format docs site dist versions lock clean distclean
+.PHONY: help demo test test-unit test-engine test-cluster integration soak bench lint format docs site dist versions lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -21,6 +21,9 @@ demo:  ## the tour: queues, crashes and exactly-once on this machine
 
 test:  ## all tests that need nothing but this machine
 	$(RUN) pytest tests/ --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-unit:  ## only the unit tests: one process, no server, no Spark
+	$(RUN) pytest tests/unit --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-engine:  ## only the tests with a real Spark (SPARK=4.0, 4.1, 4.2 or newest)
 	$(RUN) pytest tests/ -m engine $(ARGS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,55 +63,53 @@ def page(found: Sequence[Saved], sections: Mapping[str, str]) -> str:
 
 
 def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]:
+    machines = list(dict.fromkeys(_machine(saved) for saved in found))
     yield from ("# All figures", "", _NOTICE, "")
-    yield "The last saved figures of each [benchmark](../benchmarks.md). Things that are compared were measured in one"
-    yield "run on one machine, by turns unless the method says otherwise: so quote the ratio, and a rate only together"
-    yield "with its machine."
+    yield "The last saved figures of each [benchmark](../benchmarks.md). What is compared was measured in one run on"
+    yield "one machine, by turns unless the method says otherwise: quote the ratio, and a rate only with its machine."
     yield ""
     yield "- **Whose**: *ours*; a *peer*, which others would use for the same work; the *floor*, the least that the"
     yield "  work takes without us; or a *baseline*, which is ours in another setting."
-    yield "- **Measured** is the median of the runs, and **spread** their least and their most."
-    yield "- **Ratio**: how many times as fast as what it is compared with, the median over the pairs of runs."
-    yield "- **Load** of the machine: in the minute before the benchmark, and at its end, with its own work in it."
-    yield "  The first is bold where it is more than half of the cores: something else was running; measure again."
-    yield "  In a run of several benchmarks it may be the one before."
-    yield "- **Commit**: what was measured. *And changes*: the checkout had changes that were not committed."
-    yield from ("", "## The table", "")
-    yield "| benchmark | case | whose | measured | spread | compared with | ratio | runs | load | commit |"
-    yield "|---|---|---|--:|---|---|--:|--:|---|---|"
+    yield "- **Measured** is the median of the runs, **spread** their least and their most, **ratio** how many times as"
+    yield "  fast as what it is compared with (the median over the pairs of runs)."
+    yield "- **Load** of the machine: in the minute before, and at the end. The first is bold where it is more than"
+    yield "  half of the cores: something else was running, perhaps the benchmark before."
+    yield "- *And changes*: the checkout of the commit had changes that were not committed."
+    for number, machine in enumerate(machines, 1):
+        yield f"- **Machine {number}**: {machine}"
     for saved in found:
-        for measurement in saved.measurements:
-            yield _row(saved, measurement)
-    for saved in found:
-        yield from _section(saved, sections[saved.benchmark])
+        yield from _section(saved, sections[saved.benchmark], machines.index(_machine(saved)) + 1)
     if missing := [name for name in sections if name not in {saved.benchmark for saved in found}]:
         yield from ("", "## Without figures", "")
-        yield "No figures are saved of these:"
-        yield ""
         yield from (f"- [{name}]({_method(sections[name])})" for name in missing)
 
 
-def _row(saved: Saved, m: Measurement) -> str:
+def _machine(saved: Saved) -> str:
+    return ", ".join(f"{name} {value}" for name, value in saved.machine.items())
+
+
+def _row(m: Measurement, *, several: bool) -> str:
     cells = [
-        f"[{saved.benchmark}](#{anchor(saved.benchmark)})",
         m.case,
         m.role.value,
-        _measured(m, [m.median]),
-        _measured(m, [min(m.seconds), max(m.seconds)]) if len(m.seconds) > 1 else "",
+        units.rate(m.amount / m.median, m.unit) if m.amount else units.seconds(m.median),
+        _spread(m) if len(m.seconds) > 1 else "",
         f"{m.against} ({m.reference_role.value})" if m.compared else "",
         units.ratio(m.ratio) if m.compared and m.ratio else "",
-        str(len(m.seconds)),
-        f"{_before(saved)} .. {saved.load[1]}",
-        _commit(saved),
+        *([str(len(m.seconds))] if several else []),
     ]
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
 
 
-def _measured(m: Measurement, seconds: Iterable[float]) -> str:
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _spread(m: Measurement) -> str:
+    least, most = min(m.seconds), max(m.seconds)
     if not m.amount:
-        return " - ".join(map(units.seconds, seconds))
-    *first, last = sorted(m.amount / run for run in seconds)
-    return " - ".join([*map(units.digits, first), units.rate(last, m.unit)])
+        return f"{units.seconds(least)} - {units.seconds(most)}"
+    return f"{units.digits(m.amount / most)} - {units.digits(m.amount / least)}"
 
 
 def _before(saved: Saved) -> str:
@@ -123,33 +121,32 @@ def _commit(saved: Saved) -> str:
     return f"`{saved.commit}`" + (" and changes" if saved.changed else "")
 
 
-def _section(saved: Saved, heading: str) -> Iterator[str]:
+def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
     yield from ("", f"## {saved.benchmark}", "", f"{saved.about[0].upper()}{saved.about[1:].rstrip('.')}.", "")
+    runs = {len(measurement.seconds) for measurement in saved.measurements}
+    more = (" runs |", "--:|") if len(runs) > 1 else ("", "")
+    yield f"| case | whose | measured | spread | compared with | ratio |{more[0]}"
+    yield f"|---|---|--:|---|---|--:|{more[1]}"
+    yield from (_row(measurement, several=len(runs) > 1) for measurement in saved.measurements)
+    yield ""
     for name in names_of_pictures(saved):
         about = "where the time goes" if name.endswith("-parts.svg") else "the figures of the table"
         yield from (f"![{saved.benchmark}: {about}](../figures/{name})", "")
     yield from _parts(saved)
-    machine = ", ".join(f"{name} {value}" for name, value in saved.machine.items())
-    yield f"- Method: [{heading}]({_method(heading)})"
-    yield f"- Command: `{saved.command}`"
-    loads = f"a load of {_before(saved)} before and {saved.load[1]} at the end"
-    yield f"- Measured on {saved.date}, commit {_commit(saved)}, with {loads}"
-    yield f"- Machine: {machine}"
-    yield f"- Seconds of every run: [{saved.benchmark}.json](../figures/{saved.benchmark}.json)"
+    yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date}, commit"
+    counted = f", runs: {runs.pop()}" if len(runs) == 1 else ""
+    yield f"{_commit(saved)}, machine {machine}, load {_before(saved)} .. {saved.load[1]}{counted}"
 
 
 def _parts(saved: Saved) -> Iterator[str]:
-    breakdowns = [breakdown for measurement in saved.measurements for breakdown in measurement.breakdowns]
-    if not breakdowns:
-        return
-    yield from ("| of | part | median | 99th percentile | counted |", "|---|---|--:|--:|--:|")
-    for breakdown in breakdowns:
+    for breakdown in (breakdown for measurement in saved.measurements for breakdown in measurement.breakdowns):
+        yield from (f"| {_cell(breakdown.of)} | median | 99th percentile | counted |", "|---|--:|--:|--:|")
         for part in breakdown.parts:
             shown = units.seconds(part.seconds), units.seconds(part.slow)
-            yield f"| {breakdown.of} | {part.name} | {shown[0]} | {shown[1]} | {part.count} |"
+            yield f"| {part.name} | {shown[0]} | {shown[1]} | {part.count} |"
         if breakdown.whole:
-            yield f"| {breakdown.of} | *all of it* | {units.seconds(breakdown.whole)} | | |"
-    yield ""
+            yield f"| *all of it* | {units.seconds(breakdown.whole)} | | |"
+        yield ""
 
 
 def anchor(heading: str) -> str:

@@ -1,4 +1,4 @@
-"""The random explorer of `tests/properties/test_explorer.py` for half an hour, each time from another seed.
+"""The random explorer of `tests/sweeps/test_explorer.py` for half an hour, each time from another seed.
 
 `CUESQUEUE_EXPLORE_MINUTES=2 CUESQUEUE_EXPLORE_SEED=1700000000 make integration ARGS="-k explorer"` repeats a part.
 """

@@ -1,6 +1,6 @@
 """All processes of a driver are killed at each named step, under at-least-once and at-most-once, with a real Spark.
 
-`tests/unit/test_semantics_crashes.py` does the same without Spark; exactly-once is `tests/engine/test_crashes.py`.
+`tests/sweeps/test_semantics.py` does the same without Spark; exactly-once is `tests/engine/test_crashes.py`.
 """
 
 from __future__ import annotations

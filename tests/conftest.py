@@ -17,7 +17,7 @@ os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
 from queue_source.logs.context import work_on
 from queue_source.spark import process
-from support import leaks, loopback
+from support import leaks, loopback, temporary
 from support.engine import class_archive, few_at_once
 
 # pytester runs small test suites inside a test: tests/unit/test_house.py
@@ -36,6 +36,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    folder = temporary.TemporaryFolder()
+    folder.use()
+    config.pluginmanager.register(folder, "temporary_folder")
     loopback.guard()
     config.pluginmanager.register(class_archive, "class_archive")
     config.pluginmanager.register(few_at_once, "few_at_once")

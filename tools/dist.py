@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "locks" / "spark-4.txt"
 IN_WHEEL = (
     *("cuesqueue/__init__.py", "cuesqueue/py.typed", "queue_source/py.typed", "shard_store/py.typed"),
-    *("pyspark_cuesqueue.py", "shard_store/sql/migrations/script.py.mako"),
+    *("cuesqueue_demo/query.py", "pyspark_cuesqueue.py", "shard_store/sql/migrations/script.py.mako"),
 )
 IN_SDIST = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "docs/tutorial.md", *IN_WHEEL)
-_TOPS = {"cuesqueue", "queue_source", "shard_store", "pyspark_cuesqueue.py"}
+_TOPS = {"cuesqueue", "cuesqueue_demo", "queue_source", "shard_store", "pyspark_cuesqueue.py"}
 _TRY = """
 import sys, cuesqueue
 with cuesqueue.open_queue("sql+sqlite:///jobs.db?queue=files") as queue:
@@ -61,7 +61,7 @@ def check(wheel: Path, sdist: Path) -> None:
     if strange := {name.split("/")[0] for name in names} - _TOPS - {info}:
         sys.exit(f"[dist] error: {wheel.name} would install {sorted(strange)} beside the packages")
     with tarfile.open(sdist) as archive:
-        inside = [name.partition("/")[2].removeprefix("src/") for name in archive.getnames()]
+        inside = [name.partition("/")[2].removeprefix("src/").removeprefix("examples/") for name in archive.getnames()]
     _expect(sdist, IN_SDIST, inside)
     if compiled := [name for name in (*names, *inside) if name.endswith((".pyc", ".db"))]:
         sys.exit(f"[dist] error: {compiled[:3]} do not belong into an archive")

@@ -86,10 +86,10 @@ def _joins(
 class ShardStore:
     """Shards, their owners and their progress behind a SQLAlchemy URL. Threads may share one; processes may not.
 
-    Every method is one transaction, which is tried again for a while when the database is in trouble. Those named
-    `..._inside` are part of the caller's own transaction instead, in the store's database: they commit nothing, and
-    try nothing again. All are safe to call again, and raise `shard_store.errors`. Used in the reader process, in the
-    sink's commit process and, for errors and for the table of an Iceberg sink, in executors.
+    Every method is one transaction, tried again for a while when the database is in trouble. Those named `..._inside`
+    are part of the caller's own transaction: they commit nothing, and try nothing again. All are safe to call again,
+    and raise `shard_store.errors`. Used in the reader process, in the sink's commit process and, for errors and Iceberg
+    tables, in executors.
     """
 
     def __init__(self, database: Database) -> None:
@@ -185,21 +185,27 @@ class ShardStore:
         brought: tuple[int, int],
         fenced: bool = True,
         winners: Collection[int] = (),
+        shown_before: bool = False,
     ) -> T:
         """Publish where rows become visible elsewhere in the store's database by `work`, in one transaction.
 
         `work` is called in that transaction, with what was published, and is run again with it when the database is
         in trouble; its result is returned. `brought`: how many rows and bytes it makes visible. `fenced` is false where
-        they may be visible before the transaction is committed; `winners` as with `publish`.
+        they may be visible before the transaction is committed; `winners` and `shown_before` as with `publish`.
         """
 
         def publish(t: Transaction) -> T:
-            return work(
+            published = publishing.publish(
                 t,
-                publishing.publish(
-                    t, identities, (), batch_id=batch_id, elsewhere=brought, fenced=fenced, winners=winners
-                ),
+                identities,
+                (),
+                batch_id=batch_id,
+                elsewhere=brought,
+                fenced=fenced,
+                winners=winners,
+                shown_before=shown_before,
             )
+            return work(t, published)
 
         return self.database.write(publish)
 

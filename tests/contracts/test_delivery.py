@@ -15,6 +15,7 @@ from shard_store.errors import PipelineTakenOver, ShardsLost, StoreConfiguration
 from shard_store.model import ShardState
 from shard_store.sql import schema
 from shard_store.store import ShardStore, open_store
+from support.readings import Spark, opens
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
 OWN = sa.Table("users_own", sa.MetaData(), sa.Column("value", sa.Integer))
@@ -253,6 +254,27 @@ def test_an_output_is_found_again_when_a_shard_of_its_batch_has_passed_to_anothe
         assert again.hash == batch.hash
         with again.output("audit", warehouse) as out:
             assert out.already
+
+
+@pytest.mark.parametrize("in_own_transaction", [True, False])
+def test_what_is_found_bad_stays_bad_where_an_output_has_rows_of_an_attempt_that_the_store_has_lost(
+    store: ShardStore, engine: sa.Engine, warehouse: sa.Engine, in_own_transaction: bool
+) -> None:
+    """A backup was restored: by the store, the reading that found the object missing was the only one."""
+    spark = Spark.batch(store)
+    with suppress(ZeroDivisionError), delivery(store, "p", 0) as batch:
+        with batch.output("audit", warehouse) as out:
+            write(out.connection, 1)
+        raise ZeroDivisionError
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    with delivery(store, "p", 0) as batch:
+        with batch.output("audit", warehouse) as out:
+            assert out.already
+        if in_own_transaction:
+            write(batch.connection, 2)
+    spark.us.confirm()
+    assert not opens(spark)
 
 
 @pytest.mark.parametrize("pipeline", ["p", "p" * 200])

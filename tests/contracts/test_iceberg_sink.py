@@ -18,8 +18,11 @@ from queue_source.errors import OptionError
 from queue_source.sinks.base import Batch
 from queue_source.sinks.iceberg import commits
 from shard_store.errors import PipelineTakenOver, ShardStoreError
+from shard_store.model import shard_key
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import of_pipeline
 from support.iceberg_tables import Lake, Query, failing_at, table_of
+from support.readings import Spark
 from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
 from support.store_backends import BACKENDS, STALE, StoreBackend, rows
 
@@ -282,6 +285,27 @@ def test_an_attempt_that_stands_in_the_table_counts_though_shards_were_lost_afte
     query.attempt(table_of([1]))
     assert (query.plan.identity.delivery_hash == before) is (hashed_by == "this version")
     assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 1)
+
+
+@elsewhere
+def test_what_is_found_bad_stays_bad_where_the_table_has_rows_of_an_attempt_that_the_store_has_lost(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup was restored: by the store, the reading that found the object missing was the only one."""
+    query = Query(lake)
+    query.begin("b", "a", "c")
+    batch, written = query.written(table_of([1]), table_of([2]))
+    with failing_at(monkeypatch, "table-committed"):
+        query.commit(batch, written)
+    assert query.plan is not None
+    spark = Spark(query.pipeline, query.plan)
+    key = shard_key(query.pipeline.source, "a")
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    query.commit(batch, written[:1])
+    query.end()
+    assert lake.ids() == [1, 2]
+    assert set(lake.store.put_back([key], Audit("ada@host"), message_uri="message", dry_run=True).refused) == {"a"}
 
 
 @elsewhere

@@ -18,14 +18,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source.commands.demo import data as demo_data
-from queue_source.commands.demo import proof as demo_proof
-from queue_source.commands.demo import report as demo_report
-from queue_source.commands.demo import run as demo_run
+from cuesqueue_demo import data as demo_data
+from cuesqueue_demo import proof as demo_proof
+from cuesqueue_demo import report as demo_report
+from cuesqueue_demo import run as demo_run
 from queue_source.queues import open_queue
+from support.snippets import ROOT
 
 PROGRAM = [sys.executable, "-m", "queue_source.commands.main"]
-SRC = Path(demo_data.__file__).parents[3]
+PATHS = os.pathsep.join(str(ROOT / folder) for folder in ("src", "examples"))
 FEW = 12
 
 
@@ -42,7 +43,7 @@ def few(flights: bytes) -> pa.Table:
 @pytest.fixture
 def surroundings(tmp_path: Path) -> dict[str, str]:
     """Temporary files of the demo come into a folder of the test, so that one sees what it leaves."""
-    return {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(SRC), "COLUMNS": "200"}
+    return {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": PATHS, "COLUMNS": "200"}
 
 
 def test_a_whole_year_is_chosen_day_by_day() -> None:

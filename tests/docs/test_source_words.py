@@ -12,20 +12,16 @@ from support.snippets import ROOT
 SRC = ROOT / "src"
 MODULES = modules(SRC)
 _OF_AN_ERROR = {("queue_source/formats/new_columns.py", "found")}  # `NewColumns(found=...)`: the name of its attribute
-_STILL_TO_BE_WRITTEN_ANEW = {"queue_source/spark/reconcile.py"}
 
 
 def named(path: Path) -> str:
     return path.relative_to(SRC).as_posix()
 
 
-PLAIN = [path for path in MODULES if named(path) not in _STILL_TO_BE_WRITTEN_ANEW]
-
-
 def test_docstrings_and_comments_avoid_phrases_that_read_like_a_translation() -> None:
     found = [
         f"{named(path)}:{line}: {phrase}"
-        for path in PLAIN
+        for path in MODULES
         for line, text in prose(path.read_text("utf-8"))
         for phrase in phrases(text, IN_SOURCE)
     ]
@@ -35,7 +31,7 @@ def test_docstrings_and_comments_avoid_phrases_that_read_like_a_translation() ->
 def test_names_say_what_a_thing_is() -> None:
     found = [
         f"{named(path)}:{line}: {name}"
-        for path in PLAIN
+        for path in MODULES
         for line, name in names(path.read_text("utf-8"))
         if name.strip("_") in NAMES and (named(path), name) not in _OF_AN_ERROR
     ]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.engine
 
 PLACES = ("split-written",)  # rows are in files, and nowhere else
 OTHERS = ("snapshot-written", "offset-logged", "plan-made", "before-publish", "published", "confirmed", "acknowledged")
-"""The same with a real Spark is in integration/test_crashes_spark.py; `unit/test_crash_sweep.py` has all of them."""
+"""The same with a real Spark is in integration/test_crashes_spark.py; `sweeps/test_crashes.py` has all of them."""
 STREAM = {"processingTime": "0 seconds"}
 
 

@@ -179,9 +179,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.storage.buckets.gcs", "google"): "lists, deletes and moves, which pyarrow cannot do in pages",
     ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
     ("queue_source.foreach_batch.rejects", "sqlalchemy"): "the type of the user's own transaction",
-    ("queue_source.commands.demo.query", "pyspark"): "a driver script as a user would write it",
-    ("queue_source.commands.demo.data", "pyarrow"): "writes objects without the source's own code",
-    ("queue_source.commands.demo.proof", "pyarrow"): "compares rows without the source's own code",
 }
 """(module, package) that may be imported against `ONLY_IN`, and why."""
 

@@ -58,9 +58,8 @@ def test_the_extra_all_joins_the_others_and_the_wheel_holds_all_packages() -> No
     extras = project["project"]["optional-dependencies"]
     assert extras["all"] == [f"cuesqueue[{','.join(name for name in extras if name != 'all')}]"]
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
-    assert sorted(included) == sorted(
-        f"src/{path.name}" for path in (ROOT / "src").iterdir() if path.name != "__pycache__"
-    )
+    packages = [path for folder in ("src", "examples") for path in (ROOT / folder).iterdir()]
+    assert sorted(included) == sorted(str(path.relative_to(ROOT)) for path in packages if path.name != "__pycache__")
 
 
 @pytest.mark.skipif(find_spec("build") is None, reason="build and twine are installed by the locks: 'make test'")

@@ -1,6 +1,6 @@
 """What `deliverySemantics` at-least-once and at-most-once promise, what they do not, and what each leaves in the store.
 
-The sweep over all places where a driver may die is `test_semantics_crashes.py`.
+The sweep over all places where a driver may die is `sweeps/test_semantics.py`.
 """
 
 from __future__ import annotations

@@ -50,31 +50,30 @@ def requeue(
     limit: int | None = None,
     dry_run: bool = False,
 ) -> Requeued:
-    """Send again what errors are about, and mark the errors as requeued.
+    """Send again what errors are about, and mark them as requeued.
 
-    A bad message goes back to its queue unchanged. A quarantined object may be read again, and is announced again. Bad
-    records and rejected rows are parts of what is published: their input alone is sent to the queue `to`, and a bad
-    record of a message also to the queue of the message. If a call is killed, what it sent may not be marked: run it
-    again; an object that is announced twice is read once.
+    A bad message goes back to its queue. A quarantined object is released and announced. Of bad records and rejected
+    rows, which are parts of what is published, the input alone is sent to the queue `to`, and a bad record of a message
+    also to the queue of the message. If a call is killed, run it again; an object that is announced twice is read once.
 
     Args:
-        store: The store that holds the errors, as `open_store` returns it.
-        criteria: Which errors. Those that were requeued before are left alone, unless it names that state.
-        to: URL of a queue that receives the messages, instead of the queues that they came from.
+        store: The store, as `open_store` returns it.
+        criteria: Which errors; those requeued before only if it names that state.
+        to: URL of the queue to send to, instead of those that they came from.
         tag: Tag of the messages, instead of their own.
         announce: The body of the message that announces a URI; by default the URI itself.
         limit: Maximum number of errors; None for all.
         dry_run: Send and mark nothing.
 
     Returns:
-        How many messages were sent for how many errors (with `dry_run`: would be), and which errors were refused.
+        How many messages were (or would be) sent for how many errors, and which errors were refused.
 
     Raises:
         QueueError: A queue cannot be opened, or a message cannot be sent.
         ShardStoreError: The store failed.
 
     Process:
-        Any; a running query may go on meanwhile.
+        Any; running queries go on meanwhile.
     """
     done = Requeued()
     criteria = criteria if criteria.states else replace(criteria, states=("pending", "recorded", "delivered"))

@@ -43,7 +43,7 @@ def find_shards(store: ShardStore, criteria: ShardCriteria, *, limit: int | None
 def shard_stories(store: ShardStore, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[ShardStory]:
     """What the store remembers of each shard that fits: announced, planned, found bad, published, changed by whom.
 
-    A shard that was forgotten or pruned is found by its whole id, as far as the record of changes goes.
+    A forgotten or pruned shard is found by its whole id, as far as the record of changes goes.
 
     Args:
         store: The store, as `open_store` returns it.
@@ -72,8 +72,8 @@ def quarantine_shards(
 ) -> ShardsChanged:
     """Get streams past these objects: the next plan that holds one of them gives it up, unread.
 
-    Also a plan that has failed before. What an attempt is publishing at this moment may still be published; then there
-    is nothing to give up. Each becomes an error with the cause `quarantined-by-hand`.
+    Also a plan that has failed before. What an attempt is just publishing may still be published. Each becomes an error
+    with the cause `quarantined-by-hand`.
 
     Args:
         store: The store, as `open_store` returns it.
@@ -83,7 +83,7 @@ def quarantine_shards(
         dry_run: Change nothing.
 
     Returns:
-        How many shards will be given up (with `dry_run`: would be), and which were refused because they are published.
+        How many shards will be given up, and which were refused because they are published.
 
     Raises:
         ShardStoreError: The store failed.
@@ -100,8 +100,8 @@ def reopen_shards(
 ) -> ShardsChanged:
     """Have quarantined objects read again, from where each was found bad, by the pipelines that gave them up.
 
-    No message is sent: a running reader sees it with its next heartbeat, another one when it starts. Takes back a
-    quarantine that is not carried out yet.
+    A running reader sees it with its next heartbeat, another one when it starts. Takes back a quarantine that is not
+    carried out yet.
 
     Args:
         store: The store, as `open_store` returns it.
@@ -111,7 +111,7 @@ def reopen_shards(
         dry_run: Change nothing.
 
     Returns:
-        How many shards are open again (with `dry_run`: would be), and which were refused, and why.
+        How many shards are open again, and which were refused, and why.
 
     Raises:
         ShardStoreError: The store failed.
@@ -128,7 +128,7 @@ def forget_shards(
 ) -> ShardsChanged:
     """Forget finished objects. Announced again, each is new: all of its rows are published **once more**.
 
-    This breaks exactly once on purpose, for objects whose rows you have removed from where they were published.
+    This breaks exactly once on purpose: for objects whose published rows you have removed.
 
     Args:
         store: The store, as `open_store` returns it.
@@ -138,7 +138,7 @@ def forget_shards(
         dry_run: Change nothing.
 
     Returns:
-        How many shards are forgotten (with `dry_run`: would be), and which were refused because they are not finished.
+        How many shards are forgotten, and which were refused because they are not finished.
 
     Raises:
         ShardStoreError: The store failed.

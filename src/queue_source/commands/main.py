@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from queue_source.commands.demo.command import demo
 from queue_source.commands.doctor import doctor
 from queue_source.commands.errors import group as errors_group
 from queue_source.commands.moving import export, import_
@@ -40,7 +40,10 @@ app = typer.Typer(
     "the store in place of --store; CUESQUEUE_DEBUG=1 shows tracebacks.",
 )
 
-app.command()(demo)
+if find_spec("cuesqueue_demo"):  # a wheel and a checkout have it; a copy of the packages alone has not
+    from cuesqueue_demo.command import demo
+
+    app.command()(demo)
 app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
 app.command()(status)

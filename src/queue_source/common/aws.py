@@ -1,16 +1,12 @@
-"""What the queue of AWS and its object store do alike: a session of botocore, and the credentials of a role.
+"""What the queue of AWS and its object store do alike: a session of botocore, and one that acts as a role.
 
 botocore is loaded by the calls: it is not installed where nothing of AWS is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
-
-ROLE_METHOD = "cuesqueue-role"
-"""The name under which botocore knows such credentials."""
 
 
 def new_session(profile: str | None) -> Any:
@@ -30,15 +26,23 @@ def _descriptions() -> Any:
     return session.Session().get_component("data_loader")
 
 
-def role_credentials(client: Callable[..., Any], own: Any, role_arn: str | None, external_id: str | None) -> Any:
-    """Return the credentials of a role, which botocore asks for when they are needed, and again before they end.
+def role_session(source: Any, profile: str | None, role_arn: str, external_id: str | None, region: str) -> Any:
+    """Make a session of botocore that acts as a role, whose keys are asked for when needed, and again before they end.
 
     Args:
-        client: Makes a client of a service, of which the role is asked: `client("sts", ...)`.
-        own: The credentials with which it is asked for.
-    """
-    from botocore import credentials
+        source: The session with whose keys the role is asked for.
+        region: Where it is asked for.
 
+    Raises:
+        NoCredentialsError: The source has no keys.
+    """
+    from botocore import credentials, exceptions
+
+    if (own := source.get_credentials()) is None:
+        raise exceptions.NoCredentialsError
     arguments = {"RoleSessionName": "cuesqueue"} | ({} if external_id is None else {"ExternalId": external_id})
+    client = partial(source.create_client, region_name=region)
     fetcher = credentials.AssumeRoleCredentialFetcher(client, own, role_arn, extra_args=arguments)
-    return credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, ROLE_METHOD)
+    made = new_session(profile)
+    made._credentials = credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, "cuesqueue-role")
+    return made

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
 
@@ -44,8 +45,8 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
         The delivery: the connection for your rows, and whether this micro-batch is published already.
 
     Raises:
-        OptionError: `pipeline` names no pipeline, or one twice; or `store` has a relative path where it is not known
-            from which folder it counts.
+        OptionError: `pipeline` names none, or one twice; or it is not known from which folder a relative path in
+            `store` counts.
         StoreConfigurationError: There is no such store, or it knows no such pipeline.
         PipelineTakenOver: Another driver runs the pipeline by now.
         ShardsLost: Shards passed to another pipeline; nothing is committed.
@@ -84,8 +85,8 @@ def store_of_reader(url: str) -> ShardStore:
 class Delivery:
     """What the block of `delivery` works with.
 
-    `hash` is the batch's delivery hash: the same at every attempt, and never that of another batch. `already` is true
-    when the batch is published: its rows are there. Rows that are written again are rolled back.
+    `hash` is the batch's delivery hash: the same at every attempt, and never that of another batch. `already`: the
+    batch is published, and rows that are written again are rolled back.
     """
 
     def __init__(self, store: ShardStore, plans: tuple[PlanIdentity, ...], batch_id: int) -> None:
@@ -96,12 +97,14 @@ class Delivery:
         self._plans = plans
         self._batch_id = batch_id
         self._connection: Connection | None = None
+        self._shown_before = False
 
     @property
     def connection(self) -> Connection:
         """A connection to the store's database, in the transaction that publishes the progress: commit nothing.
 
-        The transaction begins here. With SQLite it stops all other writers, Spark's tasks too: collect first.
+        The transaction begins here. With SQLite nothing else can write meanwhile, not even Spark's tasks: collect
+        first.
         """
         if self._connection is None:
             self._connection = self._store.database.begin()
@@ -111,8 +114,8 @@ class Delivery:
     def output(self, name: str, engine: Engine | None = None) -> Iterator[Output]:
         """One of several outputs of the batch, in a transaction of its own that the block commits.
 
-        `engine` is the database of its rows, the store's when left out. There the output is recorded by `name` in the
-        table `cuesqueue_deliveries`, together with its rows: what a killed attempt delivered is not delivered again.
+        `engine` is the database of its rows, by default the store's. There `name` is recorded in the table
+        `cuesqueue_deliveries` together with the rows: what a killed attempt delivered is not delivered again.
         """
         if self._connection is not None:
             raise OptionError("output", f"{name!r} comes after `connection` was used; write the outputs before it")
@@ -124,6 +127,7 @@ class Delivery:
         owner = self._owner  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
             already = self.already or outputs.is_recorded(connection, self.hash, name)
+            self._shown_before |= already
             yield Output(connection, already)
             if already:
                 transaction.rollback()
@@ -151,9 +155,10 @@ class Delivery:
             return
         about = ",".join(plan.token.pipeline for plan in self._plans)
         reach("before-publish", about)
+        how: dict[str, Any] = {"batch_id": self._batch_id, "shown_before": self._shown_before}
         if self._connection is None:
-            self._store.publish(self._plans, None, batch_id=self._batch_id)
-        elif self._store.publish_inside(self._connection, self._plans, None, batch_id=self._batch_id).already:
+            self._store.publish(self._plans, None, **how)
+        elif self._store.publish_inside(self._connection, self._plans, None, **how).already:
             self._connection.rollback()
         else:
             self._connection.commit()

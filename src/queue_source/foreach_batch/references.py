@@ -19,24 +19,22 @@ _BUCKET = re.compile("[A-Za-z][A-Za-z0-9+.-]*://[^/]*/")
 
 
 def references(batch: Any) -> list[str]:
-    r"""The paths of a micro-batch's objects for Spark's own readers: each object once, in the order of the rows.
+    r"""The paths of a micro-batch's objects for Spark's own readers: each once, in the order of the rows.
 
-    They are the URIs of the column `uri`. A character that Spark's readers would take for a pattern (`*`, `?`, `[`,
-    `{`, `\`) has a backslash before it, so that each path names one object. Of a batch with two versions of an object
-    the name comes once.
+    They are the URIs of the column `uri`, with a backslash before what Spark would take for a pattern (`*`, `?`, `[`,
+    `{`, `\`). Two versions of an object are one path.
 
     Args:
-        batch: The DataFrame that Spark hands to the function, or one that was made of it and has its column `uri`. Its
-            URIs are collected on the driver, at most `maxFilesPerTrigger` of them.
+        batch: The DataFrame that Spark hands to the function, or one made of it with the column `uri`, which is
+            collected on the driver (at most `maxFilesPerTrigger`).
 
     Returns:
-        The paths; an empty list for a batch without objects, which Spark's readers refuse.
+        The paths; Spark's readers refuse an empty list.
 
     Raises:
         OptionError: The rows have no column `uri`.
-        BadObject: Spark's readers would leave the object out, or read another one: its name is hidden (`_name`,
-            `.name`), or its key has an empty segment (`//`). Nothing is lost silently: give it up by hand, or read
-            what is in the column `uri` in another way.
+        BadObject: Spark's readers would leave the object out or read another one: its name is hidden (`_name`,
+            `.name`), or its key has an empty segment (`//`). Give it up by hand, or read the URI in another way.
 
     Process:
         Driver (with Spark Connect, a worker of the server), inside the function of `foreachBatch`.

@@ -47,21 +47,21 @@ def reject_rows(
 ) -> int:
     """Record rows of the current micro-batch as errors (scope `row`), before it is delivered.
 
-    They become final, and go to the error queue, when the micro-batch is published. A repeated micro-batch writes
-    equal rows once: they are known by the plan, `batch_id`, their content and how many equal rows there are. Objects
-    and messages are named where the rows have `_metadata`.
+    They become final, and go to the error queue, when the micro-batch is published; if it is repeated, they are written
+    once (known by the plan, `batch_id`, their content and number). Objects and messages are named if the rows have
+    `_metadata`.
 
     Args:
-        rows: A DataFrame, which is collected on the driver, or an iterable of mappings, text or bytes.
+        rows: A DataFrame (collected on the driver), or an iterable of mappings, text or bytes.
         store: The reader's `storeUrl`, or an open store. A relative path counts from the same folder as the reader's.
         pipeline: The reader's `pipeline`.
         reason: Why the rows are rejected.
-        reason_column: A column that says why, for each row; `reason` is used where it is null.
+        reason_column: A column that says why; where it is null, `reason` does.
         cause: One word of at most 40 characters by which the errors can be found.
-        batch_id: The number that Spark hands to the function; it distinguishes micro-batches without new input, which
-            stateful queries have.
-        connection: In a transaction in the store's database: the errors become part of it. Otherwise they are written
-            at once.
+        batch_id: The number that Spark hands to the function; it tells micro-batches of stateful queries without new
+            input apart.
+        connection: A transaction in the store's database that the errors become part of. Without it they are written at
+            once.
 
     Returns:
         How many rows there are.

@@ -52,7 +52,7 @@ class AzureOptions:
     domains: tuple[str, ...] = option(
         "azure.domains", types.DOMAINS, "", example="z01.dfs.storage.azure.net", note="Azure's own",
         help="Further domains of `abfss://CONTAINER@ACCOUNT.DOMAIN/PATH` to which credentials may be sent, beside "
-        "those of Azure's clouds.",
+        "Azure's.",
     )
     endpoint: str | None = option(
         "azure.endpointUrl", types.NON_EMPTY, example="http://localhost:10000", note="Azure",
@@ -92,7 +92,7 @@ class StorageOptions:
     session_token: str | None = field(default=None, repr=False)
     role_arn: str | None = option(
         "roleArn", types.NON_EMPTY, example="arn:aws:iam::123456789012:role/reader",
-        help="Role to assume, and to assume again before its credentials expire. For objects, not together with keys.",
+        help="Role to assume, and again before its credentials expire. For objects, not together with keys.",
     )
     external_id: str | None = option(
         "roleExternalId", types.NON_EMPTY, help="External id that the role asks for.", example="reader-1"
@@ -100,8 +100,8 @@ class StorageOptions:
     anonymous: bool = False
     profile: str | None = option(
         "profile", types.NON_EMPTY, example="reader", note=_SDK,
-        help="Profile of the AWS configuration files, of any kind that botocore knows (needs the extra `sqs`); not "
-        "together with keys. A role that is assumed for objects must be in the profile.",
+        help="Profile of the AWS configuration files, of any kind that botocore knows (extra `sqs`); not together "
+        "with keys. A role for objects must be in the profile.",
     )
     # fmt: on
     azure: AzureOptions = field(default_factory=AzureOptions)

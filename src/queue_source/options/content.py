@@ -48,8 +48,8 @@ class FormatOptions:
     timezone: str | None = option(
         "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",
         formats=RECORD_FORMATS, beside=("modifiedAfter", "modifiedBefore"),
-        help="Zone of timestamps that are written without one. Where the session sets none either, it is the zone of "
-        "the driver's machine, as in Spark.",
+        help="Zone of timestamps that are written without one; if the session sets none either, that of the driver's "
+        "machine, as in Spark.",
     )
     header: bool = option(
         "header", types.BOOLEAN, "false", help="The first line holds the columns' names.", example="true", formats=_CSV
@@ -129,42 +129,41 @@ class FormatOptions:
         "mode", types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE", example="DROPMALFORMED",
         formats=LINE_FORMATS,
         help="What happens with a bad record: its readable fields are kept; it is left out; or its object is corrupt "
-        "(`onCorruptObject`). In the first two modes the record is also written to the error table.",
+        "(`onCorruptObject`). The first two also write it to the error table.",
     )
     max_record_bytes: int = option(
         "maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
-        help="A longer record (with `wholeText`: a longer object) is a bad record and is skipped. A document of json "
-        "(`multiLine`) may be half as long again if none of its items is longer. A worker needs up to ten times as "
-        "much memory.",
+        help="A longer record (with `wholeText`: object) is bad, and skipped. A json document (`multiLine`) may be "
+        "half as long again if none of its items is longer. A worker needs up to ten times as much memory.",
     )
     column_name_of_corrupt_record: str = option(
         "columnNameOfCorruptRecord", types.NON_EMPTY, "_corrupt_record", example="_bad", formats=RECORD_FORMATS,
-        help="The STRING column that holds bad records as they were written, if the schema has it.",
+        help="The STRING column, if the schema has it, that holds bad records as they were written.",
     )
     rescued_data_column: str | None = option(
         "rescuedDataColumn", types.NON_EMPTY, example="_rest",
         note="`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv "
         "except in mode `none`",
         formats=INFERRED_FORMATS,
-        help="The STRING column of the schema that holds, as JSON, the data for which no other column has a place. An "
-        "inferred schema has it.",
+        help="The STRING column that holds, as JSON, data for which no other column has a place. An inferred schema "
+        "has it.",
     )
     max_expansion: int = option(
         "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
-        help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond it, "
-        "and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.",
+        help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond "
+        "that, and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.",
     )
     max_decode_memory: int | None = option(
         "maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
         note="half of the machine's (or container's) memory for each of its cores, from 256 MB to 1 GB; of that half "
         "for avro; for csv, json and text at least 12 times `maxRecordBytes`",
         help="How much memory decoding one object may take in a task, beside what its process has already; an object "
-        "that needs more is bad (`too-large-for-memory`). Only on Linux; where "
-        "`spark.executor.pyspark.memory` leaves less, that is the limit.",
+        "that needs more is bad (`too-large-for-memory`). Only on Linux; `spark.executor.pyspark.memory` may leave "
+        "less.",
     )
     partition_columns: tuple[str, ...] = option(
         "partitionColumns", types.NAMES, "", example="day,country",
-        help="Columns of the schema whose values are folders of the object's path (`.../day=2020-01-01/...`).",
+        help="Columns whose values are folders of the object's path (`.../day=2020-01-01/...`).",
     )
     # fmt: on
     watch_new_columns: bool = field(default=False)
@@ -227,8 +226,8 @@ class SchemaOptions:
     # fmt: off
     schema_location: str | None = option(
         "schemaLocation", types.PATH, example="s3://lake/schemas/orders", formats=INFERRED_FORMATS,
-        help="Folder (or URI) where inferred schemas are kept, in versions; required when no schema is declared. All "
-        "machines must reach it.",
+        help="Folder (or URI) of the versions of inferred schemas; required when no schema is declared. All machines "
+        "must reach it.",
     )
     schema_hints: str = option(
         "schemaHints", types.COLUMNS, example="id BIGINT, tags.key STRING",
@@ -239,8 +238,8 @@ class SchemaOptions:
         types.choice("none", "rescue", "addNewColumns", "failOnNewColumns", refused=("addNewColumnsWithTypeWidening",)),
         example="rescue", note="`addNewColumns` with `schemaLocation`, else `none`", formats=INFERRED_FORMATS,
         help="What happens with columns that the schema lacks. `none`: they are ignored. `rescue`: they go to "
-        "`rescuedDataColumn`. `addNewColumns`: the query fails, and continues with them when it is started again. "
-        "`failOnNewColumns`: the query fails.",
+        "`rescuedDataColumn`. `addNewColumns`: the query fails, and has them when started again. `failOnNewColumns`: "
+        "the query fails.",
     )
     infer_column_types: bool = option(
         "inferColumnTypes", types.BOOLEAN, example="true", note="`true` for json, `false` for csv, as in Spark",
@@ -257,7 +256,7 @@ class SchemaOptions:
     )
     schema_sample_bytes: int = option(
         "schemaSampleBytes", types.SIZE, "8m", example="64m", formats=INFERRED_FORMATS,
-        help="Maximum size of json and csv to infer from, of all samples together.",
+        help="Maximum size of json and csv to infer from, in total.",
     )
     # fmt: on
 
@@ -296,8 +295,8 @@ class ContentOptions:
     on_forbidden_object: str = option(
         "onForbiddenObject", types.choice("quarantine", "fail"), "quarantine", example="fail",
         help="The same for an object that its store refuses for good: access denied, archived, no permission for its "
-        "key. It is tried `maxAttempts` times, and quarantined only if other objects of its bucket can be read, or if "
-        "the reason is its own. When all of a bucket is refused, the query fails.",
+        "key. It is tried `maxAttempts` times, and quarantined only if the reason is its own or other objects of its "
+        "bucket can be read; otherwise the query fails.",
     )
     # fmt: on
 

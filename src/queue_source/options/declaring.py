@@ -27,29 +27,27 @@ class OnChange(str, Enum):
     """What happens when an option is another one at the next start: the sentence of the reference page."""
 
     AT_ONCE = "It takes effect with the start. No row depends on it."
-    NEXT_BATCH = (
-        "It takes effect with the next batch. A batch that is recorded and not yet published stays as it was recorded."
-    )
+    NEXT_BATCH = "It takes effect with the next batch. A recorded batch that is not yet published stays as it is."
     ANNOUNCED = (
-        "It takes effect for what is received or listed from then on. What is in a recorded batch is read all the "
-        "same; a message that comes again is looked at anew."
+        "It takes effect for what is received or listed from then on. A recorded batch is read all the same; a message "
+        "that comes again is looked at anew."
     )
     READ = (
-        "It takes effect for all that is read from then on, also when a batch that is not published is read again: as "
-        "a whole, and published once. What an earlier attempt at that batch found bad stays bad. Of an object that is "
-        "published in part, the rest is read with the new value."
+        "It takes effect for all that is read from then on, also when an unpublished batch is read again (as a whole). "
+        "What an earlier attempt at that batch found bad stays bad. Of an object that is published in part, the rest "
+        "is read with the new value."
     )
     DELIVERED = (
-        "It takes effect for what is published from then on, also by the next attempt at a batch that is not "
-        "published. What is published stays where it is."
+        "It takes effect for what is published from then on, also by the next attempt at an unpublished batch. What is "
+        "published stays where it is."
     )
     REFUSED_IN_PART = (
-        "Refused while an object is published in part (`maxBytesPerTrigger`), since its rest would not begin where its "
-        "first part ended. Otherwise it takes effect for all that is read from then on."
+        "Refused while an object is published in part (`maxBytesPerTrigger`), since its rest would begin elsewhere. "
+        "Otherwise it takes effect for all that is read from then on."
     )
     REFUSED_UNFINISHED = (
-        "Refused while anything that the pipeline has begun is not published: run the query as it was until nothing is "
-        "left (trigger `availableNow`), and then with the new value."
+        "Refused while anything that the pipeline has begun is not published: first run the query as it was until "
+        "nothing is left (trigger `availableNow`)."
     )
 
 

@@ -35,9 +35,8 @@ def store_url() -> Any:
         help="Database of shards, snapshots and attempts, as an SQLAlchemy URL. The default is a file in the folder in "
         "which Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
         example="postgresql+psycopg://user:password@host/db",
-        on_change="Another store knows nothing of what was read: it is refused with a checkpoint "
-        "(`failOnDataLoss`), and reads whatever comes with a new one. `cuesqueue export` and `import` "
-        "move a source to it.",
+        on_change="Another store knows nothing of what was read: with a checkpoint it is refused (`failOnDataLoss`), "
+        "with a new one it reads whatever comes. `cuesqueue export` and `import` move a source to it.",
     )
 
 
@@ -55,18 +54,18 @@ class BatchOptions:
     )
     max_bytes_per_trigger: int | None = option(
         "maxBytesPerTrigger", types.SIZE, example="10g",
-        help="Maximum size of one micro-batch. At least one object is always taken; of a larger object of plain "
-        "lines, as many bytes as this. Both limits hold.",
+        help="Maximum size of one micro-batch, beside `maxFilesPerTrigger`. At least one object is taken; of a larger "
+        "object of plain lines, this many bytes.",
     )
     min_partitions: int = option(
         "minPartitions", types.number(1), example="8", note="cores of the driver",
-        help="Minimum number of partitions of a micro-batch, as far as its objects can be split.",
+        help="Minimum number of partitions of a micro-batch, if its objects can be split.",
         on_change=OnChange.AT_ONCE,
     )
     max_partition_bytes: int = option(
         "maxPartitionBytes", types.SIZE, example="64m", note="`128m`; none with `content` = `reference`",
-        help="Maximum size of one partition; larger objects are split. With `content` = `reference` objects are never "
-        "split; set it where your own code reads them in the tasks.",
+        help="Maximum size of one partition; larger objects are split. With `content` = `reference` they never are; "
+        "set it if your own code reads them in tasks.",
         on_change=OnChange.AT_ONCE,
     )
     # fmt: on
@@ -86,8 +85,8 @@ class LeaseOptions:
     )
     commit_timeout: timedelta = option(
         "commitTimeout", types.DURATION, "60s", example="30s",
-        help="A pipeline sends four heartbeats in this time for the shards that it owns; after twice this time "
-        "without one, another pipeline may take over its shards.",
+        help="A pipeline sends four heartbeats in this time; after twice this time without one, another may take over "
+        "its shards.",
     )
     # fmt: on
 
@@ -112,10 +111,9 @@ class DeduplicationOptions:
     # fmt: off
     deduplication_window: timedelta = option(
         "deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
-        help="How long finished shards are remembered; make it longer than the queue keeps a message. Of several "
-        "pipelines of one source the longest holds.",
-        on_change="Takes effect with the next pruning. What is forgotten by then stays forgotten: a longer window "
-        "remembers more only from then on.",
+        help="How long finished shards are remembered; make it longer than the queue keeps a message. Of a source's "
+        "pipelines the longest holds.",
+        on_change="It takes effect with the next pruning. What was forgotten stays forgotten.",
     )
     deduplication_max_shards: int | None = option(
         "deduplicationMaxShards", types.number(1, 10**12), example="50000000",
@@ -123,7 +121,7 @@ class DeduplicationOptions:
     )
     prune_interval: timedelta = option(
         "pruneInterval", types.DURATION, "60s", example="10m",
-        help="How often what is older than the window is removed, by one of all pipelines.",
+        help="How often one of all pipelines removes what is older than the window.",
     )
     # fmt: on
 
@@ -139,26 +137,25 @@ class DeliveryOptions:
     delivery_semantics: str = option(
         "deliverySemantics", types.choice(*(semantics.value for semantics in Semantics)), "exactly-once",
         example="at-least-once",
-        help="What is promised of each row. `at-least-once` does not remember what was announced: rows are repeated "
-        "when a message is. `at-most-once` gives up the rows of a micro-batch that fails. [All "
+        help="What is promised of each row. `at-least-once` remembers no announcements: rows are repeated when a "
+        "message is. `at-most-once` gives up the rows of a micro-batch that fails. [All "
         "three](../explanation/exactly-once.md).",
         on_change=OnChange.REFUSED_UNFINISHED,
     )
     fail_on_data_loss: bool = option(
         "failOnDataLoss", types.BOOLEAN, "true", example="false",
-        help="Fail when the checkpoint knows more than the store, which means that the store was lost or replaced.",
+        help="Fail when the checkpoint knows more than the store, that is, when the store was lost or replaced.",
     )
     max_attempts: int = option(
         "maxAttempts", types.number(1, 1000), "3", example="5",
-        help="How many of its readers an object may kill before it is quarantined (only readers count that read this "
-        "object alone, with nothing else of its micro-batch at the same time), and how often an object is tried that "
-        "its store refuses (`onForbiddenObject`).",
+        help="How many readers an object may kill, each while reading it alone, before it is quarantined; and how "
+        "often an object is tried that its store refuses (`onForbiddenObject`).",
     )
     error_queue_url: SecretUrl | None = option(
         "errorQueueUrl", types.QUEUE_URL, example="sql+sqlite:///jobs.db?queue=errors", note="the error table alone",
-        help="Queue that receives what could not be processed, with its cause and input; reached with the same "
-        "credentials as `queueUrl`. Nothing is acknowledged before its errors are there.",
-        on_change="Errors that are not yet delivered go to the new queue, or with none stay in the error table.",
+        help="Queue that receives what could not be processed, with its cause and input; it has the credentials of "
+        "`queueUrl`. Nothing is acknowledged before its errors are there.",
+        on_change="Undelivered errors go to the new queue, or with none stay in the error table.",
     )
     # fmt: on
 
@@ -178,19 +175,18 @@ class CleaningOptions:
     clean_source: str = option(
         "cleanSource", types.CLEAN_SOURCE, "off", example="move",
         help="What becomes of an object once all of its rows have been published for `cleanSource.retentionDuration`: "
-        "nothing, or it is deleted, or moved. Only within `allowedPrefixes`, and only while it is the object that was "
-        "read. [How to clean a source](../how-to/clean-source.md).",
+        "nothing, or it is deleted, or moved. Only within `allowedPrefixes`, and only if it is still the object that "
+        "was read. [How to clean a source](../how-to/clean-source.md).",
     )
     destination: str | None = option(
         "cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
-        help="Folder that objects are moved to, with their whole path below it: in the same bucket, and outside of "
+        help="Folder that objects are moved to, with their whole path: in the same bucket, outside of "
         "`allowedPrefixes`.",
         on_change="What is not yet moved goes to the new folder.",
     )
     retention: timedelta = option(
         "cleanSource.retentionDuration", types.DURATION, example="7 days", note="`30 days`",
-        help="How long an object stays where it was read from; at most `deduplicationWindow`, and never less than ten "
-        "minutes.",
+        help="How long an object stays: at least ten minutes, at most `deduplicationWindow`.",
         on_change="Takes effect for what becomes due from then on.",
     )
     # fmt: on
@@ -206,8 +202,8 @@ class LogOptions:
     # fmt: off
     level: str = option(
         "logLevel", types.choice("debug", "info", "warning", "error"), "info", example="debug",
-        help="Lines of this level and above are written to the standard error of Spark's Python processes: of the "
-        "driver for the reader, of the executors for tasks. [All messages](logs.md), and how to send them elsewhere.",
+        help="The least level of lines on the standard error of Spark's Python processes: of the driver for the "
+        "reader, of the executors for tasks. [All messages](logs.md), and how to send them elsewhere.",
     )
     form: str = option(
         "logFormat", types.choice("text", "json"), "text", example="json",
@@ -247,9 +243,8 @@ class ReaderOptions:
     pipeline: str = option(
         "pipeline", types.NAME, example="orders-eu", note="the source's name",
         help="Name of this running query. Queries that share a source have different pipelines.",
-        on_change="Another pipeline needs a new checkpoint. With the same source it takes over what the one before "
-        "has not published once that one has been without a heartbeat for twice `commitTimeout`, and "
-        "reads nothing again that is published.",
+        on_change="Another pipeline needs a new checkpoint. With the same source it takes over what is unpublished "
+        "once the old one has had no heartbeat for twice `commitTimeout`; nothing published is read again.",
     )
     # fmt: on
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -34,10 +34,9 @@ class QueueOptions:
         required="name the queue to read, or folders to list in backfillPrefixes",
         unless=(("backfillPrefixes", None),),
         help="The queue to read, or several, separated by commas.",
-        on_change="The same queue written in another way is the same queue (of RabbitMQ, under one name of its "
-        "host). With another queue, what is in a recorded batch is published; its messages stay in the "
-        "queue before, and are acknowledged there, without being read again, by the next reader of that "
-        "queue with the same source.",
+        on_change="The same queue in another spelling is the same queue (RabbitMQ: under one name of its host). With "
+        "another queue, a recorded batch is published; its messages stay in the old queue, where the next reader with "
+        "the same source acknowledges them unread.",
     )
     receive_threads: int = option(
         "receiveThreads", types.number(1, 256), "2", example="4",
@@ -49,23 +48,23 @@ class QueueOptions:
     )
     retry_timeout: timedelta = option(
         "queueRetryTimeout", types.DURATION, "10m", example="1h",
-        help="For how long a queue that is unavailable is asked again, with growing pauses of at most 30 seconds, "
-        "before the query fails. A wrong name or a missing permission fails at once.",
+        help="How long an unavailable queue is asked again, with growing pauses of at most 30 seconds, before the "
+        "query fails. A wrong name or a missing permission fails at once.",
     )
     max_in_flight_messages: int = option(
         "maxInFlightMessages", types.number(1), "10000", example="2000",
-        help="Maximum number of messages that are received and not yet acknowledged, and never more than three "
-        "micro-batches can take; at the limit nothing more is received.",
+        help="Maximum number of messages that are received and not yet acknowledged; never more than three "
+        "micro-batches can take. At the limit nothing more is received.",
     )
     max_in_flight_bytes: int | None = option(
         "maxInFlightBytes", types.SIZE, example="50g", note="none; `256m` with `content` = `message`",
-        help="Maximum size of the objects that such messages announce, or with `content` = `message` of the messages "
-        "themselves, which are held in memory; at the limit nothing more is received.",
+        help="Maximum size of the objects that such messages announce, or with `content` = `message` of the messages, "
+        "which are held in memory. At the limit nothing more is received.",
     )
     queue_shares: str = option(
         "queueShares", types.SHARES, "round-robin", example="percentage:70,30",
-        help="How several queues of one reader share its micro-batches: in turn, the first queue first, or by weight. "
-        "With `backfillPrefixes` what listings find is one queue more, and the last one.",
+        help="How several queues share the micro-batches: in turn, the first queue first, or by weight. With "
+        "`backfillPrefixes` the listings are one more queue, the last one.",
     )
     # fmt: on
 
@@ -87,17 +86,17 @@ class NotificationOptions:
         "allowedPrefixes", types.PREFIXES, example="s3://landing/orders/",
         required="name the folders that may be read, or whoever sends a message chooses what your credentials read",
         unless=(("content", "message"), ("backfillPrefixes", None)),
-        help="Folders or buckets whose objects are read: only URIs that start with one of these; all others go to the "
-        "error table. After the bucket's name it is a comparison of text: end a folder with `/`. With "
-        "`backfillPrefixes` it is these, unless it is given.",
-        on_change="Refused while an unfinished object is outside of the new prefixes; `cuesqueue shards "
-        "quarantine` gives it up. Otherwise it takes effect for what is received or listed from then on.",
+        help="Folders or buckets whose objects are read: URIs that start with one of these; all others go to the "
+        "error table. Text is compared: end a folder with `/`. With `backfillPrefixes` it is these, unless it is "
+        "given.",
+        on_change="Refused while an unfinished object is outside of the new prefixes; `cuesqueue shards quarantine` "
+        "gives it up. Otherwise for what is received or listed from then on.",
     )
     on_foreign_object: str = option(
         "onForeignObject", types.choice("quarantine", "ignore"), "quarantine", example="ignore",
-        help="What happens with a message that announces an object outside of `allowedPrefixes`. `quarantine`: it goes "
-        "to the error table, and nothing of it is read. `ignore`: for queues that announce objects of several streams; "
-        "such objects are left out and counted as `foreign`.",
+        help="What happens with a message that announces an object outside of `allowedPrefixes`. `quarantine`: it "
+        "goes to the error table, unread. `ignore`, for queues of several streams: such objects are left out and "
+        "counted as `foreign`.",
     )
     notification_format: str = option(
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
@@ -105,15 +104,13 @@ class NotificationOptions:
     )
     max_objects_per_message: int = option(
         "maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
-        help="Maximum number of objects that one message may announce; a message with more goes to the error table.",
+        help="Maximum number of objects in one message; a message with more goes to the error table.",
     )
     allow_overwrites: bool = option(
         "allowOverwrites", types.BOOLEAN, "false", example="true",
-        help="Read an object again when it was overwritten: its version, ETag or generation becomes part of its "
-        "identity.",
-        on_change="To `true`: refused while anything is unfinished. What was read before is not read again, unless its "
-        "version is another one. To `false`: refused, since the source would know nothing of what it has read; name "
-        "another `source`.",
+        help="Read an object again when it was overwritten: its version, ETag or generation is part of its identity.",
+        on_change="To `true`: refused while anything is unfinished; what was read is read again only in another "
+        "version. To `false`: refused, since the source would not recognise what it has read; name another `source`.",
     )
     path_glob_filter: re.Pattern[str] | None = option(
         "pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
@@ -121,51 +118,47 @@ class NotificationOptions:
     )
     full_path_glob_filter: PathGlob | None = option(
         "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv",
-        help="Only objects whose whole URI matches are read; `**` stands for any number of folders, and `*` for "
-        "no slash. Others are counted as ignored.",
+        help="The same for the whole URI; `**` is any number of folders, `*` anything without a slash.",
     )
     read_hidden_files: bool = option(
         "readHiddenFiles", types.BOOLEAN, "false", example="true",
-        help="Read objects with a name that begins with `_` or `.`, or in a folder with such a name, below the prefix "
-        "that allows them. Like Spark, the reader leaves them out otherwise (`_temporary/`, `_delta_log/`, "
-        "`_committed_*`, `.part-0`), and counts them as ignored; folders of partition columns (`_year=2026`) are read.",
+        help="Read objects with a name that begins with `_` or `.`, or in a folder with such a name, below the "
+        "allowed prefix. Otherwise they are counted as ignored, as in Spark (`_temporary/`, `_delta_log/`, "
+        "`.part-0`), except folders of partition columns (`_year=2026`).",
     )
     modified_after: datetime | None = option(
         "modifiedAfter", types.TIMESTAMP, example="2026-11-01T00:00:00Z",
         help="Only objects that were modified after this time are read; others are counted as ignored. A time without "
-        "a zone is in that of `timeZone`, else in that of the driver's machine.",
+        "a zone is in that of `timeZone`, else of the driver's machine.",
     )
     modified_before: datetime | None = option(
         "modifiedBefore", types.TIMESTAMP, example="2026-12-01T00:00:00Z",
-        help="Only objects that were modified before this time are read; others are counted as ignored. Zones as in "
-        "`modifiedAfter`.",
+        help="The same, modified before this time.",
     )
     max_file_age: timedelta | None = option(
         "maxFileAge", types.DURATION, example="7 days",
-        help="Only objects are read that were modified no longer ago than this when the reader looks at them; others "
-        "are counted as ignored. Longer than the longest time for which the query stands still. How long finished "
-        "objects are remembered (`cloudFiles.maxFileAge`) is `deduplicationWindow`.",
+        help="Only objects that are not older than this when the reader looks at them are read; others are counted as "
+        "ignored. Make it longer than the query ever stands still. How long objects are remembered "
+        "(`cloudFiles.maxFileAge`) is `deduplicationWindow`.",
     )
     tag_filter: tuple[str, ...] | None = option(
         "tagFilter", types.TAG_FILTER, example="orders.#,returns.*",
-        help="Only messages whose tag matches one of these are read (`*` is one word, `#` any number of them); others "
-        "are acknowledged and counted as ignored.",
+        help="Only messages whose tag matches are read; others are acknowledged and counted as ignored.",
     )
     message_identity: str = option(
         "messageIdentity", types.choice("required", "content"), "required", example="content",
-        help="For `content` = `message`, and messages without an id (RabbitMQ's property `message_id`). `required`: "
-        "they go to the error table. `content`: messages that are equal in everything are one message.",
+        help="For messages as `content` that have no id (RabbitMQ's `message_id`). `required`: they go to the error "
+        "table. `content`: messages that are equal in everything are one message.",
         on_change=OnChange.REFUSED_UNFINISHED,
     )
     uri_path: str | None = option(
         "uriPath", types.NON_EMPTY, example="files.uri",
-        help="Where the URI is in notifications of form `json`: names separated by dots. A list on the way means each "
-        "of its elements.",
+        help="Where the URI is in notifications of form `json`: names separated by dots; a list means each of its "
+        "elements.",
     )
     bucket_path: str | None = option(
         "bucketPath", types.NON_EMPTY, example="detail.bucket",
-        help="The same for the bucket; its value has a scheme, as in `gs://b`, if it is not a bucket of S3. Needs "
-        "`keyPath`.",
+        help="The same for the bucket, written with its scheme (`gs://b`) if it is not one of S3. Needs `keyPath`.",
     )
     key_path: str | None = option(
         "keyPath", types.NON_EMPTY, help="The same for the key. Needs `bucketPath`.", example="detail.files.key"
@@ -195,22 +188,20 @@ class BackfillOptions:
     # fmt: off
     prefixes: tuple[str, ...] = option(
         "backfillPrefixes", types.PREFIXES, example="s3://landing/orders/",
-        help="Folders or buckets that are listed, by one of all pipelines of the source: an object that the store does "
-        "not know is read as if it had been announced. Without `queueUrl` listings are all that is read from. [How to "
-        "backfill](../how-to/backfill.md).",
+        help="Folders or buckets that one pipeline of the source lists: unknown objects are read as if announced. "
+        "Without `queueUrl` only listings are read. [How to backfill](../how-to/backfill.md).",
     )
     interval: timedelta = option(
         "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`",
-        help="How often each of `backfillPrefixes` is listed, from the beginning of one listing to that of the next.",
+        help="How often each prefix is listed, from one beginning to the next.",
     )
     grace: timedelta = option(
         "backfillGrace", types.WAIT, example="1h", note="`10m`; `0s` without `queueUrl`",
-        help="How old an unknown object has to be: what is younger is left to its message, or to the next listing.",
+        help="How old an unknown object must be; a younger one is left to its message, or to the next listing.",
     )
     include_existing: bool = option(
         "includeExistingFiles", types.BOOLEAN, example="false", note="`true`",
-        help="Read objects that were there before the source was listed for the first time. It is looked at then, and "
-        "never again.",
-        on_change="No effect: it is looked at when the source is listed for the first time.",
+        help="Read objects that were there before the source was first listed. Looked at then, and never again.",
+        on_change="No effect.",
     )
     # fmt: on

@@ -41,8 +41,8 @@ class TableOptions:
     )
     on_unregistrable: str = option(
         "onUnregistrable", types.choice("error", "copy", "fail"), "error", example="copy",
-        help="What happens to an object that `register` cannot make a data file of: `error` quarantines it with its "
-        "cause, `copy` writes its rows to new files if it is Parquet that can be read, `fail` fails the query.",
+        help="What happens to an object that cannot become a data file: `error` quarantines it with its cause, `copy` "
+        "writes its rows to new files if it is readable Parquet, `fail` fails the query.",
     )
     catalog: str = option("catalog", types.NAME, "cuesqueue", help="Name of the catalog.", example="lake")
     properties: Mapping[str, Secret] = option(
@@ -89,9 +89,9 @@ class SinkOptions:
     pipelines: tuple[str, ...] = option(
         "pipeline", types.PIPELINES, example="orders",
         required="name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
-        help="The pipeline whose progress is published with the rows: the reader's `pipeline`. For a query that joins "
-        "or unions several sources, all of them; the rows are recorded under the first.",
-        on_change="It is the reader's `pipeline`, and changes with that.",
+        help="The pipeline whose progress is published with the rows: the reader's `pipeline`. Of a query over "
+        "several sources, all of them; rows are recorded under the first.",
+        on_change="As the reader's `pipeline`.",
     )
     store: SecretUrl = store_url()
     path: str = option(

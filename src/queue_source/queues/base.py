@@ -77,8 +77,7 @@ class Depth:
 class Queue(Protocol):
     """Eight verbs and a depth: all that the reader needs of a queue.
 
-    A class of your own that inherits it gets `publish` and use in a `with` statement from it, and cannot
-    be made while it lacks a verb.
+    A class of your own inherits `publish` and use in a `with` statement, and cannot be made while it lacks a verb.
     """
 
     @property
@@ -89,7 +88,7 @@ class Queue(Protocol):
     def identity(self) -> str:
         """A text that is the same however the queue's URL is written, and another for every other queue.
 
-        The name, where there is one way to write it. The service may be asked for it.
+        The service may be asked for it.
         """
         return self.name
 
@@ -101,33 +100,32 @@ class Queue(Protocol):
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Take up to `max_messages`, invisible to others for `lease` seconds; wait up to `wait` seconds for the first.
 
-        Returns early with what there is, those that have been visible longest first where the queue keeps an order.
-        An empty list means that nothing was visible during the wait, or that the queue was closed meanwhile. A service
-        that needs time to find out may be waited for longer than `wait`.
+        Returns early with what there is, the longest visible first if the queue keeps an order. Empty: nothing was
+        visible during the wait, or the queue was closed. A slow service may be waited for longer than `wait`.
         """
 
     @abstractmethod
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Make the leases of `receipts` end `lease` seconds from now; returns those whose lease was already lost.
 
-        Lost for certain: delivered again, returned by `nack`, or done. A lease that ran out before the message was
-        delivered again may be found alive or lost, depending on the queue: never let it run out.
+        Lost for certain: delivered again, returned by `nack`, or done. A lease that has run out may be found alive or
+        lost, depending on the queue: never let it run out.
         """
 
     @abstractmethod
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Delete the messages of `receipts` for good; returns those that were stale. A second time is harmless.
 
-        A stale receipt never deletes a message that is now leased to another consumer, where the queue can tell. A
-        second acknowledgement may be reported as stale (it is not an error). Never retried: redelivery is the retry.
+        A stale receipt never deletes a message that is leased to another consumer, where the queue can tell. A second
+        acknowledgement may be reported as stale. Never retried: redelivery is the retry.
         """
 
     @abstractmethod
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         """Make the messages of `receipts` visible again now, or after `delay` seconds. Stale receipts are ignored.
 
-        At once means: near the place they had before, not at the back (that is `republish`). The receipts are stale
-        from here on, and the receive count stays as it was.
+        Near the place they had before, not at the back (that is `republish`). The receipts are stale from here on, and
+        the receive count stays.
         """
 
     @abstractmethod
@@ -138,8 +136,8 @@ class Queue(Protocol):
     def republish(self, message: Received) -> bool:
         """Copy `message` to the *back* with `Republish-Count` + 1, same body, tag, group, headers; then acknowledge it.
 
-        The copy is a new message with its own id, and is confirmed before the original is deleted. False: the
-        receipt was stale and the queue noticed in time; nothing was copied, since another consumer has the message.
+        The copy is a new message with its own id, confirmed before the original is deleted. False: the receipt was
+        stale, and nothing was copied.
         """
 
     @abstractmethod

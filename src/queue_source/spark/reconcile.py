@@ -1,7 +1,7 @@
 """`cuesqueue.reconcile`: for buckets of many millions of objects, the comparison as a join of Spark (decision 0048).
 
 What an object is called, and whether the reader would have read it, is decided by the reader's own code in tasks; what
-became of it by the rules of `shard_store.completeness.comparing`, here as expressions.
+became of it by `completeness.comparing.judge`, in tasks too (decision 0079).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType, TimestampType
 
@@ -22,9 +22,8 @@ from queue_source.options import ListingOptions, SecretUrl, parse_listing_option
 from queue_source.spark.compat import arrow_schema
 from queue_source.storage import inventory
 from queue_source.uris import plain_prefix
-from shard_store.completeness.comparing import UNMEASURED, UNPUBLISHED_BY_MARK, Category, Memory
-from shard_store.completeness.listing import SURE
-from shard_store.model import ShardState, micros, shard_key, time_of
+from shard_store.completeness.comparing import Category, Finding, ListedShard, Memory, StoredShard, judge
+from shard_store.model import micros, shard_key, time_of
 from shard_store.store import open_store
 
 _LISTED: dict[str, DataType] = {
@@ -36,9 +35,12 @@ _LISTED: dict[str, DataType] = {
 }
 _LISTING = StructType([StructField(name, kind) for name, kind in _LISTED.items()])
 _KEYED = StructType([*_LISTING, StructField("shard_key", BinaryType()), StructField("plain_key", BinaryType())])
+_JUDGED = StructType([*_LISTING, StructField("category", StringType()), StructField("pipeline", StringType())])
 _SHARDS = (
     "shard_key BINARY, state STRING, pending STRING, size LONG, etag STRING, finished_at TIMESTAMP, pipeline STRING"
 )
+# the fields of StoredShard, in their order
+_KNOWN = "struct(shard_key, state, size, etag, unix_micros(finished_at) AS finished_at, pipeline AS owner, pending)"
 
 
 def reconcile(
@@ -53,17 +55,17 @@ def reconcile(
     until: datetime | None = None,
     grace: timedelta = timedelta(minutes=10),
 ) -> DataFrame:
-    """What became of each object of a listing, as `cuesqueue reconcile` says it, for buckets of many millions.
+    """What became of each object of a listing, as in `cuesqueue reconcile`, for buckets of many millions.
 
-    The shards are read by tasks in ranges of their key, and joined. Use the result soon: how far back the store
-    remembers is looked up when this is called.
+    Tasks read the shards and join them. Use the result soon: how far back the store remembers is looked up by this
+    call.
 
     Args:
         spark: The session.
         listing: The objects: a DataFrame with the columns `uri`, `size`, `etag`, `last_modified` and, of a bucket with
-            versions, `version` (only the latest of each object); or the URI of the manifest of an S3 Inventory.
-        store: URL of the store, as in the option `storeUrl` (also `env:NAME` and `file:PATH`, on all machines).
-        prefixes: What is compared; other objects are not in the result.
+            versions, `version` (the latest of each object); or the URI of an S3 Inventory's manifest.
+        store: As in the option `storeUrl` (also `env:NAME` and `file:PATH`, on all machines).
+        prefixes: What is compared and in the result.
         source: The source; needed if the store has several.
         options: Options of the reader: those that choose its objects (`allowedPrefixes`, `allowOverwrites`,
             `pathGlobFilter`, `fullPathGlobFilter`, `readHiddenFiles`), as the reader has them, and those that reach an
@@ -86,83 +88,34 @@ def reconcile(
     Process:
         The driver.
     """
-    given = parse_listing_options([prefixes] if isinstance(prefixes, str) else prefixes, options or {})
-    found, now = _listing(spark, listing, given)
+    choice = parse_listing_options([prefixes] if isinstance(prefixes, str) else prefixes, options or {})
+    objects, now = _listing(spark, listing, choice)
     period = Period(_aware(since), _aware(until), grace)
     ends = period.ending(now)
     at = F.unix_micros("last_modified")
-    found = found.where(at < micros(ends))
+    objects = objects.where(at < micros(ends))
     if period.since is not None:
-        found = found.where(at >= micros(period.since))
-    starts = [F.col("uri").startswith(prefix) for prefix in given.prefixes]
+        objects = objects.where(at >= micros(period.since))
+    starts = [F.col("uri").startswith(prefix) for prefix in choice.prefixes]
     under = starts[0]
-    for one in starts[1:]:
-        under = under | one
+    for start in starts[1:]:
+        under = under | start
     with open_store(SecretUrl(store).reveal(), create=False) as opened:
         name = opened.source_of(source)
         remembered = opened.memory(name)
-    keyed = found.where(under).mapInArrow(_keys(given, name), _KEYED)
+    keyed = objects.where(under).mapInArrow(_keys(choice, name), _KEYED)
     shards = spark.read.format("cuesqueue").schema(_SHARDS).options(storeUrl=store, view="shards", source=name).load()
-    overwrites = given.notifications.allow_overwrites
-    joined = keyed.join(_renamed(shards, ""), F.col("shard_key") == F.col("known_shard_key"), "left")
-    if overwrites:
-        joined = joined.join(_renamed(shards, "plain_"), F.col("plain_key") == F.col("plain_known_shard_key"), "left")
-    category, pipeline = _category(remembered, overwrites)
-    return joined.select(*_LISTED, category.alias("category"), pipeline.alias("pipeline"))
-
-
-def _renamed(shards: DataFrame, before: str) -> DataFrame:
-    """So that no column of it is one of the listing's."""
-    return shards.select(*(F.col(name).alias(f"{before}known_{name}") for name in shards.columns))
-
-
-def _category(remembered: Memory, overwrites: bool) -> tuple[Column, Column]:
-    """The rules of `completeness.compare`, by clocks that nobody has compared; and the pipeline."""
-    modified = F.unix_micros("last_modified") - UNMEASURED.ahead
-    unknown = F.lit(Category.MISSING.value)
-    if remembered.forgotten_before:
-        forgotten = modified <= remembered.forgotten_before + SURE
-        unknown = F.when(forgotten, Category.BEYOND_MEMORY.value).otherwise(unknown)
-    if remembered.existing_before is not None:
-        second = F.when(modified % 1_000_000 == 0, 999_999).otherwise(0)  # as `listing.latest`
-        before = modified + second < remembered.existing_before
-        unknown = F.when(before, Category.BEFORE_BEGINNING.value).otherwise(unknown)
-    pipeline = F.col("known_pipeline")
-    if overwrites:
-        done = (F.col("plain_known_state") == ShardState.DONE.value) & _mark("plain_").isNull()
-        read = F.coalesce(done & ~_is_changed("plain_", modified, 0), F.lit(False))
-        unknown = F.when(read, Category.PUBLISHED.value).otherwise(unknown)
-        read = read & F.col("known_shard_key").isNull()
-        pipeline = F.when(read, F.col("plain_known_pipeline")).otherwise(pipeline)
-    category = (
-        F.when(F.col("shard_key").isNull(), Category.LEFT_OUT.value)
-        .when(F.col("known_shard_key").isNull(), unknown)
-        .when(F.col("known_state") == ShardState.QUARANTINED.value, Category.QUARANTINED.value)
-        .when(F.col("known_state") != ShardState.DONE.value, Category.WAITING.value)
-        .when(_mark("").isNotNull(), _mark(""))
-        .when(_is_changed("", modified, UNMEASURED.accuracy), Category.CHANGED.value)
-        .otherwise(Category.PUBLISHED.value)
-    )
-    return category, pipeline
-
-
-def _mark(before: str) -> Column:
-    """What a shard that is done is instead of published, or null."""
-    pending, found = F.col(f"{before}known_pending"), F.lit(None).cast("string")
-    for mark, category in UNPUBLISHED_BY_MARK.items():
-        found = F.when(pending == mark, category.value).otherwise(found)
-    return found
-
-
-def _is_changed(before: str, modified: Column, accuracy: int) -> Column:
-    size, etag, ended = (F.col(f"{before}known_{name}") for name in ("size", "etag", "finished_at"))
-    resized = F.coalesce(F.col("size") != size, F.lit(False))
-    later = modified > F.unix_micros(ended) + accuracy
-    return F.when(F.col("etag").isNotNull() & etag.isNotNull(), F.col("etag") != etag).otherwise(resized | later)
+    shards = shards.selectExpr("shard_key", f"{_KNOWN} AS known")
+    joined = keyed.join(shards, "shard_key", "left")
+    if choice.notifications.allow_overwrites:
+        joined = joined.join(shards.toDF("plain_key", "plain"), "plain_key", "left")
+    else:
+        joined = joined.selectExpr("*", "nullif(known, known) AS plain")
+    return joined.selectExpr("*", "unix_micros(last_modified) AS modified").mapInArrow(_judge(remembered), _JUDGED)
 
 
 def _listing(spark: SparkSession, listing: DataFrame | str, options: ListingOptions) -> tuple[DataFrame, datetime]:
-    """The objects with the columns of `_LISTING`, and up to when they are known."""
+    """Return the objects with the columns of `_LISTING`, and the time up to which they are known."""
     if isinstance(listing, str):
         opened = inventory.open_inventory(plain_prefix(listing), options.storage)
         count = len(opened.files)
@@ -180,7 +133,7 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def _read_files(opened: inventory.Inventory, options: ListingOptions) -> Batches:
-    """Runs in tasks: each number is a file of the inventory."""
+    """Build the function that reads files of the inventory by their numbers. Runs in tasks."""
     schema = arrow_schema(_LISTING)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -196,7 +149,10 @@ def _read_files(opened: inventory.Inventory, options: ListingOptions) -> Batches
 
 
 def _keys(options: ListingOptions, source: str) -> Batches:
-    """Runs in tasks: the key of the shard that each object would be, by the reader's own code; null for none."""
+    """Build the function that adds the key of each object's shard, by the reader's own code; null for none.
+
+    Runs in tasks.
+    """
     schema = arrow_schema(_KEYED)
     chosen = options.notifications
 
@@ -211,15 +167,43 @@ def _keys(options: ListingOptions, source: str) -> Batches:
             contents = listed_contents(objects, chosen)
             keys = [None if c is None else shard_key(source, c.shard_id) for c in contents]
             plain = [None if c is None or c.shard_id == c.uri else shard_key(source, c.uri) for c in contents]
-            arrays = [
-                (times if field.name == "last_modified" else batch.column(field.name)).cast(field.type)
-                for field in schema
-                if field.name in _LISTED
-            ]
+            arrays = _listed(batch, schema)
             arrays += [pa.array(values, pa.binary()) for values in (keys, plain)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return add
+
+
+def _judge(remembered: Memory) -> Batches:
+    """Build the function that adds what became of each object, and its pipeline. Runs in tasks.
+
+    The clocks are not compared.
+    """
+    schema = arrow_schema(_JUDGED)
+
+    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in ("shard_key", "size", "etag", "modified"))
+            shards = (_stored(batch.column(name)) for name in ("known", "plain"))
+            findings = [
+                Finding(Category.LEFT_OUT) if key is None else judge(ListedShard("", *listed), row, plain, remembered)
+                for key, *listed, row, plain in zip(*columns, *shards, strict=True)
+            ]
+            names = [f.category.value for f in findings], [f.pipeline for f in findings]
+            arrays = [*_listed(batch, schema), *(pa.array(texts, pa.string()) for texts in names)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return add
+
+
+def _stored(stored: pa.StructArray) -> Iterator[StoredShard | None]:
+    columns = (column.to_pylist() for column in stored.flatten())
+    return (row if row.shard_key is not None else None for row in map(StoredShard._make, zip(*columns, strict=True)))
+
+
+def _listed(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+    """Return the columns of the listing; Spark hands timestamps in the session's time zone."""
+    return [batch.column(name).cast(schema.field(name).type) for name in _LISTED]
 
 
 def _aware(time: datetime | None) -> datetime | None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from queue_source.common.aws import new_session, role_credentials
+from queue_source.common.aws import new_session, role_session
 from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions, with_secrets
 from queue_source.storage import refusals
@@ -200,14 +200,14 @@ def _signing_session(storage: StorageOptions, process: int) -> Any:
 
     It has the keys of the options, or of the role, or the process's.
     """
+    source = session_of(storage.profile, process)
+    if storage.role_arn is not None:
+        return role_session(source, storage.profile, storage.role_arn, storage.external_id, region_of(storage))
     own = new_session(storage.profile)
     if storage.access_key is not None:
         own.set_credentials(storage.access_key, storage.secret_key, storage.session_token)
     elif not storage.anonymous:
-        own._credentials = session_of(storage.profile, process).get_credentials()
-    if storage.role_arn is not None:
-        client = partial(session_of(storage.profile, process).create_client, region_name=region_of(storage))
-        own._credentials = role_credentials(client, own._credentials, storage.role_arn, storage.external_id)
+        own._credentials = source.get_credentials()
     return own
 
 

@@ -66,7 +66,8 @@ class Delivery:
     `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
     `row` is the pipeline's, locked; `sent`: when the messages were sent, as far as that is known.
     `fenced`: no attempt before has shown any rows. `winners`: the task attempts whose rows these are, as far as known.
-    `direct`: this batch has shown that they are those that have read the plan.
+    `direct`: this batch has shown that they are those that have read the plan. `shown_before`: an attempt before has
+    left its rows where the store does not see them.
     """
 
     identity: PlanIdentity
@@ -84,6 +85,7 @@ class Delivery:
     fenced: bool = False
     winners: Collection[int] = ()
     direct: bool = False
+    shown_before: bool = False
 
     @property
     def semantics(self) -> Semantics:
@@ -108,17 +110,20 @@ def publish(
     elsewhere: tuple[int, int] = (0, 0),
     fenced: bool = True,
     winners: Collection[int] = (),
+    shown_before: bool = False,
 ) -> Published:
     """Make the splits of a micro-batch visible and advance its shards, once for each plan, fenced by the tokens.
 
     `identities` are the plans of one micro-batch, one for each pipeline of its query: all advance, or none. The splits
     belong to an attempt of the first pipeline, also when it is idle in this batch: it then comes with the plan that it
-    delivered last. Each other one has an attempt when it brought input. `files` is None where the rows went elsewhere,
-    uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere` are rows and bytes that become visible in the
-    same transaction, in another place than splits. `fenced`: no row is visible before, as of an attempt that fails.
-    `winners`: the numbers of the task attempts whose rows these are. The result's hash is that of the first one's
-    attempt, its counts are over all. Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards
-    passed to others: then nothing was published.
+    delivered last. Each other one has an attempt when it brought input.
+    `files` is None where the rows went elsewhere, uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere`
+    are rows and bytes that become visible in the same transaction, in another place than splits. `fenced`: no row is
+    visible before, as of an attempt that fails. `winners`: the numbers of the task attempts whose rows these are.
+    `shown_before`: the sink has found rows of an attempt before this one, which the store may have lost with a backup.
+    The result's hash is that of the first one's attempt, its counts are over all.
+    Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards passed to others: then nothing was
+    published.
     """
     rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
     recorded, fresh = _find_delivery(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
@@ -126,7 +131,12 @@ def publish(
         return recorded
     first = identities[0]
     deliveries = {
-        i: replace(_delivery(transaction, i, rows[i], batch_id), fenced=fenced and files is not None, winners=winners)
+        i: replace(
+            _delivery(transaction, i, rows[i], batch_id),
+            fenced=fenced and files is not None,
+            winners=winners,
+            shown_before=shown_before,
+        )
         for i in fresh
     }
     idle = Delivery(first, rows[first], (), batch_id=batch_id)
@@ -273,6 +283,7 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
             incarnation=delivery.row.plan_incarnation,
             winners=delivery.winners,
             fenced=delivery.fenced,
+            shown_before=delivery.shown_before,
         )
         quarantined -= announced_since(transaction, identity, quarantined)
         quarantine = shards.update().values(

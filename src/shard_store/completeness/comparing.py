@@ -130,8 +130,8 @@ def memory(transaction: Transaction, source: str) -> Memory:
     return Memory() if row is None else Memory(row.forgotten_before, row.existing_before)
 
 
-class _Stored(NamedTuple):
-    """A row of `compare`, whose columns have these names, and are in this order."""
+class StoredShard(NamedTuple):
+    """A shard as it is compared. `compare` selects the columns of these names, in this order."""
 
     shard_key: bytes | None
     state: str
@@ -152,7 +152,7 @@ def compare(
     """
     keys = [shard_key(source, entry.shard_id) for entry in listed]
     plain_keys = {entry: shard_key(source, entry.uri) for entry in listed if entry.uri is not None}
-    columns = [shards.c[name] for name in _Stored._fields]
+    columns = [shards.c[name] for name in StoredShard._fields]
     of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted({*keys, *plain_keys.values()})))
     source_row = _memory(source).subquery()
     of_source = sa.select(
@@ -164,25 +164,31 @@ def compare(
         sa.null(),
         sa.null(),
     )
-    rows: dict[ShardKey | None, _Stored] = {}
-    for stored in map(_Stored._make, transaction.execute(sa.union_all(of_shards, of_source))):
+    rows: dict[ShardKey | None, StoredShard] = {}
+    for stored in map(StoredShard._make, transaction.execute(sa.union_all(of_shards, of_source))):
         rows[None if stored.shard_key is None else ShardKey(bytes(stored.shard_key))] = stored
     of_own = rows.pop(None, None)
     # the row of the source has its own columns in the places of these two
     remembered = Memory() if of_own is None else Memory(of_own.size or 0, of_own.finished_at)
-    findings = []
-    for entry, key in zip(listed, keys, strict=True):
-        plain = rows.get(plain_keys.get(entry, key))
-        if (row := rows.get(key)) is not None:
-            findings.append(_judge_stored(entry, row, clocks))
-        elif (
-            plain is not None
-            and _judge_stored(entry, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED
-        ):
-            findings.append(Finding(Category.PUBLISHED, plain.owner))
-        else:
-            findings.append(_unknown(entry, remembered, clocks))
-    return findings
+    return [
+        judge(entry, rows.get(key), rows.get(plain_keys.get(entry, key)), remembered, clocks)
+        for entry, key in zip(listed, keys, strict=True)
+    ]
+
+
+def judge(
+    entry: ListedShard,
+    row: StoredShard | None,
+    plain: StoredShard | None,
+    remembered: Memory,
+    clocks: Clocks = UNMEASURED,
+) -> Finding:
+    """Return what became of an object, whose shard is `row`; `plain` is the one that has its URI alone as its id."""
+    if row is not None:
+        return _judge_stored(entry, row, clocks)
+    if plain is not None and _judge_stored(entry, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
+        return Finding(Category.PUBLISHED, plain.owner)
+    return _unknown(entry, remembered, clocks)
 
 
 def _memory(source: str) -> sa.Select[Any]:
@@ -199,7 +205,7 @@ def _unknown(entry: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
     return Finding(Category.MISSING)
 
 
-def _judge_stored(entry: ListedShard, row: _Stored, clocks: Clocks) -> Finding:
+def _judge_stored(entry: ListedShard, row: StoredShard, clocks: Clocks) -> Finding:
     if row.state == ShardState.QUARANTINED.value:
         return Finding(Category.QUARANTINED, row.owner)
     if row.state != ShardState.DONE.value:

@@ -119,11 +119,11 @@ class PipelineStatus:
     Attributes:
         pipeline: Its name.
         source: Its source.
-        state: `running`, `stopped` (its reader has ended by itself, or it was imported and not started here since) or
-            `dead` (it sends no heartbeats any more).
+        state: `running`, `stopped` (its reader has ended by itself, or it was imported and not started since) or `dead`
+            (its heartbeats have ended).
         incarnation: How often its reader was started.
         semantics: The option `deliverySemantics`.
-        host: Where its reader runs; None as are the versions where it was started by an earlier version.
+        host: Where its reader runs; like the versions, None if an earlier version started it.
         spark_version: Of its driver.
         cuesqueue_version: Of its reader.
         created_at: When it started first.
@@ -131,23 +131,22 @@ class PipelineStatus:
         silence: Seconds since then.
         last_seq: The last offset that Spark was given.
         confirmed_seq: The last one that is known to be done.
-        plan: The micro-batch that is under way; None: none is.
-        last_batch: None where nothing was published yet, or by an earlier version.
-        in_flight: Messages that its reader holds, by its last heartbeat; None unless it runs, as the next four.
+        plan: The micro-batch that is under way, if any.
+        last_batch: None if nothing was published yet, or by an earlier version.
+        in_flight: Messages that its reader holds; like the next four as of its last heartbeat, and None unless it runs.
         ready: Shards that wait to be planned.
         awaiting_commit: Shards in a micro-batch.
         held: Shards of other pipelines for which messages wait.
         queue_depth: Messages that wait in its queues, where they say so.
         files_outstanding: Its shards that are not published, by the store.
-        oldest_age: Seconds since the message of the oldest of them was sent, or else since it was received; None
-            where nothing waits.
+        oldest_age: Seconds since the message of the oldest of them was sent, or else received; None if nothing waits.
         last_hour: What it has published in the last 60 to 65 minutes.
-        rows_per_second: In the last 5 to 10 minutes; None where rows are not counted, as `bytes_per_second`.
+        rows_per_second: In the last 5 to 10 minutes; None where rows are not counted.
         bytes_per_second: The same.
         total: What it has published since its first start.
         counters: Of its reader, since the pipeline's first start, as in the query's progress.
-        all_outside: Messages that came to it in the last hour or two and announce objects outside of `allowedPrefixes`,
-            by its last heartbeat, where nothing else came; 0 as soon as it has accepted one.
+        all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
+            else came; 0 as soon as it has accepted one.
         backfill: The last listing of its source.
         certificate: The newest one of its source.
     """
@@ -208,7 +207,7 @@ class Slot:
 class StatusLimits:
     """What a pipeline may do before it counts as unhealthy; None: anything.
 
-    A dead one is unhealthy in any case, and so is one to which nothing comes but what it refuses (`all_outside`).
+    A dead one is always unhealthy, and so is one to which nothing comes but what it refuses (`all_outside`).
 
     Attributes:
         max_lag: The age of the oldest message that is not published.

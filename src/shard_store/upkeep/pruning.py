@@ -51,11 +51,10 @@ _HISTORY = timedelta(days=90)
 class RetentionPolicy:
     """How long finished things are kept. `window`: the deduplication window; `max_shards`: per source, None = any.
 
-    A source remembers for longer where one of its pipelines has a longer window: see `_windows`.
-    With `max_shards` the oldest finished shards beyond it go even when they are younger than the window: it is the
-    user's word that the table may not grow further. `source` limits it to one source.
-    `pipelines`: how long a pipeline that has stopped with nothing unfinished is remembered, and never shorter than the
-    window. `data`: how long published data files are shown; None: for ever, since they are the user's data.
+    A source remembers for longer if one of its pipelines has a longer window. `max_shards` removes the oldest finished
+    shards beyond it, even those younger than the window. `source` limits it to one source. `pipelines`: how long a
+    pipeline that has stopped with nothing unfinished is remembered, at least for the window. `data`: how long published
+    data files are shown; None: for ever.
     """
 
     window: timedelta = timedelta(days=30)
@@ -69,8 +68,8 @@ class RetentionPolicy:
 class PruneResult:
     """How many rows were removed (with dry_run: would be). `timed_out`: more is left for the next run.
 
-    `ahead`: so far is the database's clock beyond the time that this run went by, since it has not lasted; None: no.
-    `windows`: for how long the sources remember that remember for longer than the policy says.
+    `ahead`: by how much the database's clock is beyond the time of this run, since it has not lasted. `windows`: the
+    sources that remember for longer than the policy says, and for how long.
     """
 
     shards: int = 0

@@ -285,3 +285,25 @@ def test_an_empty_object_is_empty_and_its_etag_is_known() -> None:
 
 def requests(server: S3Server) -> int:
     return sum(server.requests.values())
+
+
+ROLE = "arn:aws:iam::000000000000:role/reader"
+
+
+def test_a_role_is_assumed_with_the_keys_that_are_found(
+    environment: pytest.MonkeyPatch, uri: str, ministack_url: str
+) -> None:
+    environment.setenv("AWS_ENDPOINT_URL", ministack_url)
+    options = {"s3.roleArn": ROLE, "s3.roleExternalId": "id"}
+    assert read(uri, **options) == b"1,x\n"
+    keys = s3_client.client(storage(**options))._get_credentials()
+    assert keys.method == "cuesqueue-role"
+    assert keys.access_key != "test"
+    assert keys.token
+
+
+def test_a_role_that_no_keys_ask_for_is_said(environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("AWS_ACCESS_KEY_ID")
+    environment.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ObjectStoreError, match="Unable to locate credentials"):
+        read("s3://b/k", **{"s3.roleArn": ROLE, "s3.endpointUrl": NOWHERE})

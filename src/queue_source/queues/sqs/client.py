@@ -11,7 +11,6 @@ The option `endpointUrl` goes before the endpoint, the URL's region before the o
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import boto3
-from botocore import credentials, exceptions
+from botocore import exceptions
 from botocore.config import Config
 
-from queue_source.common.aws import ROLE_METHOD, new_session, role_credentials
+from queue_source.common.aws import new_session, role_session
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from shard_store.redaction import redact_text, redact_url
 
@@ -107,36 +106,18 @@ def make_client(address: Address, access: Access, service: str = "sqs") -> Any:
 
 
 def _session(access: Access, region: str | None) -> boto3.session.Session:
+    source = new_session(access.profile)
     made = boto3.session.Session(
-        botocore_session=new_session(access.profile),
+        botocore_session=source,
         aws_access_key_id=access.access_key_id,
         aws_secret_access_key=access.secret_access_key,
         region_name=region,
     )
     if access.role_arn is None:
         return made
-    assumed = new_session(access.profile)
-    assumed.get_component("credential_provider").insert_before("env", _Role(made, access))
+    own_region = made.region_name or _DEFAULT_REGION
+    assumed = role_session(source, access.profile, access.role_arn, access.role_external_id, own_region)
     return boto3.session.Session(botocore_session=assumed, region_name=made.region_name)
-
-
-class _Role(credentials.CredentialProvider):  # type: ignore[misc]  # botocore is untyped
-    """Credentials of an assumed role, which botocore refreshes before they end."""
-
-    METHOD = ROLE_METHOD
-    CANONICAL_NAME = ROLE_METHOD
-
-    def __init__(self, source: boto3.session.Session, access: Access) -> None:
-        super().__init__()
-        self._source = source
-        self._access = access
-
-    def load(self) -> Any:
-        source_credentials = self._source.get_credentials()
-        if source_credentials is None:
-            raise exceptions.NoCredentialsError()
-        client = functools.partial(self._source.client, region_name=self._source.region_name or _DEFAULT_REGION)
-        return role_credentials(client, source_credentials, self._access.role_arn, self._access.role_external_id)
 
 
 # --- a new queue -----------------------------------------------------------------------------------------------------

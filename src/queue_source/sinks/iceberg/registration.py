@@ -70,7 +70,8 @@ class Registration:
             logger.info("table %s: %d objects registered, %d copied, %d refused", self._table.name, *counts)
 
     def _attempt(self) -> Catalog | None:
-        if not self._is_committed():
+        is_committed = self._is_committed()
+        if not is_committed:
             self._record()
         files = [*(file for _, file in self._registered), *self._copied]
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
@@ -90,7 +91,9 @@ class Registration:
             reach("table-committed")
             return catalog
 
-        return self._store.publish_with(self._batch.plans, commit, batch_id=self._batch_id, brought=brought)
+        return self._store.publish_with(
+            self._batch.plans, commit, batch_id=self._batch_id, brought=brought, shown_before=is_committed
+        )
 
     def _is_committed(self) -> bool:
         """Tell whether the batch is in the table, or in the store.

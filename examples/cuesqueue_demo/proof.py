@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cuesqueue_demo.data import MONTHS, Layout, day_numbers
+from cuesqueue_demo.report import Certificate
 from queue_source.admin.audit import audit
 from queue_source.admin.reconcile import Period, pages_of, reconcile
-from queue_source.commands.demo.data import MONTHS, Layout, day_numbers
-from queue_source.commands.demo.report import Certificate
 from queue_source.options import parse_listing_options
 from queue_source.storage.buckets import open_bucket
 from shard_store import ShardStore

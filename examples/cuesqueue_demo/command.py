@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_source.commands.demo.report import Tour, print_report
+from cuesqueue_demo.report import Tour, print_report
 from queue_source.commands.output import FAILED, Json, print_error, progress, tell
 
 if TYPE_CHECKING:
-    from queue_source.commands.demo.data import Layout
+    from cuesqueue_demo.data import Layout
 
 _KILL_AFTER = 0.25  # part of the objects that is finished, by batches of every pipeline
 _KILL_AT_LAST = 0.6
@@ -34,7 +34,7 @@ def demo(
 ) -> None:
     """Publish a year of flights exactly once: three queues, duplicates, lost notifications, bad objects, a kill -9."""
     with _signals_as_exceptions():
-        from queue_source.commands.demo.data import Layout
+        from cuesqueue_demo.data import Layout
 
         layout = Layout(Path(tempfile.mkdtemp(prefix="cuesqueue-demo-")).resolve())
         kept = True  # to find out why it failed
@@ -60,9 +60,9 @@ def demo(
 
 def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
     """Write the objects, run, kill, run again, compare, certify."""
-    from queue_source.commands.demo import data as demo_data
-    from queue_source.commands.demo import proof as demo_proof
-    from queue_source.commands.demo import run as demo_run
+    from cuesqueue_demo import data as demo_data
+    from cuesqueue_demo import proof as demo_proof
+    from cuesqueue_demo import run as demo_run
     from shard_store import open_store
 
     def say(text: str) -> None:

@@ -1,6 +1,6 @@
 """The driver script of `cuesqueue demo`: three streaming queries, one for each file format, with one store.
 
-    python -m queue_source.commands.demo.query FOLDER [--backfill]
+    python -m cuesqueue_demo.query FOLDER [--backfill]
 
 A script as a user would write it. It runs until the queues are empty, and with --backfill until every object is
 finished; it may be killed at any time and started again.
@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from queue_source.commands.demo.data import MONTHS, SCHEMA, Layout
+from cuesqueue_demo.data import MONTHS, SCHEMA, Layout
 from queue_source.queues import open_queue
 from shard_store import ShardStore, open_store
 from shard_store.operators.views import VIEWS

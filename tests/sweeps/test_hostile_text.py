@@ -15,7 +15,7 @@ MEMORY = 600
 
 
 def test_hostile_text_is_read_or_refused_in_bounded_memory(tmp_path: Path) -> None:
-    tests = str(Path(__file__).parents[2])
+    tests = str(Path(__file__).parents[1])
     command = [sys.executable, "-m", "support.hostile.reading_text", str(tmp_path)]
     ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": tests}, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -1,6 +1,6 @@
 """What at-least-once does not promise: a driver dies, another goes on, and rows are there twice.
 
-What each semantics does promise, at every point and into each sink: `test_crash_sweep.py`. Six objects in batches of
+What each semantics does promise, at every point and into each sink: `test_crashes.py`. Six objects in batches of
 two; the foreign sink here takes every attempt at a batch anew.
 """
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from queue_source.commands.output import print_result
 
 if TYPE_CHECKING:
-    from queue_source.commands.demo.data import Announced, Layout
+    from cuesqueue_demo.data import Announced, Layout
 
 Counts = Mapping[str, int]
 """By pipeline."""
@@ -187,7 +187,7 @@ def _commands(layout: Layout) -> tuple[str, ...]:
         f"{program} errors list --store {store}",
         "# announce an object once more, and run the queries again: nothing is published twice",
         f"{program} send {queue} {again}",
-        f"PYSPARK_PYTHON={python} {python} -m queue_source.commands.demo.query {folder}",
+        f"PYSPARK_PYTHON={python} {python} -m cuesqueue_demo.query {folder}",
         "# compare the folder with its certificate once more: the same numbers",
         f"{program} reconcile --certificate 1 --store {store}",
         "# what a scheduled prune would remove",

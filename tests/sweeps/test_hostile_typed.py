@@ -22,6 +22,8 @@ from queue_source.storage.memory import LEAST
 from support.hostile.typed import objects
 
 _ROWS = 500_000
+_MEMORY = (512 + 280) << 20
+"""Bytes of a process that reads one of them: the limit, what the process has by itself, and rows that are held."""
 _READ = """
 import json
 import sys
@@ -54,21 +56,41 @@ def test_honest_objects_are_read_after_all_hostile_ones_and_memory_does_not_grow
     table = pa.table({"a": np.arange(_ROWS), "b": [f"{n:020}" for n in range(_ROWS)]})
     pq.write_table(table, tmp_path / "honest.parquet")
     orc.write_table(table, tmp_path / "honest.orc")
-    schemas = []
+    schemas, causes = [], {"honest.parquet": "", "honest.orc": ""}
     for one in objects(tmp_path):
         if one.cause:
             (tmp_path / one.name).write_bytes(one.data)
             schemas.append((one.name, one.options["schema"]))
+            causes[one.name] = one.cause
     schemas += [("honest.parquet", "a BIGINT, b STRING"), ("honest.orc", "a BIGINT, b STRING")]
     done = subprocess.run(
         [sys.executable, "-c", _READ, json.dumps(schemas), str(tmp_path)], check=True, timeout=300, capture_output=True
     )
     found, peak = json.loads(done.stdout)
-    assert "no fair trial" not in [cause for _, cause, _ in found[: len(schemas)]]
-    for name, cause, rows in found:
-        honest = name.startswith("honest")
-        assert (cause == "", rows) == (honest, _ROWS if honest else 0), (name, cause)
+    first, again = found[: len(schemas)], found[len(schemas) :]
+    assert {name: (cause, rows) for name, cause, rows in first} == {
+        name: (cause, 0 if cause else _ROWS) for name, cause in causes.items()
+    }
+    assert [(bool(cause), rows) for _, cause, rows in again] == [(bool(cause), rows) for _, cause, rows in first]
     assert peak < 2 * 384 + 256, peak
+
+
+def test_what_is_large_and_good_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """Each in a process of its own: all of them together are more than one worker may have."""
+    pytest.importorskip("fastavro", reason="the extra avro is not installed")
+    every = list(objects(tmp_path))
+    good = [hostile for hostile in every if not hostile.cause]
+    assert (len(good), len(every)) == (2, 18)
+    for hostile in good:
+        path = tmp_path / hostile.name
+        path.write_bytes(hostile.data)
+        command = [sys.executable, "-m", "support.hostile.reading_typed", str(path), hostile.file_format]
+        done = subprocess.run(
+            [*command, hostile.options["schema"], hostile.options["maxDecodeMemory"]], capture_output=True, text=True,
+            cwd=Path(__file__).parents[1], check=True, timeout=120,
+        )  # fmt: skip
+        cause, rows, memory, _ = done.stdout.removesuffix("\n").split("\t")
+        assert (cause, int(rows) > 0, int(memory) < _MEMORY) == ("", True, True), hostile.name
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc", "csv"])

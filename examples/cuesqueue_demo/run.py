@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import queue_source
-from queue_source.commands.demo.data import MONTHS, Layout
-from queue_source.commands.demo.report import Moment
+from cuesqueue_demo.data import MONTHS, Layout
+from cuesqueue_demo.report import Moment
 from queue_source.errors import CuesqueueError
 from queue_source.queues import open_queue
 from shard_store import ShardStore
@@ -33,10 +33,10 @@ _STALLED = 180.0  # seconds without a publication after which the run has failed
 
 def start(layout: Layout, *options: str) -> subprocess.Popen[bytes]:
     """Start the driver script; its output goes to the log. This process's environment stays unchanged."""
-    root = str(Path(queue_source.__file__).parents[1])
+    roots = dict.fromkeys((str(Path(queue_source.__file__).parents[1]), str(Path(__file__).parents[1])))
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (*roots, os.environ.get("PYTHONPATH")))),
         "PYSPARK_PYTHON": sys.executable,  # Spark's workers start this program: another one may lack pyarrow
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
@@ -44,7 +44,7 @@ def start(layout: Layout, *options: str) -> subprocess.Popen[bytes]:
     }
     with layout.log.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "queue_source.commands.demo.query", str(layout.folder), *options],
+            [sys.executable, "-m", "cuesqueue_demo.query", str(layout.folder), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
