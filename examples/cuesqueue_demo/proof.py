@@ -1,6 +1,6 @@
 """The proof of `cuesqueue demo`: the published rows of each day are the rows of the input, no more and no fewer.
 
-And the certificates, by which anybody with the store and the bucket can check what is published without the input.
+And the certificates, with which anyone who has the store and the bucket can check the result without the input.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shard_store import ShardStore
 
 
 def read_splits(paths: Iterable[str], schema: pa.Schema) -> pa.Table:
-    """All rows of the published files, read without Spark and without the source's own readers."""
+    """Read all rows of the published files, without Spark and without the source's own readers."""
     tables = [pq.read_table(path, columns=schema.names).cast(schema) for path in paths]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def certify(layout: Layout, store: ShardStore) -> dict[str, Certificate]:
-    """What `cuesqueue reconcile PREFIX --grace 0s --certify` does, for the objects of each pipeline."""
-    found = {}
+    """Certify the objects of each pipeline, as `cuesqueue reconcile PREFIX --grace 0s --certify` does."""
+    certificates = {}
     for pipeline in MONTHS:
         options = parse_listing_options([layout.prefix(pipeline)], {})
         (prefix,) = options.prefixes
@@ -40,12 +40,12 @@ def certify(layout: Layout, store: ShardStore) -> dict[str, Certificate]:
         ):
             report = reconcile(store, pipeline, prefix, options, pages, period=Period(grace=timedelta(0)))
         number = store.certify(report.scope, report.evidence, report.tally, audit("").actor)
-        found[pipeline] = Certificate(number, report.tally.counts, report.sentence())
-    return found
+        certificates[pipeline] = Certificate(number, report.tally.counts, report.sentence())
+    return certificates
 
 
 def days_that_differ(expected: pa.Table, published: pa.Table) -> list[int]:
-    """The days (month * 100 + day) whose rows are not the same, as multisets over all columns; empty: none.
+    """Return the days (month * 100 + day) whose rows differ, as multisets over all columns.
 
     Both tables are put into one order by all their columns, so equal tables mean equal rows, each as often.
     """
@@ -60,9 +60,9 @@ def days_that_differ(expected: pa.Table, published: pa.Table) -> list[int]:
 
 
 def only_days(table: pa.Table, days: Collection[tuple[int, int]]) -> pa.Table:
-    """The rows of these days."""
-    wanted = pa.array([month * 100 + day for month, day in days], pa.int64())
-    return table.filter(pc.is_in(day_numbers(table), wanted))
+    """Return the rows of these days."""
+    day_codes = pa.array([month * 100 + day for month, day in days], pa.int64())
+    return table.filter(pc.is_in(day_numbers(table), day_codes))
 
 
 def _ordered(table: pa.Table) -> pa.Table:

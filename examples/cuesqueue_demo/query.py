@@ -29,7 +29,7 @@ _SHORT_LIFE = "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def start(spark: SparkSession, layout: Layout, pipeline: str, backfill: bool) -> StreamingQuery:
-    """One pipeline: its queue -> the objects that it announces -> published rows. `backfill`: what it omits, too."""
+    """Start one pipeline: its queue -> the objects that it announces -> published rows. `backfill` adds lost ones."""
     objects = len(list((layout.folder / "objects" / pipeline).iterdir()))
     reader = (
         spark.readStream.format("cuesqueue")
@@ -40,7 +40,7 @@ def start(spark: SparkSession, layout: Layout, pipeline: str, backfill: bool) ->
         .option("fileFormat", pipeline)
         .option("allowedPrefixes", layout.objects)
         .option("maxFilesPerTrigger", max(1, objects // _BATCHES))
-        # short times, so that what a killed run held soon comes back
+        # short times, so that messages that a killed run held come back soon
         .option("visibilityTimeout", "12s")
         .option("commitTimeout", "6s")
         .option("waitTime", "1s")
@@ -64,16 +64,16 @@ def start(spark: SparkSession, layout: Layout, pipeline: str, backfill: bool) ->
 def wait_for_its_reader(query: StreamingQuery) -> None:
     """Return when the query's reader process runs, or the query has ended.
 
-    Queries of one driver start one after the other: while Spark (seen on 4.3) starts a reader process, it changes what
-    all queries of a Python source share, without a lock. Started at once, they now and then all fail with
-    "Task not serializable ... Illegal size of collection".
+    Queries of one driver start one after the other: while Spark (seen on 4.3) starts a reader process, it changes state
+    that all queries of a Python source share, without a lock. Started at once, they now and then all fail with "Task
+    not serializable ... Illegal size of collection".
     """
     while query.isActive and query.lastProgress is None and not query.status["isDataAvailable"]:
         time.sleep(0.05)
 
 
 def unfinished(layout: Layout, store: ShardStore) -> bool:
-    """Whether there is an object that is neither published nor quarantined."""
+    """Tell whether any object is neither published nor quarantined."""
     objects = {f"file://{path}" for path in (layout.folder / "objects").rglob("*.*")}
     place = [column.name for column in VIEWS["shards"]].index
     rows = (row for page in store.pages("shards") for row in page)

@@ -1,4 +1,4 @@
-"""What `cuesqueue demo` prints at its end: the table, the proof, and with `--keep` what to paste next."""
+"""The output of `cuesqueue demo` at its end: the table, the proof, and with `--keep` the next commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What the store and the queues hold at one moment."""
+    """The content of the store and the queues at one moment."""
 
     published: Counter[str] = field(default_factory=Counter)  # objects
     names: frozenset[str] = frozenset()  # their URIs
@@ -30,12 +30,12 @@ class Moment:
     leased: Counter[str] = field(default_factory=Counter)  # messages that a reader holds
     left: Counter[str] = field(default_factory=Counter)  # messages in the queue
     errors: tuple[tuple[str, str, str], ...] = ()  # pipeline, cause, detail
-    files: tuple[str, ...] = ()  # that are published
+    files: tuple[str, ...] = ()  # published files
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What `cuesqueue reconcile --certify` writes of the folder of one pipeline; `says` is it in words."""
+    """The result of `cuesqueue reconcile --certify` for the folder of one pipeline; `says` is it in words."""
 
     number: int
     counts: Counts  # by category
@@ -44,7 +44,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Tour:
-    """What happened, with what was there at the kill (`before`) and at the end (`after`)."""
+    """The course of the demo, with the state at the kill (`before`) and at the end (`after`)."""
 
     announced: Mapping[str, Announced]
     before: Moment
@@ -64,27 +64,29 @@ class Tour:
 
     @property
     def problems(self) -> list[str]:
-        """What is not as it has to be; none: the proof holds."""
-        found = [f"day {day // 100}-{day % 100} differs" for day in self.wrong_days]
+        """What differs from the expected result; if nothing does, the proof holds."""
+        differences = [f"day {day // 100}-{day % 100} differs" for day in self.wrong_days]
         if self.rows != self.expected_rows:
-            found.append(f"{self.rows} rows published of {self.expected_rows}")
+            differences.append(f"{self.rows} rows published of {self.expected_rows}")
         for pipeline, announced in self.announced.items():
             causes = sorted(cause for name, cause, _ in self.after.errors if name == pipeline)
             if self.after.published[pipeline] != announced.objects:
-                found.append(f"{pipeline}: {self.after.published[pipeline]} objects published of {announced.objects}")
+                differences.append(
+                    f"{pipeline}: {self.after.published[pipeline]} objects published of {announced.objects}"
+                )
             if self.after.left[pipeline]:
-                found.append(f"{pipeline}: {self.after.left[pipeline]} messages left in the queue")
+                differences.append(f"{pipeline}: {self.after.left[pipeline]} messages left in the queue")
             if causes != sorted(announced.bad):
-                found.append(f"{pipeline}: the error table holds {causes}, not {sorted(announced.bad)}")
-            found += self._not_certified(pipeline, announced)
-        return found
+                differences.append(f"{pipeline}: the error table holds {causes}, not {sorted(announced.bad)}")
+            differences += self._not_certified(pipeline, announced)
+        return differences
 
-    def found(self, pipeline: str) -> int:
-        """Objects that are published although no message announces them."""
+    def found_by_listing(self, pipeline: str) -> int:
+        """Count the objects that are published although no message announces them."""
         return len(self.after.names.intersection(self.announced[pipeline].lost))
 
     def _not_certified(self, pipeline: str, announced: Announced) -> Iterator[str]:
-        """A bad object that is there is quarantined, and all others have to be published."""
+        """Yield a sentence where a readable object is not published, or an unreadable one not quarantined."""
         counts = self.certificates[pipeline].counts if pipeline in self.certificates else {}
         others = sum(counts.values()) - counts.get("published", 0)
         if counts.get("published") != announced.objects or others != announced.bad.count("corrupt-object"):
@@ -92,7 +94,7 @@ class Tour:
 
 
 def _lines(tour: Tour) -> Iterator[tuple[str, Counts]]:
-    """The lines of the table: what is counted, and how often."""
+    """Yield the lines of the table: what is counted, and how often."""
     before, after = tour.before, tour.after
 
     def of(name: str) -> Counter[str]:
@@ -105,7 +107,10 @@ def _lines(tour: Tour) -> Iterator[tuple[str, Counts]]:
     yield "announcements of objects", of("announcements")
     yield "duplicates dropped", of("announcements") - of("distinct")
     yield "objects that no message announces", Counter({name: len(what.lost) for name, what in tour.announced.items()})
-    yield "of these found by listing and published", Counter({name: tour.found(name) for name in tour.announced})
+    yield (
+        "of these found by listing and published",
+        Counter({name: tour.found_by_listing(name) for name in tour.announced}),
+    )
     yield "quarantined", Counter(pipeline for pipeline, _, _ in after.errors)
     yield "objects published before the kill", before.published
     yield "objects published after the kill", after.published - before.published
@@ -115,7 +120,7 @@ def _lines(tour: Tour) -> Iterator[tuple[str, Counts]]:
 
 
 def print_report(tour: Tour, layout: Layout, keep: bool, as_json: bool) -> None:
-    """Print the table, the proof and what is wrong, if anything is; if the files are kept, also what to paste next."""
+    """Print the table, the proof and the differences, if there are any; with `keep` also the next commands."""
     right = tour.days - len(tour.wrong_days)
     if as_json:
         result = {
@@ -124,8 +129,8 @@ def print_report(tour: Tour, layout: Layout, keep: bool, as_json: bool) -> None:
         quarantined = [{"pipeline": pipeline, "cause": cause} for pipeline, cause, _ in tour.after.errors]
         proof = {"days": tour.days, "days_equal": right, "problems": tour.problems}
         written = [
-            {"pipeline": pipeline, "certificate": one.number, "says": one.says}
-            for pipeline, one in tour.certificates.items()
+            {"pipeline": pipeline, "certificate": certificate.number, "says": certificate.says}
+            for pipeline, certificate in tour.certificates.items()
         ]
         more = {
             "certificates": written,
@@ -160,9 +165,9 @@ def print_report(tour: Tour, layout: Layout, keep: bool, as_json: bool) -> None:
         f"[{color}]proof: {tour.rows:,} rows published, {tour.expected_rows:,} in the input; "
         f"{right} of {tour.days} days are equal row by row[/{color}]  ({tour.seconds:.0f} s)"
     )
-    for one in tour.certificates.values():
-        said = one.says.replace(str(layout.folder), "...")
-        console.print(f"certificate {one.number}: {said}", markup=False, style=color)
+    for certificate in tour.certificates.values():
+        said = certificate.says.replace(str(layout.folder), "...")
+        console.print(f"certificate {certificate.number}: {said}", markup=False, style=color)
     for problem in tour.problems[:20]:
         console.print(f"  {problem}", markup=False, style="red")
     for line in _commands(layout) if keep and not tour.problems else ():
@@ -170,7 +175,7 @@ def print_report(tour: Tour, layout: Layout, keep: bool, as_json: bool) -> None:
 
 
 def _commands(layout: Layout) -> tuple[str, ...]:
-    """What to paste next: this very Python, whatever is on the path of the reader's shell."""
+    """Return the next commands, with this very Python, whatever is on the path of the user's shell."""
     python, folder = shlex.quote(sys.executable), shlex.quote(str(layout.folder))
     store, queue = shlex.quote(layout.store), shlex.quote(layout.queue("csv"))
     again = shlex.quote(f"{layout.objects}csv/2013-01-01.csv")

@@ -1,7 +1,7 @@
 """Runs the driver script of `cuesqueue demo` in a session of its own, watches the store, and kills it like a power cut.
 
-Everything that a driver starts (the JVM, reader processes, workers) is in its session, though not in its process
-group: Spark's worker daemon makes one of its own. So the session is what is stopped and killed.
+Everything that a driver starts (the JVM, reader processes, workers) is in its session, though not in its process group:
+Spark's worker daemon makes one of its own. So the session is stopped and killed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from shard_store.errors import ShardStoreError
 from shard_store.operators.views import VIEWS
 
 _PAUSE = 0.05  # seconds between two readings of the store
-_STALLED = 180.0  # seconds without anything published after which the run has failed
+_STALLED = 180.0  # seconds without a publication after which the run has failed
 
 
 def start(layout: Layout, *options: str) -> subprocess.Popen[bytes]:
-    """Start the driver script; its output goes to the log. Nothing of this process's environment changes."""
+    """Start the driver script; its output goes to the log. This process's environment stays unchanged."""
     roots = dict.fromkeys((str(Path(queue_source.__file__).parents[1]), str(Path(__file__).parents[1])))
     environment = {
         **os.environ,
@@ -56,7 +56,7 @@ def start(layout: Layout, *options: str) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def running(layout: Layout, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The driver script, killed with all it started when the block is left, however that happens."""
+    """Run the driver script, and kill all that it started when the block is left, in whatever way."""
     process = start(layout, *options)
     try:
         yield process
@@ -65,10 +65,10 @@ def running(layout: Layout, *options: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kill_session(process: subprocess.Popen[bytes], is_the_moment: Callable[[], bool] = lambda: True) -> int:
-    """SIGKILL to every process of the session at one moment; returns how many there were.
+    """Send SIGKILL to every process of the session at one moment; return how many there were.
 
-    They are all stopped first: a reader process that outlived its JVM by milliseconds would begin to tidy up. If it is
-    not the moment any more when all stand still, they go on, and the answer is 0.
+    They are all stopped first: a reader process that outlived its JVM by milliseconds would begin to clean up. If the
+    moment has passed when all are stopped, they continue, and the answer is 0.
     """
     stopped: set[int] = set()
     while fresh := _session(process.pid) - stopped:
@@ -94,9 +94,10 @@ def watch(
     progress: Callable[[int], None],
     until: Callable[[int], bool] = lambda finished: False,
 ) -> bool:
-    """Report how many objects are finished until `until` says so (True) or the script ends by itself (False).
+    """Report how many objects are finished, until `until` accepts their number or the script ends by itself.
 
-    Raises CuesqueueError when the script fails, or when nothing is published for a long time.
+    Returns whether `until` did. Raises CuesqueueError when the script fails, or when nothing is published for a long
+    time.
     """
     seen, since = -1, time.monotonic()
     while True:
@@ -117,16 +118,16 @@ def watch(
 
 
 def _rows(store: ShardStore, view: str) -> list[dict[str, Any]]:
-    """A view of the store, as dicts."""
+    """Return the rows of a view of the store, as dicts."""
     names = [column.name for column in VIEWS[view]]
     return [dict(zip(names, row, strict=True)) for page in store.pages(view) for row in page]
 
 
 def moment(layout: Layout, store: ShardStore) -> Moment:
-    """What the store and the queues hold now."""
+    """Return the present content of the store and the queues."""
     shards, splits = _rows(store, "shards"), _rows(store, "splits")
     done = [shard for shard in shards if shard["state"] == "done"]
-    found = Moment(
+    content = Moment(
         published=Counter(shard["pipeline"] for shard in done),
         names=frozenset(shard["shard_id"] for shard in done),
         shards=Counter(shard["pipeline"] for shard in shards),
@@ -135,16 +136,16 @@ def moment(layout: Layout, store: ShardStore) -> Moment:
         files=tuple(split["path"] for split in splits),
     )
     for split in splits:
-        found.rows[split["pipeline"]] += split["rows"]
+        content.rows[split["pipeline"]] += split["rows"]
     for pipeline in MONTHS:
         with open_queue(layout.queue(pipeline)) as queue:
             depth = queue.depth()
-        found.leased[pipeline], found.left[pipeline] = depth.in_flight, depth.total
-    return found
+        content.leased[pipeline], content.left[pipeline] = depth.in_flight, depth.total
+    return content
 
 
 def _finished(store: ShardStore) -> int:
-    """Objects that need no more work: published, or quarantined."""
+    """Count the objects that need no more work: published, or quarantined."""
     return sum(1 for shard in _rows(store, "shards") if shard["state"] != "open")
 
 
@@ -153,31 +154,31 @@ def all_have_published(store: ShardStore) -> bool:
 
 
 def interrupted(store: ShardStore) -> list[str]:
-    """The pipelines whose current micro-batch is planned and not published."""
+    """Return the pipelines whose current micro-batch is planned and not published."""
     published = {attempt["delivery_hash"] for attempt in _rows(store, "attempts")}
-    found = []
+    pipelines = []
     for pipeline in MONTHS:
         with contextlib.suppress(ShardStoreError):  # nothing was planned yet
             if store.current_plan(pipeline).delivery_hash not in published:
-                found.append(pipeline)
-    return found
+                pipelines.append(pipeline)
+    return pipelines
 
 
 def unpublished_files(layout: Layout, store: ShardStore) -> int:
-    """How many data files tasks have written that no transaction names."""
+    """Count the data files of tasks that no transaction names."""
     written = {str(path) for path in layout.splits.rglob("*.parquet")}
     return len(written - {split["path"] for split in _rows(store, "splits")}) if written else 0
 
 
 def _session(session: int) -> set[int]:
-    """The processes of a session that still run, without those that have ended and wait to be collected."""
+    """Return the running processes of a session, without those that have ended and wait to be collected."""
     listed = subprocess.run(["ps", "-A", "-o", "pid=,stat="], capture_output=True, text=True, check=True).stdout
-    found = set()
+    pids = set()
     for pid, state in (line.split(None, 1) for line in listed.splitlines()):
         with contextlib.suppress(OSError):  # it ended meanwhile
             if state[0] not in "ZX" and os.getsid(int(pid)) == session:
-                found.add(int(pid))
-    return found
+                pids.add(int(pid))
+    return pids
 
 
 def _signal(pid: int, number: int) -> None:

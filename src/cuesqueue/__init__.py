@@ -148,13 +148,13 @@ if not TYPE_CHECKING:  # else type checkers would take any name for one of these
         if name == "__version__":
             from importlib.metadata import version
 
-            found: Any = version("cuesqueue")
+            public: Any = version("cuesqueue")
         elif name in _MODULE_OF:
-            found = getattr(importlib.import_module(_MODULE_OF[name]), name)
+            public = getattr(importlib.import_module(_MODULE_OF[name]), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found  # the next use does not come here
-        return found
+        globals()[name] = public  # the next use does not come here
+        return public
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """The Spark source, sink and commands of cuesqueue. Users import the package `cuesqueue`.
 
-Modules that earlier versions had here are found in `old_paths`, so that scripts which import them go on working.
+`old_paths` holds modules under the names of earlier versions, so that scripts which import them continue to work.
 """
 
 from pathlib import Path

@@ -86,11 +86,11 @@ class ObjectStoreError(CuesqueueError):
 
 
 class ObjectReplaced(ObjectStoreError):
-    """The object is another version than the one that was opened: nothing that was read of it may be used."""
+    """The object is another version than the opened one: nothing that was read of it may be used."""
 
 
 class ObjectRefused(ObjectStoreError):
-    """The store refuses an object, and says so: another try will hardly help.
+    """The store refuses an object explicitly: another try will hardly help.
 
     `own`: for a reason of this object alone (archived, no permission for its key of encryption). Otherwise the whole
     bucket may be refused to us, as with wrong credentials.

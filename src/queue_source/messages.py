@@ -1,7 +1,7 @@
 """The stages of a message: one frozen type each, so that a stage cannot use what it does not have yet.
 
-Received (a delivery) -> Announcement (what it says); then its shards are followed, and it by its key.
-Outgoing is what a sink sends: the beginning of another delivery.
+Received (a delivery) -> Announcement (its objects); then its shards are followed, and the message by its key. Outgoing
+is the input of a sink: the beginning of another delivery.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def key_of(message: Received) -> MessageKey:
 
 
 def by_queue(keys: Iterable[MessageKey]) -> dict[str, list[Receipt]]:
-    """The receipts of each queue."""
+    """Group the receipts by queue."""
     grouped: dict[str, list[Receipt]] = {}
     for queue, receipt in keys:
         grouped.setdefault(queue, []).append(receipt)
@@ -57,7 +57,7 @@ def by_queue(keys: Iterable[MessageKey]) -> dict[str, list[Receipt]]:
 
 
 class Outgoing(NamedTuple):
-    """One message that is to be sent. What has the same `deduplication_id` is sent once by queues that know such ids.
+    """A message to send. Queues with deduplication ids send messages with the same `deduplication_id` once.
 
     `group`: messages of one group stay in order, where the queue has groups.
     """
@@ -73,22 +73,22 @@ class Outgoing(NamedTuple):
 class ObjectNotice:
     """One object that a notification announces. `size` in bytes and `etag`/`version` are None when omitted.
 
-    `sequence` orders the notifications about one object, where they say so: as text, the greater is the later.
-    `modified` (aware) is when the object was written, as far as its store says so beside its size; `event_time` (aware)
-    when that happened which the notification reports.
+    `sequence` orders the notifications about one object, where they have an order: as text, the greater is the later.
+    `modified` (aware) is when the object was written, if its store reports that with its size; `event_time` (aware) is
+    the time of the reported event.
     """
 
     uri: str
     size: int | None = None
     etag: str | None = None
     version: str | None = None
-    sequence: str | None = field(default=None, compare=False)  # when, and not what, is announced
+    sequence: str | None = field(default=None, compare=False)  # when it was announced: not part of the object
     modified: datetime | None = field(default=None, compare=False)
     event_time: datetime | None = field(default=None, compare=False)
 
 
 class ListedObject(NamedTuple):
-    """One object as a listing has it. `uri` is raw, as in notifications; `modified` is aware, by the store's clock.
+    """One object of a listing. `uri` is raw, as in notifications; `modified` is aware, by the store's clock.
 
     `version` is set only where the listing was asked for versions and the bucket keeps them. `appeared`: when it got
     its name or its content at the latest, where the store has a time of its own for it, which no writer can set.
@@ -104,7 +104,7 @@ class ListedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a message says: objects to read, and how many of its records announced nothing to read (`ignored`).
+    """The content of a message: objects to read, and how many of its records announced nothing to read (`ignored`).
 
     A test event or a delete event has no objects and `ignored` > 0: the message is acknowledged and counted.
     """
@@ -121,5 +121,5 @@ _KEPT = 4 << 20  # bytes
 
 
 def kept_message(body: bytes, tag: str, headers: tuple[tuple[str, str], ...], group: str | None) -> dict[str, Any]:
-    """What the error table keeps of a bad message, so that it can be published again: fields of an `ErrorRecord`."""
+    """Return the fields of an `ErrorRecord` with which a bad message can be published again."""
     return {"input": body[:_KEPT], "input_size": len(body), "tag": tag, "headers": headers, "group": group}

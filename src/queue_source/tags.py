@@ -17,29 +17,29 @@ EVERYTHING = "#"
 
 
 def matches(tag_filter: str, tag: str) -> bool:
-    """Whether a message with this tag passes the filter. Takes a time of at most their lengths multiplied."""
+    """Tell whether a message with this tag passes the filter, in a time of at most their lengths multiplied."""
     return _matches(_words(tag_filter), _words(tag))
 
 
 def matches_any(filters: Iterable[str], tag: str) -> bool:
-    """Whether the tag passes one of the filters: what several bindings of one pool mean."""
+    """Tell whether the tag passes one of the filters, as with several bindings of one pool."""
     return any(matches(tag_filter, tag) for tag_filter in filters)
 
 
 def check_filter(tag_filter: str) -> str:
-    """The filter itself; raises ValueError for one that cannot be meant."""
+    """Return the filter; raise ValueError for an invalid one."""
     if not tag_filter:
         raise ValueError("the tag filter '' matches no message; write '#' for all of them")
     return _check_length("tag filter", tag_filter)
 
 
 def check_tag(tag: str) -> str:
-    """The tag itself; raises ValueError for one that RabbitMQ could not carry."""
+    """Return the tag; raise ValueError for one that RabbitMQ could not carry."""
     return _check_length("tag", tag)
 
 
 def parse_filters(text: str) -> tuple[str, ...]:
-    """Filters separated by commas, as in a queue's URL; each once."""
+    """Parse filters separated by commas, as in a queue's URL; each once."""
     return tuple(dict.fromkeys(check_filter(part.strip()) for part in text.split(",")))
 
 
@@ -55,7 +55,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _matches(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """From left to right; at a mismatch the last `#` takes one word more (those before it need not change)."""
+    """Match from left to right; at a mismatch the last `#` takes one word more (those before it need not change)."""
     at = word = 0
     last: int | None = None  # place of the last # in the pattern,
     taken = 0  # and the word up to which it takes

@@ -1,7 +1,7 @@
 """URIs in their one form: scheme in small letters, `s3` for Hadoop's names of it, local files as `file:///path`. Pure.
 
-What follows the bucket (or `file://`) is never encoded: `%`, `+`, `?` and `#` mean themselves. Only a URI that
-comes in as `file:` is decoded, since that is how such a URI names a path.
+The path after the bucket (or `file://`) is never encoded: `%`, `+`, `?` and `#` mean themselves. Only a URI that comes
+in as `file:` is decoded, since such a URI names a path in that way.
 """
 
 from __future__ import annotations
@@ -25,52 +25,53 @@ _LITERAL_KEYS = ("gs",)  # their keys travel encoded as one word, slashes too
 
 
 def looks_like_uri(text: str) -> bool:
-    """Whether a text means to be a URI or an absolute path, good or bad."""
+    """Tell whether a text is meant as a URI or an absolute path, valid or not."""
     return text.startswith("/") or _URI.fullmatch(text) is not None
 
 
 def plain_uri(text: str) -> str:
-    """The URI of an object, or of a local file by its absolute path. Raises MalformedNotification."""
+    """Return the URI of an object, or of a local file by its absolute path. Raises MalformedNotification."""
     if _CONTROL.search(text):
         raise MalformedNotification("a URI holds no control characters; send one message for each URI")
     if text.startswith("/"):
         return _local(text)
-    found = _URI.fullmatch(text)
-    if found is None:
+    parts = _URI.fullmatch(text)
+    if parts is None:
         raise MalformedNotification("not a URI (scheme://bucket/key) and not an absolute path")
-    scheme, rest = _scheme(found["scheme"]), found["rest"]
+    scheme, location = _scheme(parts["scheme"]), parts["rest"]
     if scheme == "file":
-        host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest[1:])
+        host, slash, path = location[2:].partition("/") if location.startswith("//") else ("", "/", location[1:])
         if host not in ("", "localhost") or not slash:
             raise MalformedNotification("a file URI names a path of this machine: file:///path")
         return _local("/" + unquoted(path))
-    bucket, _, key = rest[2:].partition("/")
-    if not rest.startswith("//") or not bucket or not key:
+    bucket, _, key = location[2:].partition("/")
+    if not location.startswith("//") or not bucket or not key:
         raise MalformedNotification("the URI names no object: scheme://bucket/key")
     return f"{scheme}://{bucket}/{key}"
 
 
 def plain_prefix(text: str) -> str:
-    """A prefix in the same form, so that comparing texts is enough: `s3a://b` is `s3://b/`, and never `s3://b-other/`.
+    """Return a prefix in the same form, so that texts can be compared: `s3a://b` is `s3://b/`, never `s3://b-other/`.
 
-    Of a local path `//` and `/./` are `/`, as in the URIs of its files. Raises ValueError for what no URI begins with.
+    In a local path `//` and `/./` become `/`, as in the URIs of its files. Raises ValueError for what no URI begins
+    with.
     """
     if text.startswith("/"):
         return f"file://{_EMPTY_SEGMENTS.sub('/', text)}"
-    found = _PREFIX.fullmatch(text)
-    if found is None or (found["bucket"] and _scheme(found["scheme"]) == "file"):
+    parts = _PREFIX.fullmatch(text)
+    if parts is None or (parts["bucket"] and _scheme(parts["scheme"]) == "file"):
         raise ValueError(f"no URI begins with {text!r}; write scheme://bucket/ or file:///folder/")
-    scheme, rest = _scheme(found["scheme"]), found["rest"] or ("/" if found["bucket"] else "")
-    return f"{scheme}://{found['bucket']}{_EMPTY_SEGMENTS.sub('/', rest) if scheme == 'file' else rest}"
+    scheme, path = _scheme(parts["scheme"]), parts["rest"] or ("/" if parts["bucket"] else "")
+    return f"{scheme}://{parts['bucket']}{_EMPTY_SEGMENTS.sub('/', path) if scheme == 'file' else path}"
 
 
 def check_object(uri: str) -> None:
-    """Refuse what no store can hold, or what would change the request that asks for it. Raises MalformedNotification.
+    """Refuse a name that no store can hold, or that would change the request for it. Raises MalformedNotification.
 
-    With addresses of the form `host/bucket/key` a bucket `b?acl=` would be the bucket `b` and a question of its own.
+    With addresses of the form `host/bucket/key` a bucket `b?acl=` would be the bucket `b` and a query.
     """
-    scheme, _, rest = uri.partition("://")
-    bucket, _, key = rest.partition("/")
+    scheme, _, location = uri.partition("://")
+    bucket, _, key = location.partition("/")
     if scheme != "file" and not _BUCKET.fullmatch(bucket):
         raise MalformedNotification(f"{redact_url(bucket)[:100]!r} is not a bucket name")  # `user:password@host`
     size, most = len(key.encode()), _LONGEST_KEYS.get(scheme, _LONGEST_OTHER)
@@ -81,7 +82,7 @@ def check_object(uri: str) -> None:
 
 
 def climbs(uri: str) -> bool:
-    """Whether a segment `.` or `..` makes clients ask for another object: HTTP resolves them, over buckets too."""
+    """Tell whether a segment `.` or `..` makes clients ask for another object: HTTP resolves them, over buckets too."""
     if "/." not in uri:  # nearly all
         return False
     scheme, _, path = uri.partition("://")
@@ -89,7 +90,7 @@ def climbs(uri: str) -> bool:
 
 
 def unquoted(text: str, plus: bool = False) -> str:
-    """The text with its `%XX` decoded, and `+` as a space where `plus` is true. Raises MalformedNotification."""
+    """Decode `%XX` in a text, and `+` as a space where `plus` is true. Raises MalformedNotification."""
     try:
         return (unquote_plus if plus else unquote)(text, errors="strict")
     except UnicodeError:
@@ -102,7 +103,7 @@ def _scheme(written: str) -> str:
 
 
 def _local(path: str) -> str:
-    # no `..` is left, or a path could leave the folders that are allowed
+    # no `..` remains, or a path could leave the allowed folders
     plain = posixpath.normpath(path).lstrip("/")
     if not plain:
         raise MalformedNotification("the path names no file")

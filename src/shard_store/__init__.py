@@ -1,4 +1,4 @@
-"""SQL-backed shard table: progress, ownership, publishing. Knows nothing of Spark, queues or object storage.
+"""SQL-backed shard table: progress, ownership, publishing. Independent of Spark, queues and object storage.
 
 The database library is loaded by the first use of a name of this module: `shard_store.model`, which executors unpickle,
 and `shard_store.redaction` do without.

@@ -1,10 +1,10 @@
 """Named places in the code where tests make a process die or fail; without the variable each costs one test of a dict.
 
-`CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs separated by `;`. Actions: `pause:FILE` writes its process id to
-FILE and then waits until FILE is removed or emptied, while the test may kill it (`{pid}` in FILE is the process id; a
-FILE that is there already, also an empty one, stops nobody), `exit` ends the process as SIGKILL would, `raise` raises
-FailpointReached, `note:FILE` adds a line to FILE each time: seconds since 1970, name, process id.
-`NAME@3=...` acts at the third time the place is reached in a process, `NAME~TEXT=...` only where it is about TEXT.
+`CUESQUEUE_FAILPOINTS` holds `NAME=ACTION` pairs separated by `;`. Actions: `pause:FILE` writes its process id to FILE
+and then waits until FILE is removed or emptied, while the test may kill it (`{pid}` in FILE is the process id; an
+existing FILE, also an empty one, stops no process), `exit` ends the process as SIGKILL would, `raise` raises
+FailpointReached, `note:FILE` adds a line to FILE each time: seconds since 1970, name, process id. `NAME@3=...` acts at
+the third time the place is reached in a process, `NAME~TEXT=...` only where it is about TEXT.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POINTS = (
     "object-read",  # executor: an object is about to be read; about its id
     "split-written",  # executor: a task's split is on disk, the driver does not know it yet
     "table-files-written",  # executor: the same of a task's files of an Iceberg table
-    "rows-staged",  # executor: a task's messages are in the store's database, where nobody sees them
+    "rows-staged",  # executor: a task's messages are in the store's database, invisible
     "rows-sent",  # executor: a task's messages are in a queue elsewhere, confirmed
     "before-publish",  # sink commit: all splits are written, nothing is published
     "table-committed",  # sink commit: in the Iceberg table's catalog, but not (with it, or behind it) in the store
@@ -107,7 +107,7 @@ def reach(name: str, about: str = "") -> None:
     partial = marker.with_name(f"{marker.name}.{os.getpid()}")
     partial.write_text(str(os.getpid()), encoding="utf-8")
     try:
-        os.link(partial, marker)  # whole, and only if nobody else has come first
+        os.link(partial, marker)  # whole, and only if no other process was first
     except FileExistsError:
         return
     finally:

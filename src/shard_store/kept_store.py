@@ -19,7 +19,7 @@ _MOST_STORES = 4
 
 
 class _Kept:
-    """The stores of this process that nobody uses at the moment, by URL, the least recently used first."""
+    """The unused stores of this process, by URL, the least recently used first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -70,11 +70,11 @@ DELIVERY = "delivery"
 """`delivery`, in a function of the user's, which may return without it: an empty batch often does."""
 
 OTHER = "other"
-"""One that knows nothing of us."""
+"""A process without any connection to ours."""
 
 
 class ShardState(str, Enum):
-    OPEN = "open"  # not at the end: somebody has to process it
+    OPEN = "open"  # not at the end: it has to be processed
     DONE = "done"  # at EOF, and published unless it is marked: see batches/positions.py
     QUARANTINED = "quarantined"  # given up with a cause in the errors table
 
@@ -87,7 +87,7 @@ class Pending(str, Enum):
     SEEN = "seen"  # a plan has looked at it since; the row may have a newer version than the snapshot
     BEGUN = "begun"  # with at-most-once: its batch was begun, and is not published yet
     SKIPPED = "skipped"  # it was bad, at least in part, and the options say that it is to be skipped
-    GIVEN_UP = "given-up"  # with at-most-once: its batch was begun, and nobody knows that it was published
+    GIVEN_UP = "given-up"  # with at-most-once: its batch was begun, and it is unknown whether it was published
 
 
 class AttemptKind(str, Enum):
@@ -163,9 +163,9 @@ class Content(NamedTuple):
 
     `sequence` orders the announced versions of the content (text of one kind, greater is newer), None where nothing
     says so. `named`: its message has an id of its own; equal messages without one share an id. Both are for opening:
-    snapshots do not keep them. `reference` is kept by both, and is None where objects are read.
-    `sent_at`: when its message was sent, in microseconds since 1970 UTC; else when that happened which the message
-    reports; None: nobody knows. A snapshot keeps it beside what moves, and gives it back with no range.
+    snapshots do not keep them. `reference` is kept by both, and is None where objects are read. `sent_at`: when its
+    message was sent, in microseconds since 1970 UTC; else the time of the event that the message reports; None:
+    unknown. A snapshot keeps it with the moves, and gives it back with no range.
     """
 
     shard_id: str
@@ -231,7 +231,7 @@ class ReadMark(NamedTuple):
     """What a task reads, or was reading when it died: the places from `first` up to, and without, `end` of its plan.
 
     `task` is the number of the task among those of the plan, or ALONE. `unended`: how many reads of it never ended, as
-    far as whoever begins another one knows.
+    far as the next read can tell.
     """
 
     first: int
@@ -278,12 +278,12 @@ class Plan:
     """The snapshots of one micro-batch: what is to be read (`ranges`), what was lost to others meanwhile (`lost`).
 
     What an earlier attempt at the same plan found bad belongs to it and is not read again: it is in `whole`, in which
-    the place of a range is the same at every attempt, and not in `ranges`.
-    `published` is true when an earlier attempt has already delivered this plan: `ranges` is then what it delivered, as
-    far as the plan is the last one; else nothing. `attempt` counts how often the plan was made: each time but the first
-    says that the one before it failed. `suspected`: a task of an earlier attempt has left the mark of its read behind.
-    `replaced`: the hash of the pipeline's plan before this one. `direct`: whoever reads it brings its rows to our sink,
-    as in a batch of this incarnation before.
+    the place of a range is the same at every attempt, and not in `ranges`. `published` is true when an earlier attempt
+    has already delivered this plan: `ranges` is then what it delivered, as far as the plan is the last one; else
+    nothing. `attempt` counts how often the plan was made: each time but the first says that the one before it failed.
+    `suspected`: a task of an earlier attempt has left the mark of its read behind. `replaced`: the hash of the
+    pipeline's plan before this one. `direct`: its readers bring its rows to our sink, as in a batch of this incarnation
+    before.
     """
 
     identity: PlanIdentity

@@ -211,7 +211,7 @@ class ShardStore:
 
     @contextmanager
     def held(self, identities: Sequence[PlanIdentity], batch_id: int) -> Iterator[None]:
-        """Let the micro-batch be published, and nobody take its shards over, while the block lasts.
+        """Keep the micro-batch publishable, and its shards with their pipelines, while the block lasts.
 
         Raises as `publish` does. Keep it short: the pipeline's heartbeats wait for it.
         """
@@ -337,7 +337,7 @@ class ShardStore:
     def prune(
         self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False, time_out: float = 60.0
     ) -> PruneResult:
-        """Remove what the policy lets go, in small transactions, for at most `time_out` seconds."""
+        """Remove what the policy allows, in small transactions, for at most `time_out` seconds."""
         return pruning.prune(self.database, policy, now, dry_run=dry_run, time_out=time_out)
 
 

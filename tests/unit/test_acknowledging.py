@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from queue_source.coordinator.acknowledging import Acknowledger
-from queue_source.coordinator.in_flight import InFlight, Left, Opened
+from queue_source.coordinator.in_flight import InFlight, Leftovers, Opened
 from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.message import Terms
 from queue_source.coordinator.room import Limits
@@ -347,7 +347,7 @@ def test_what_a_queue_has_not_answered_at_the_end_is_not_given_back(scene: Scene
         keys = scene.complete(scene.queue.deliver(150))
         assert begun.wait(60)
         left = scene.in_flight.empty()  # the thread was waited for in vain
-        assert left == Left([], [], keys[100:], keys[:100], [])
+        assert left == Leftovers([], [], keys[100:], keys[:100], [])
         scene.acknowledger.end(left.complete)
         answer.set()
     assert (scene.queue.leased, scene.held) == ({}, 0)
@@ -364,7 +364,7 @@ def test_what_a_queue_refuses_to_acknowledge_ends_the_thread_and_is_tried_at_the
         scene.acknowledger.run("q")
     scene.queue.acknowledge = at_once  # type: ignore[method-assign]
     left = scene.in_flight.empty()
-    assert left == Left([], [], keys, [], [])
+    assert left == Leftovers([], [], keys, [], [])
     scene.acknowledger.end(left.complete)
     assert scene.queue.leased == {}
 
@@ -373,7 +373,7 @@ def test_the_last_extension_ends_the_task(scene: Scene) -> None:
     (message,) = scene.queue.deliver(1)
     hold(scene.in_flight, [message], Terms(LEASE))
     left = scene.in_flight.empty()
-    assert left == Left([key_of(message)], [], [], [], [])
+    assert left == Leftovers([key_of(message)], [], [], [], [])
     scene.acknowledger.extend_last(left.unplanned, 1000.0)
     assert scene.queue.leased == {message.receipt: scene.now + 1000}
     scene.run(3 * LEASE)

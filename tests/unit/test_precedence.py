@@ -24,7 +24,7 @@ def rest() -> None:
 
 def goes_on(precedence: Precedence, seconds: float) -> bool:
     """Whether what gives way goes on before the end of the test."""
-    waits = threading.Thread(target=precedence.give_way, args=(seconds,), daemon=True)
+    waits = threading.Thread(target=precedence.wait_for_batch_end, args=(seconds,), daemon=True)
     waits.start()
     waits.join(10)
     return not waits.is_alive()
@@ -40,16 +40,16 @@ def world(tmp_path: Path) -> World:
 def test_a_listing_stands_still_after_a_page_while_a_batch_is_under_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "_GIVES_WAY", (FOREVER, FOREVER))
+    monkeypatch.setattr(backfill, "_YIELD", (FOREVER, FOREVER))
     waits = threading.Event()
-    give_way = Precedence.give_way
+    wait_for_batch_end = Precedence.wait_for_batch_end
 
     def seen(self: Precedence, seconds: float) -> None:
         if seconds:  # not before the first page
             waits.set()
-        give_way(self, seconds)
+        wait_for_batch_end(self, seconds)
 
-    monkeypatch.setattr(Precedence, "give_way", seen)
+    monkeypatch.setattr(Precedence, "wait_for_batch_end", seen)
     options: dict[str, Any] = {"backfillPrefixes": "s3://bucket/", "backfillGrace": "0s", "maxFilesPerTrigger": "5000"}
     with world.loop(publishes=True, **options) as loop:
         loop.coordinator._session.batches.begin()

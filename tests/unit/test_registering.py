@@ -65,7 +65,7 @@ def described(path: Path) -> Described:
 def table_for(candidate: Candidate, folder: Path, asked: str) -> TableMetadata:
     """A new table for such files."""
     wanted = parse_partitioning(asked)
-    schema = candidate.wanted("t", None, wanted)
+    schema = candidate.columns_needed("t", None, wanted)
     spec = partition_spec(schema, wanted) if asked else UNPARTITIONED_PARTITION_SPEC
     properties = {TableProperties.DEFAULT_WRITE_METRICS_MODE: "full"}
     return new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, f"file://{folder}/table", properties)

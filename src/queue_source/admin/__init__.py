@@ -1,1 +1,1 @@
-"""What the commands call to find and repair: requeue, vacuum, setup of clouds."""
+"""The functions that the commands call to search and repair: requeue, vacuum, setup of clouds."""

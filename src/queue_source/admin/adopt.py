@@ -1,7 +1,7 @@
-"""Takes over what another reader has read, from a checkpoint of Spark's file source or a list: it counts as finished.
+"""Takes over the files that another reader has read, from a checkpoint of Spark's file source or a list: as finished.
 
 The log of Spark's file source is a folder of JSON lines, one file for each of its batches, and now and then
-(`N.compact`) all that came before in one. An offset of the query says up to which of these batches it has come.
+(`N.compact`) one with all earlier batches. An offset of the query names the last of these batches that it has reached.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LISTED = "read by another reader"
 
 @dataclass(frozen=True, slots=True)
 class AdoptResult:
-    """How many files the checkpoint names, and how many of them the store did not know."""
+    """How many files the checkpoint names, and how many of them were new to the store."""
 
     files: int = 0
     new: int = 0
@@ -46,7 +46,7 @@ def adopt(
     storage: StorageOptions | None = None,
     progress: Callable[[int], None] = lambda files: None,
 ) -> AdoptResult:
-    """Write down as finished what the query of a checkpoint has read; may be run again. Without a store it counts.
+    """Record as finished what the query of a checkpoint has read; may be run again. Without a store it counts.
 
     Args:
         checkpoint: The folder that the query had as `checkpointLocation`; it is only read.
@@ -62,7 +62,7 @@ def adopt(
 def adopt_list(
     store: ShardStore | None, source: str, lines: Iterable[str], *, progress: Callable[[int], None] = lambda files: None
 ) -> AdoptResult:
-    """As `adopt`, from lines with a URI or an absolute path each, as they are announced; empty lines are left out.
+    """Adopt files as `adopt`, from lines with a URI or an absolute path each; empty lines are skipped.
 
     Raises:
         OptionError: A line is neither; those of the pages before it are adopted.
@@ -100,20 +100,20 @@ class _Checkpoint:
             self._filesystem, self._inner = resolve(self.folder, storage)
 
     def names(self, folder: str) -> list[str]:
-        """Of the files in a folder of it, without copies under way and checksums."""
+        """List the names of the files in one of its folders, without unfinished copies and checksums."""
         with self._mapped():
             selector = pafs.FileSelector(f"{self._inner}/{folder}", allow_not_found=True)
-            found = self._filesystem.get_file_info(selector)
-        return [info.base_name for info in found if info.type == pafs.FileType.File and _LOG.fullmatch(info.base_name)]
+            infos = self._filesystem.get_file_info(selector)
+        return [info.base_name for info in infos if info.type == pafs.FileType.File and _LOG.fullmatch(info.base_name)]
 
     def lines(self, file: str) -> Iterator[str]:
-        """Those after the line that has the version of the log."""
+        """Yield the lines after the first one, which has the version of the log."""
         with self._mapped(), self._filesystem.open_input_stream(f"{self._inner}/{file}") as opened:
             text = opened.read().decode()
-        version, _, rest = text.partition("\n")
+        version, _, entries = text.partition("\n")
         if not re.fullmatch(r"v[0-9]+", version.strip()):
             raise self.wrong(f"{file} does not begin with the version of a log")
-        yield from filter(None, rest.splitlines())
+        yield from filter(None, entries.splitlines())
 
     def wrong(self, problem: str) -> OptionError:
         return OptionError("CHECKPOINT", f"{self.folder}: {problem}")
@@ -127,7 +127,7 @@ class _Checkpoint:
 
 
 def _files(checkpoint: _Checkpoint, stream: int) -> Iterator[str]:
-    """The URIs that the query has read, in their one form, each once."""
+    """Yield the URIs that the query has read, in their one form, each once."""
     last = _last_batch(checkpoint, stream)
     logs = sorted(
         (int(match[1]), match[2] is not None, match[0])
@@ -135,11 +135,13 @@ def _files(checkpoint: _Checkpoint, stream: int) -> Iterator[str]:
         if match is not None
     )
     compacted = max((number for number, compact, _ in logs if compact and number <= last), default=-1)
-    wanted = [name for number, compact, name in logs if (number == compacted and compact) or compacted < number <= last]
-    if not wanted:
+    log_names = [
+        name for number, compact, name in logs if (number == compacted and compact) or compacted < number <= last
+    ]
+    if not log_names:
         raise checkpoint.wrong(f"there is no log in sources/{stream}; is its source a folder of files?")
     seen: set[str] = set()
-    for name in wanted:
+    for name in log_names:
         for line in checkpoint.lines(f"sources/{stream}/{name}"):
             uri = _uri(checkpoint, line)
             if uri not in seen:
@@ -148,7 +150,7 @@ def _files(checkpoint: _Checkpoint, stream: int) -> Iterator[str]:
 
 
 def _last_batch(checkpoint: _Checkpoint, stream: int) -> int:
-    """The last batch of the log of the source that is done: an offset has one line for each source of the query."""
+    """Return the last finished batch of the source's log. An offset has one line for each source of the query."""
     begun = [int(name) for name in checkpoint.names("offsets") if name.isdigit()]
     ended = [int(name) for name in checkpoint.names("commits") if name.isdigit()]
     if not begun:
@@ -168,7 +170,7 @@ def _last_batch(checkpoint: _Checkpoint, stream: int) -> int:
 
 
 def _uri(checkpoint: _Checkpoint, line: str) -> str:
-    """Spark writes a path as an encoded URI, also of stores whose URIs are not encoded elsewhere."""
+    """Decode a path, which Spark writes as an encoded URI, also for stores whose URIs are not encoded elsewhere."""
     try:
         entry: dict[str, Any] = json.loads(line)
         path = unquote(entry["path"], errors="strict")

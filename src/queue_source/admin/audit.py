@@ -9,7 +9,7 @@ from shard_store.shards.changes import Audit
 
 
 def audit(reason: str) -> Audit:
-    """The user of this process and its host, as far as they have names."""
+    """Build the record of a change: the user of this process and its host, as far as they have names."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have none

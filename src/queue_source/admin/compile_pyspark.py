@@ -17,22 +17,22 @@ from pathlib import Path
 
 
 def archive_of(spark_home: str | None) -> Path:
-    """`pyspark.zip` of a Spark home, or of the PySpark that is installed here; it may be absent.
+    """Return the path of `pyspark.zip` in a Spark home, or in the PySpark installed here; it may be absent.
 
     Raises ModuleNotFoundError where no PySpark is installed.
     """
     if spark_home:
         return Path(spark_home) / "python" / "lib" / "pyspark.zip"
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("pyspark")
-    return Path(found.origin).parent / "python" / "lib" / "pyspark.zip"
+    return Path(spec.origin).parent / "python" / "lib" / "pyspark.zip"
 
 
 def compile_pyspark(archive: Path) -> int:
-    """Add the bytecode of this Python for each module without one; returns how many were added.
+    """Add the bytecode of this Python for each module without one; return how many were added.
 
-    Other versions of Python go on with the sources. The archive is replaced as a whole: processes that read the old
+    Other versions of Python continue with the sources. The archive is replaced as a whole: processes that read the old
     one are not disturbed. Raises OSError where it cannot be read or written.
     """
     if not archive.is_file():
@@ -45,7 +45,7 @@ def compile_pyspark(archive: Path) -> int:
             missing = sorted(name for name in present if name.endswith(".py") and f"{name}c" not in present)
             for name in missing:
                 source = opened.extract(name, folder)
-                # by the source's hash, which nobody checks: the archive's times are not those of the files
+                # by the source's hash, unchecked: the archive's times are not those of the files
                 mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # about PySpark's own sources

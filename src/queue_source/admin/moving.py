@@ -1,9 +1,9 @@
-"""A source's progress in a file: written from one store, read into another, whatever databases they are.
+"""Moves a source's progress in a file: from one store to another, between any two databases.
 
-The file is JSON lines, compressed with gzip. The first line says whose progress it is, from which store, and into which
-one it may go; then come the tables, each a line with its name and columns, and a line for each row; the last line has
-the number of rows of each table and a SHA-256 of all lines before. So a file that was cut off is no file. Bytes are
-base64. There is no URL and no password in it, but what queues said is: names of objects, bodies of messages.
+The file is JSON lines, compressed with gzip. The first line names the source, its store, and the store that may import
+it; then come the tables, each with a line for its name and columns, and a line for each row; the last line has the
+number of rows of each table and a SHA-256 of all lines before. So a truncated file is recognised. Bytes are base64. The
+file holds no URL and no password, but content of queues: names of objects, bodies of messages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_CARGO: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a file holds. `already`: of an import, that it had been imported before."""
+    """The content of a file. `already`: whether the store had imported it before."""
 
     source: str
     rows: dict[str, int]
@@ -62,7 +62,7 @@ def export(
     to: ShardStore | None,
     progress: Progress = lambda done, all_rows: None,
 ) -> Exported:
-    """Write the file of a source. With `to` it leaves for that store; without, this is a copy, and it stays.
+    """Export a source into a file. With `to` the source moves to that store; without, this is a copy, and it stays.
 
     May be run again when it was interrupted: a source that has left is written as it was when it left.
 
@@ -74,13 +74,13 @@ def export(
         raise OptionError("FILE", f"{file} is there already; name another one, or remove it")
     copy_id = uuid.uuid4().hex if to is None else None
     partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-    _create(partial).close()  # first: of a file that cannot be written nothing leaves
+    _create(partial).close()  # first: if the file cannot be written, the source does not leave
     try:
         if to is not None:
             to.check_arrival(source)
             store.leave(source, Place(to.database.name, to.store_id()))
             reach("source-left")
-        found = store.database.read_one_state(lambda t: _write(t, source, partial, copy_id, progress))
+        exported = store.database.read_one_state(lambda t: _write(t, source, partial, copy_id, progress))
         reach("rows-exported")
         partial.replace(file)
     except BaseException:
@@ -88,11 +88,11 @@ def export(
         raise
     _sync(file.parent)
     reach("file-written")
-    return found
+    return exported
 
 
 def import_file(store: ShardStore, file: Path, *, progress: Progress = lambda done, all_rows: None) -> Exported:
-    """Read a file of `export` into a store, in one transaction: all of it is there, or nothing. May be run again.
+    """Import a file of `export` into a store, in one transaction: all of it, or nothing. May be run again.
 
     Raises:
         OptionError: The file is none of ours, damaged, or incomplete.
@@ -100,16 +100,16 @@ def import_file(store: ShardStore, file: Path, *, progress: Progress = lambda do
     """
     complete = check(file)
     try:
-        found = store.database.write(lambda t: _read(t, file, complete, progress))
+        imported = store.database.write(lambda t: _read(t, file, complete, progress))
     except (OverflowError, UnicodeError) as error:  # raised by a database's driver
         raise _damaged(file, f"it has a value that no store has written ({error})") from error
-    if not found.already:
+    if not imported.already:
         reach("source-arrived")
-    return found
+    return imported
 
 
 def check(file: Path) -> Exported:
-    """Read a file to its end, into nothing. Raises OptionError unless it is complete and as it was written."""
+    """Read a file to its end, without importing it. Raises OptionError unless it is complete and unchanged."""
     lines = _Lines(file)
     for _row in lines:
         pass
@@ -168,7 +168,7 @@ _TABLES = {table.name: table for table in moving.TABLES}
 
 
 class _Row(NamedTuple):
-    """A row of a table as it was exported, and how long its line is."""
+    """A row of an exported table, and the length of its line."""
 
     table: str
     names: list[str]
@@ -177,7 +177,7 @@ class _Row(NamedTuple):
 
 
 class _Lines:
-    """The lines of a file: first what it is, then its rows; at the end it is checked."""
+    """The lines of a file: its header, then its rows; the end is checked."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -216,7 +216,7 @@ class _Lines:
         raise _damaged(self._file, "it is cut off: its last line is missing")
 
     def pages(self) -> Iterator[tuple[str, list[str], list[list[Value]]]]:
-        """Rows of one table at a time, as many as fit into a statement."""
+        """Yield rows of one table at a time, as many as fit into a statement."""
         kept: tuple[str, list[str]] = ("", [])
         page, size = list[list[Value]](), 0
         for row in self:
@@ -231,8 +231,8 @@ class _Lines:
 
     def _decoded(self, value: Any) -> Value:
         if type(value) in (int, str, type(None)):
-            found: Value = value
-            return found
+            plain: Value = value
+            return plain
         if isinstance(value, dict) and isinstance(value.get("b"), str):
             with suppress(ValueError):
                 return base64.b64decode(value["b"], validate=True)
@@ -263,9 +263,9 @@ def _encoded(value: Value) -> object:
 
 
 def _texts(value: Any) -> list[str]:
-    """Names, each once; nothing if it is something else, which no table has."""
-    given = value if isinstance(value, list) and all(isinstance(name, str) for name in value) else []
-    return given if len(set(given)) == len(given) else []
+    """Return the names; nothing where a name occurs twice or is no text, which no table has."""
+    names = value if isinstance(value, list) and all(isinstance(name, str) for name in value) else []
+    return names if len(set(names)) == len(names) else []
 
 
 def _damaged(file: Path, problem: str) -> OptionError:
@@ -273,12 +273,12 @@ def _damaged(file: Path, problem: str) -> OptionError:
 
 
 def _create(file: Path) -> BinaryIO:
-    """For its owner alone: it may hold bodies of messages."""
+    """Create the file for its owner alone: it may hold bodies of messages."""
     return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
 def _sync(folder: Path) -> None:
-    """Make names durable, where the system can."""
+    """Make file names durable, where the system can."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

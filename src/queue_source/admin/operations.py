@@ -1,4 +1,4 @@
-"""What operators see of the pipelines that share a store, running or dead. The command `status` is built on it."""
+"""The operators' view of the pipelines that share a store, running or dead. The command `status` uses it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def status(store: ShardStore, *, source: str | None = None, pipeline: str | None
 def history(
     store: ShardStore, *, since: datetime, source: str | None = None, pipeline: str | None = None
 ) -> tuple[Hour, ...]:
-    """What each pipeline has published in each hour: rows, bytes, objects, errors by cause, and percentiles of the lag.
+    """Return what each pipeline has published in each hour: rows, bytes, objects, errors, percentiles of the lag.
 
     Args:
         store: The store, as `open_store` returns it.

@@ -1,7 +1,7 @@
 """Compares a source with what is in its buckets: `cuesqueue reconcile`, and certificates (decision 0048).
 
 The pages of a listing or an inventory become counters, a digest and the first names of each kind, in bounded memory.
-Nothing is written before the last page is there: a listing that fails in the middle certifies nothing.
+Nothing is written before the last page is compared: a listing that fails in the middle certifies nothing.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _WAIT: Any = tenacity.wait_random_exponential(0.5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Which objects are asked about: last modified from `since` on (None: from ever) and before `until`.
+    """The objects to compare: last modified from `since` on (None: no limit) and before `until`.
 
-    Times are by the object store's clock. Without `until` it is `grace` before its time now.
+    Times are by the object store's clock. Without `until` it is `grace` before its present time.
     """
 
     since: datetime | None = None
@@ -50,7 +50,7 @@ class Period:
     grace: timedelta = timedelta(minutes=10)
 
     def ending(self, now: datetime) -> datetime:
-        """The end, given the time now. Raises OptionError where it has not come yet: nothing is known of it."""
+        """Return the end of the period. Raises OptionError where it is in the future: later objects are unknown."""
         until = self.until or now - self.grace
         if until > now:
             raise OptionError(
@@ -62,7 +62,7 @@ class Period:
 
 
 class Announcer:
-    """Sends what is missing, a page at a time. `queue` is None where it is only counted what would be sent."""
+    """Sends announcements of missing objects, a page at a time. With `queue` None it only counts them."""
 
     def __init__(self, queue: Queue | None, *, plain: bool = False) -> None:
         self.sent = 0
@@ -79,7 +79,7 @@ class Announcer:
             self._waiting.append(message)
 
     def send(self) -> None:
-        """Send what is waiting: at most what a page has. Raises QueueError."""
+        """Send the waiting announcements: at most those of a page. Raises QueueError."""
         messages, self._waiting = self._waiting, []
         if messages and self._queue is not None:
             try:
@@ -91,12 +91,12 @@ class Announcer:
 
 @dataclass(slots=True)
 class Report:
-    """What became of the objects of one prefix.
+    """The result for the objects of one prefix.
 
     Attributes:
         tally: Objects by category, and the first of each kind that is not published.
         outside: Objects that were last modified before the period, or after it; they are not counted.
-        skipped: Folders that may not be read, and names that are no text: what is in them nobody knows.
+        skipped: Folders that may not be read, and names that are no text: their content is unknown.
         clocks: How far the object store's clock is ahead of the database's.
     """
 
@@ -109,16 +109,16 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        found = verdict(self.tally.counts)
-        return "unlisted" if found == "complete" and self.skipped else found
+        by_counts = verdict(self.tally.counts)
+        return "unlisted" if by_counts == "complete" and self.skipped else by_counts
 
     @property
     def is_certificate(self) -> bool:
-        """Whether it says something of all that was asked about, and of anything."""
+        """Tell whether it covers at least one object, and all that were to be compared."""
         return not self.skipped and self.verdict != EMPTY
 
     def sentence(self) -> str:
-        """What a certificate says, in words."""
+        """Describe the certificate in words."""
         counts, scope = self.tally.counts, self.scope
         since = "" if scope.modified_since is None else f" from {iso(time_of(scope.modified_since))} on, and"
         total = self.tally.objects
@@ -215,7 +215,7 @@ def reconcile(
 
 
 def pages_of(bucket: Bucket, prefix: str, *, versions: bool) -> Generator[Page, None, None]:
-    """The pages of a listing, each of which is fetched while the one before is compared."""
+    """Yield the pages of a listing; each is fetched while the one before is compared."""
 
     def fetched() -> Generator[Page, None, None]:
         cursor: str | None = None
@@ -235,7 +235,7 @@ def pages_of(bucket: Bucket, prefix: str, *, versions: bool) -> Generator[Page, 
 
 
 def iso(time: datetime) -> str:
-    """UTC, as short as it can be written."""
+    """Format a time in UTC, as short as possible."""
     text = time.astimezone(timezone.utc).isoformat(timespec="auto")
     return text.replace("+00:00", "Z")
 
@@ -250,8 +250,8 @@ def _page(bucket: Bucket, prefix: str, cursor: str | None, versions: bool) -> Pa
         reraise=True,
     ):
         with attempt:
-            found = bucket.page(prefix, cursor, versions=versions)
-    return found
+            page = bucket.page(prefix, cursor, versions=versions)
+    return page
 
 
 def _begin(
@@ -281,8 +281,8 @@ def _compare(
     announcer: Announcer | None,
     unpublished: Unpublished,
 ) -> None:
-    """A part of a page, each object with its time in microseconds."""
-    wanted: list[tuple[ListedObject, ListedShard]] = []
+    """Compare a part of a page, each object with its time in microseconds."""
+    selected: list[tuple[ListedObject, ListedShard]] = []
     contents = listed_contents([listed for listed, _ in objects], options.notifications)
     for (listed, at), content in zip(objects, contents, strict=True):
         if content is None:
@@ -291,11 +291,11 @@ def _compare(
             plain = None if content.shard_id == listed.uri else listed.uri
             appeared = None if listed.appeared is None else micros(listed.appeared)
             shard = ListedShard(content.shard_id, listed.size, listed.etag, at, plain, appeared)
-            wanted.append((listed, shard))
-    if not wanted:
+            selected.append((listed, shard))
+    if not selected:
         return
-    findings = store.compare(report.scope.source, [shard for _, shard in wanted], report.clocks)
-    for (listed, _), finding in zip(wanted, findings, strict=True):
+    findings = store.compare(report.scope.source, [shard for _, shard in selected], report.clocks)
+    for (listed, _), finding in zip(selected, findings, strict=True):
         report.tally.add(listed.uri, listed.size, listed.etag, finding.category)
         if finding.category in UNPUBLISHED:
             unpublished(listed, finding)

@@ -1,6 +1,6 @@
 """Processes errors again: bad messages are sent once more, quarantined objects are released and announced again.
 
-Who calls it: the command `cuesqueue errors requeue`, and programs. Decision 0023 says what keeps exactly once.
+Used by the command `cuesqueue errors requeue`, and by programs. Decision 0023 explains what keeps exactly once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Announce = Callable[[str], bytes]
 
 
 def plain(uri: str) -> bytes:
-    """The URI itself is the body; it may hold bytes that are not UTF-8."""
+    """Return the URI itself as the body; it may hold bytes that are not UTF-8."""
     return uri.encode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)
 class Requeued:
-    """How many messages were sent for how many errors; `refused`: error id -> why nothing was done for it."""
+    """How many messages were sent for how many errors; `refused`: error id -> the reason why it was skipped."""
 
     errors: int = 0
     messages: int = 0
@@ -125,7 +125,7 @@ class _Outbox:
         self._open.close()
 
     def problem(self, error: StoredError) -> str:
-        """Why this error's input cannot be sent again, or ""."""
+        """Explain why this error's input cannot be sent again; "" if it can."""
         if error.state == "pending":
             return "its batch is not published yet: it may still be repeated"
         if error.scope == "skipped":
@@ -155,7 +155,10 @@ class _Outbox:
         return ""
 
     def put(self, error: StoredError) -> None:
-        """Its input, as it came; of a shard that is a message, counted as republished: that makes another shard."""
+        """Add the error's input, unchanged.
+
+        A message that is a shard is counted as republished, which makes a new shard.
+        """
         tag = error.tag if self.tag is None else self.tag
         headers = republished(error.headers) if error.scope == "object" else error.headers
         message = Outgoing(error.input or b"", tag, headers, error.group)
@@ -184,17 +187,20 @@ class _Outbox:
 
 
 def _is_object(error: StoredError) -> bool:
-    """It is read again from where it is; a message that is bad as a whole comes again as its input."""
+    """Tell whether the error is about an object, which is read again; not a message that is bad itself."""
     return error.scope == "object" and not _is_of_message(error)
 
 
 def _is_of_message(error: StoredError) -> bool:
-    """Its shard is a message: `queue#key`, as the intake writes it."""
+    """Tell whether the shard of the error is a message: its id is `queue#key`."""
     return bool(error.message_id) and error.subject.startswith(f"{error.queue}#{error.message_id}")
 
 
 def _refuse_absent_file(url: str) -> None:
-    """A relative path counts from the query's folder, and opening a SQLite queue makes its file."""
+    """Refuse the URL of an absent SQLite file, which opening the queue would create.
+
+    A relative path counts from the query's folder, and not from this process's.
+    """
     if not scheme(url).startswith("sql+sqlite"):
         return
     from queue_source.queues.sql.database import parse_address  # here: other queues do without SQLAlchemy

@@ -1,7 +1,7 @@
-"""What S3 needs to announce a prefix through SQS: which parts are missing, and making them.
+"""Sets up what S3 needs to announce a prefix through SQS: lists the missing parts, and makes them.
 
-`Setup.changes` finds out what has to be done, as data; `apply` does exactly that. What is there already stays as
-it is, other notifications of the bucket and other statements of the policy above all. So a second run finds nothing.
+`Setup.changes` returns the missing parts, as data; `apply` does exactly that. Existing things stay as they are,
+especially other notifications of the bucket and other statements of the policy. So a second run changes nothing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Change = dict[str, Any]
 
 
 def parse_prefix(text: str) -> tuple[str, str]:
-    """Bucket and prefix of `s3://bucket/prefix`."""
-    found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", text, re.DOTALL)
-    if found is None:
+    """Return bucket and prefix of `s3://bucket/prefix`."""
+    parts = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", text, re.DOTALL)
+    if parts is None:
         raise OptionError("PREFIX", f"{text!r} is not a place in S3; write s3://bucket/prefix")
-    return found[1], found[2] or ""
+    return parts[1], parts[2] or ""
 
 
 def default_name(bucket: str, prefix: str) -> str:
-    """A queue's name that says what it is for, and is the same at each run."""
+    """Build a queue's name that shows its purpose, and is the same at each run."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"cuesqueue-{bucket}-{prefix}").strip("-")
     longest = _LONGEST_NAME - len("-dead")
     if len(name) > longest:
@@ -52,7 +52,7 @@ def default_name(bucket: str, prefix: str) -> str:
 
 @dataclass
 class Setup:
-    """The bucket's notifications and the two queues; reads when asked, changes only in `apply`."""
+    """The bucket's notifications and the two queues; reads on demand, changes only in `apply`."""
 
     bucket: str
     prefix: str
@@ -66,7 +66,7 @@ class Setup:
         return f"{self.queue}-dead"
 
     def changes(self) -> list[Change]:
-        """What is missing, in the order in which it has to be made."""
+        """Return the missing parts, in the order in which they have to be made."""
         with _errors():
             return [*self._missing_queues(), *self._missing_permission(), *self._missing_notification()]
 
@@ -82,7 +82,7 @@ class Setup:
                     self._notify(change["configuration"])
 
     def reader_options(self) -> dict[str, str]:
-        """What to write after `spark.readStream.format("cuesqueue")`."""
+        """Return the options for `spark.readStream.format("cuesqueue")`."""
         with _errors():
             options = {
                 "queueUrl": self._url(self.queue) or self._future_url(),
@@ -93,7 +93,7 @@ class Setup:
 
     @cached_property
     def region(self) -> str:
-        """The bucket's: S3 announces only to queues of its own region."""
+        """The region of the bucket: S3 announces only to queues of its own region."""
         with _errors():
             place = self._client("s3", None).get_bucket_location(Bucket=self.bucket).get("LocationConstraint")
         return {None: "us-east-1", "": "us-east-1", "EU": "eu-west-1"}.get(place, str(place))
@@ -117,13 +117,13 @@ class Setup:
         policy = json.loads(self._attributes().get("Policy") or '{"Version": "2012-10-17"}')
         statements = policy.get("Statement", [])
         statements = [statements] if isinstance(statements, dict) else statements
-        wanted = self._statement()
-        if wanted not in statements:
-            others = [statement for statement in statements if statement.get("Sid") != wanted["Sid"]]
-            yield _set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, wanted]})})
+        required = self._statement()
+        if required not in statements:
+            others = [statement for statement in statements if statement.get("Sid") != required["Sid"]]
+            yield _set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, required]})})
 
     def _statement(self) -> dict[str, Any]:
-        """This bucket of this account may send, and no other."""
+        """Build the statement that allows this bucket of this account to send, and no other."""
         return {
             "Sid": "cuesqueue-" + re.sub(r"[^A-Za-z0-9-]", "-", self.bucket),
             "Effect": "Allow",
@@ -139,23 +139,26 @@ class Setup:
     def _missing_notification(self) -> Iterator[Change]:
         configuration = self._s3.get_bucket_notification_configuration(Bucket=self.bucket)
         configuration.pop("ResponseMetadata", None)
-        wanted = self._notification()
-        there = configuration.get("QueueConfigurations", [])
-        if _meaning(wanted) not in map(_meaning, there):
-            others = [one for one in there if one.get("Id") != wanted["Id"]]
-            configuration["QueueConfigurations"] = [*others, wanted]
+        required = self._notification()
+        present = configuration.get("QueueConfigurations", [])
+        if _meaning(required) not in map(_meaning, present):
+            others = [notification for notification in present if notification.get("Id") != required["Id"]]
+            configuration["QueueConfigurations"] = [*others, required]
             yield {"action": "set-bucket-notifications", "bucket": self.bucket, "configuration": configuration}
 
     def _notification(self) -> dict[str, Any]:
-        wanted: dict[str, Any] = {"Id": self.queue, "QueueArn": self._arn(self.queue), "Events": _EVENTS}
+        notification: dict[str, Any] = {"Id": self.queue, "QueueArn": self._arn(self.queue), "Events": _EVENTS}
         if self.prefix:
-            wanted["Filter"] = {"Key": {"FilterRules": [{"Name": "prefix", "Value": self.prefix}]}}
-        return wanted
+            notification["Filter"] = {"Key": {"FilterRules": [{"Name": "prefix", "Value": self.prefix}]}}
+        return notification
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _notify(self, configuration: Mapping[str, Any]) -> None:
-        """S3 asks the queue at once, and a new policy may take some seconds until it is known everywhere."""
+        """Set the bucket's notifications.
+
+        S3 tests the queue at once, and a new policy may take some seconds until it is known everywhere.
+        """
         put = tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, ClientError) and _NOT_YET in str(error)),
             wait=tenacity.wait_fixed(3),
@@ -203,22 +206,24 @@ class Setup:
         return f"arn:{self._partition}:sqs:{self.region}:{self._account}:{queue}"
 
     def _url(self, queue: str) -> str | None:
-        """None where there is no such queue."""
+        """Return the queue's URL; None where it does not exist."""
         try:
             return str(self._sqs.get_queue_url(QueueName=queue)["QueueUrl"])
         except self._sqs.exceptions.QueueDoesNotExist:
             return None
 
     def _future_url(self) -> str:
-        """Of a queue that is still to be made."""
+        """Return the URL of a queue that is still to be made."""
         return f"{self._sqs.meta.endpoint_url.rstrip('/')}/{self._account}/{self.queue}"
 
     def _attributes(self) -> Mapping[str, str]:
         url = self._url(self.queue)
         if url is None:
             return {}
-        found: Mapping[str, str] = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-        return found
+        attributes: Mapping[str, str] = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])[
+            "Attributes"
+        ]
+        return attributes
 
 
 def _create(queue: str, attributes: Mapping[str, str]) -> Change:
@@ -230,7 +235,7 @@ def _set(queue: str, attributes: Mapping[str, str]) -> Change:
 
 
 def _meaning(notification: Mapping[str, Any]) -> tuple[object, ...]:
-    """What is announced, and to which queue; S3 gives names back in other cases and adds an Id."""
+    """Return what is announced, and to which queue; S3 changes the case of names and adds an Id."""
     rules = notification.get("Filter", {}).get("Key", {}).get("FilterRules", [])
     filters = {(rule["Name"].lower(), rule["Value"]) for rule in rules if rule["Value"]}
     return notification["QueueArn"], sorted(notification["Events"]), sorted(filters)
@@ -238,7 +243,7 @@ def _meaning(notification: Mapping[str, Any]) -> tuple[object, ...]:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """What AWS refused, with the next step; nothing that was made before is undone, and a second run goes on there."""
+    """Map the errors of AWS, with the next step; finished changes stay, and a second run continues after them."""
     try:
         yield
     except ClientError as error:

@@ -1,6 +1,6 @@
-"""What operators do to single shards: see them, give them up, have them read again, forget them.
+"""The operators' work on single shards: show them, give them up, have them read again, forget them.
 
-Who calls it: the commands `cuesqueue shards ...`, and programs. Decision 0040 says what keeps exactly once.
+Used by the commands `cuesqueue shards ...`, and by programs. Decision 0040 explains what keeps exactly once.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def shard_stories(store: ShardStore, criteria: ShardCriteria, *, limit: int | No
     Process:
         Any.
     """
-    found = [shard.key for shard in find_shards(store, criteria, limit=limit)]
-    yield from map(store.shard_story, found)
-    gone = set(store.database.read(criteria.keys)).difference(found)
+    present_keys = [shard.key for shard in find_shards(store, criteria, limit=limit)]
+    yield from map(store.shard_story, present_keys)
+    gone = set(store.database.read(criteria.keys)).difference(present_keys)
     for story in map(store.shard_story, store.remembered_shards(gone)):
         if story.shard is None:
             yield story

@@ -1,4 +1,4 @@
-"""A shard and its story as JSON has them: for `cuesqueue shards`, and for the page."""
+"""A shard and its story as JSON values: for `cuesqueue shards`, and for the page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from shard_store.operators.shards import FoundShard, ShardStory
 
 
 def shard_as_dict(shard: FoundShard) -> dict[str, Any]:
-    """The shard as JSON has it."""
+    """Return the shard as JSON values."""
     fields = asdict(shard)
     times = {name: iso_time(fields.pop(name)) for name in ("opened_at", "finished_at")}
     return {"key": fields.pop("key").hex(), **fields, **times}
 
 
 def story_as_dict(story: ShardStory) -> dict[str, Any]:
-    """All that the store knows of one shard, as JSON has it."""
+    """Return all that the store knows of one shard, as JSON values."""
     planned = story.planned
     plan = None
     if planned is not None:

@@ -1,8 +1,8 @@
-"""Removes data files (splits) that no transaction has published: what attempts that died left in the sink's folder.
+"""Removes data files (splits) that no transaction has published: attempts that died left them in the sink's folder.
 
-Which files are published the store alone knows, and it never forgets one. They are recognised by their names, which are
-unique: so it does not matter how the folder is spelled. A file that was announced to a source of the store is an object
-of somebody's, and may be registered in a table where it is: it stays, whatever its name is.
+Only the store knows which files are published, and it never forgets one. They are recognised by their names, which are
+unique: so the spelling of the folder does not matter. A file that was announced to a source of the store is an object,
+and may be registered in a table where it is: it stays, whatever its name is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from queue_source.storage.local import file_time
 from queue_source.storage.refusals import S3_SCHEMES
 from shard_store.store import ShardStore
 
-# as `sinks.splits` names them; no other is touched
+# as `sinks.splits` names them; other files stay
 _NAME = re.compile(r"split-[0-9a-f]{12}-[0-9a-f]{32}\.parquet")
 _PAGE = 1000
 _THREADS = 16
@@ -34,7 +34,7 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class VacuumResult:
-    """How many split files there are, which of them stay, and what was removed (with dry_run: would be).
+    """How many split files exist, which of them stay, and what was removed (with dry_run: would be).
 
     `announced` ones are not published, and are objects of a source.
     """
@@ -65,7 +65,7 @@ def vacuum(
     """Remove the split files in `folder` that are older than `older_than` and not published in `store`.
 
     `older_than` must be longer than any micro-batch takes: its files are not published before it ends. Refuses a folder
-    of whose files the store knows none: they belong to another store, which must not lose them. `progress` is called
+    if the store knows none of its files: they belong to another store, which must not lose them. `progress` is called
     with the number of files that were compared so far.
     """
     filesystem, inner = resolve(f"{folder.rstrip('/')}/x", storage)
@@ -74,25 +74,25 @@ def vacuum(
     _check_store(store, folder, _pages(filesystem, inner, folder))
     if moved := store.moved_sources():
         _refuse_moved(store, folder, moved, _pages(filesystem, inner, folder))
-    found = published = announced = young = removed = size = 0
+    compared = published = announced = young = removed = size = 0
     with ThreadPoolExecutor(_THREADS) as threads:
         for page in _pages(filesystem, inner, folder):
-            known = store.published_names([file.path for file in page])
-            orphans = [file for file in page if file.path not in known]
+            published_names = store.published_names([file.path for file in page])
+            orphans = [file for file in page if file.path not in published_names]
             old = [file for file in orphans if file.modified < limit]
             fresh = [file for file in orphans if file.modified >= limit]
             objects = _announced(store, folder, old)
             old = [file for file in old if file.path not in objects]
             announced += len(objects)
             gone = old if dry_run else _remove(filesystem, old, folder, threads)
-            found, published, young = found + len(page), published + len(known), young + len(fresh)
+            compared, published, young = compared + len(page), published + len(published_names), young + len(fresh)
             removed, size = removed + len(gone), size + sum(file.size for file in gone)
-            progress(found)
-    return VacuumResult(found, published, announced, young, removed, size)
+            progress(compared)
+    return VacuumResult(compared, published, announced, young, removed, size)
 
 
 def _announced(store: ShardStore, folder: str, files: list[_File]) -> set[str]:
-    """The paths of those that are objects of a source, under any spelling of the folder."""
+    """Return the paths of those that are objects of a source, under any spelling of the folder."""
     if not files:
         return set()
     if is_local(folder):
@@ -107,21 +107,21 @@ def _announced(store: ShardStore, folder: str, files: list[_File]) -> set[str]:
 
 
 def _check_store(store: ShardStore, folder: str, pages: Iterable[list[_File]]) -> None:
-    found = 0
+    split_files = 0
     for page in pages:
         if store.published_names([file.path for file in page]):
             return
-        found += len(page)
-    if found:
+        split_files += len(page)
+    if split_files:
         raise OptionError(
             "--path",
-            f"the store {store.database.name!r} knows none of the {found} split files in {folder}: name the store "
-            "whose sink writes to this folder; if nothing was ever published to it, remove the folder by hand",
+            f"the store {store.database.name!r} knows none of the {split_files} split files in {folder}: name the "
+            "store whose sink writes to this folder; if nothing was ever published to it, remove the folder by hand",
         )
 
 
 def _refuse_moved(store: ShardStore, folder: str, moved: Mapping[str, str], pages: Iterable[list[_File]]) -> None:
-    """What a source has published since it went to another store, this one does not know."""
+    """Refuse the folder of a source that went to another store: its later publications are unknown here."""
     for page in pages:
         if (source := store.publisher_moved([file.path for file in page])) is not None:
             raise OptionError(
@@ -132,12 +132,12 @@ def _refuse_moved(store: ShardStore, folder: str, moved: Mapping[str, str], page
 
 
 def _pages(filesystem: pafs.FileSystem, inner: str, folder: str) -> Iterator[list[_File]]:
-    """The split files of the folder. A local one is read as it goes; the lists of others pyarrow holds whole."""
+    """Yield the split files of the folder. A local folder is read step by step; pyarrow holds other listings whole."""
     try:
         files = _local(inner) if is_local(folder) else _remote(filesystem, inner)
         while page := list(islice(files, _PAGE)):
             yield page
-    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises
+    except (OSError, ValueError, NotImplementedError) as error:  # pyarrow raises these
         raise_mapped(folder, error)
 
 
@@ -145,7 +145,7 @@ def _local(folder: str) -> Iterator[_File]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):  # another run was faster
+                with suppress(FileNotFoundError):  # another run removed it
                     stat = entry.stat(follow_symlinks=False)
                     yield _File(entry.path, stat.st_size, file_time(stat.st_mtime))
 
@@ -157,12 +157,12 @@ def _remote(filesystem: pafs.FileSystem, folder: str) -> Iterator[_File]:
 
 
 def _remove(filesystem: pafs.FileSystem, files: list[_File], folder: str, threads: ThreadPoolExecutor) -> list[_File]:
-    """Delete the files; returns those that were there. All are tried before the first failure is raised."""
+    """Delete the files; return those that existed. All are tried before the first failure is raised."""
 
     def delete(file: _File) -> Exception | None:
         try:
             filesystem.delete_file(file.path)
-        except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow raises; sorted below
+        except (OSError, ValueError, NotImplementedError) as error:  # pyarrow raises these; sorted below
             return error
         return None
 

@@ -1,4 +1,7 @@
-"""From messages to the contents that they announce: parsing, prefixes, identities. Pure but for the sizes asked for."""
+"""Turns messages into the contents that they announce: parsing, prefixes, identities.
+
+Pure, except for requested sizes.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ from queue_source.tags import matches_any
 from queue_source.uris import climbs
 from shard_store.model import Content, ErrorRecord, Payload, Reference, micros
 
-_PREFIXES = 3  # that an error shows
+_PREFIXES = 3  # prefixes in an error
 
 
 class Stated(Protocol):
-    """What a store says of an object: its size in bytes; its time (aware) and its ETag, where it says them."""
+    """The facts that a store reports of an object.
+
+    Its size in bytes; its time (aware) and its ETag, where the store has them.
+    """
 
     @property
     def size(self) -> int: ...
@@ -55,10 +61,10 @@ OBJECT_VERSION = "Object-Version"
 
 
 class Announced(NamedTuple):
-    """What one message comes to: contents to open, or the `error` that it is, or neither (nothing to read).
+    """The result for one message: contents to open, or an `error`, or neither (nothing to read).
 
-    `ignored` counts those of its records that announce nothing to read, `foreign` the objects of others. `left_out` is
-    what the options do not choose by its time: read only if that has begun.
+    `ignored` counts those of its records that announce nothing to read, `foreign` the objects of others. `left_out` are
+    objects that the options do not choose by their time: read only if that has begun.
     """
 
     message: Received
@@ -70,7 +76,7 @@ class Announced(NamedTuple):
 
 
 class _Parsed(NamedTuple):
-    """What a message says, before the store was asked: objects that the options choose by their names, or an error."""
+    """The content of a message before the store was asked: objects chosen by their names, or an error."""
 
     message: Received
     notices: tuple[ObjectNotice, ...] = ()
@@ -86,7 +92,7 @@ def announced_objects(
     now: datetime | None = None,
     in_pieces: InPieces = lambda uri, size: False,
 ) -> list[Announced]:
-    """The objects of every message. One of which any part is not understood is an error as a whole (invariant 8).
+    """Parse the objects of every message. A message with any invalid part is an error as a whole (invariant 8).
 
     `now` is the time from which ages are counted, that of this machine if None. What is read `in_pieces` gets an ETag
     where none is announced, so that all pieces are of one version.
@@ -96,17 +102,17 @@ def announced_objects(
         paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
     parsed = [_parsed(message, options, paths) for message in messages]
     stated = _stated(parsed, options, stat, in_pieces)
-    return [_announced(one, stated, options, now, in_pieces) for one in parsed]
+    return [_announced(parsed_message, stated, options, now, in_pieces) for parsed_message in parsed]
 
 
 def with_versions(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> list[Content]:
-    """The same; those that are read in pieces, and of which no ETag was announced, with what the store says now."""
+    """Add the present ETags to contents that are read in pieces and were announced without one."""
     unknown = list({c.uri: None for c in contents if c.etag is None and c.size and in_pieces(c.uri, c.size)})
     if not unknown:
         return list(contents)
     stated = dict(zip(unknown, stat(unknown), strict=True))
     return [
-        c._replace(etag=one.etag) if (one := stated.get(c.uri)) is not None and one.size == c.size else c
+        c._replace(etag=facts.etag) if (facts := stated.get(c.uri)) is not None and facts.size == c.size else c
         for c in contents
     ]
 
@@ -114,17 +120,18 @@ def with_versions(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) 
 def announced_messages(
     messages: Sequence[Received], options: NotificationOptions, queue_names: Mapping[str, str] = _AS_CONFIGURED
 ) -> list[Announced]:
-    """The messages are the content (`content=message`): one shard each, whose id is its queue and its message key.
+    """Build the contents of messages that are the content (`content=message`): one shard each.
 
-    `queue_names`: what a queue is called in ids, by its name: the source's own, however the queue is written.
+    Its id is its queue and its message key. `queue_names`: what a queue is called in ids, by its name: the source's
+    own, however the queue is written.
     """
     return [_message_of(message, options, queue_names) for message in messages]
 
 
-def apart(announced: Announced, queue_names: Mapping[str, str]) -> Announced:
-    """For at-least-once: what two messages announce are two shards, even if it is one object.
+def with_separate_shards(announced: Announced, queue_names: Mapping[str, str]) -> Announced:
+    """Make the announcements of two messages two shards, even of one object, for at-least-once.
 
-    Without rows in the store only chance would find them equal: while both are in flight, and not afterwards.
+    Without rows in the store only chance would detect the repetition: while both are in flight, and not afterwards.
     """
 
     def of_its_message(contents: Sequence[Content]) -> tuple[Content, ...]:
@@ -142,33 +149,36 @@ def _parsed(message: Received, options: NotificationOptions, paths: JsonPaths | 
     if not _tag_matches(message, options):
         return _Parsed(message, ignored=1)
     try:
-        found = parse_notification(message.body, message.headers, options.notification_format, paths)
-        ours = [notice for notice in found.objects if not _is_left_to_others(notice.uri, options)]
+        announcement = parse_notification(message.body, message.headers, options.notification_format, paths)
+        ours = [notice for notice in announcement.objects if not _is_left_to_others(notice.uri, options)]
         _check_number(len(ours), options)
-        wanted = tuple(notice for notice in ours if is_wanted(notice.uri, options))
-        for notice in wanted:
+        chosen = tuple(notice for notice in ours if is_wanted(notice.uri, options))
+        for notice in chosen:
             _check_place(notice.uri, options)
     except MalformedNotification as error:
         cause = OUTSIDE_PREFIXES if isinstance(error, _OutsidePrefixes) else "malformed-message"
         return _Parsed(message, error=_error(message, cause, str(error)))
-    ignored, foreign = found.ignored + len(ours) - len(wanted), len(found.objects) - len(ours)
-    return _Parsed(message, wanted, ignored=ignored, foreign=foreign)
+    ignored, foreign = announcement.ignored + len(ours) - len(chosen), len(announcement.objects) - len(ours)
+    return _Parsed(message, chosen, ignored=ignored, foreign=foreign)
 
 
 def _announced(
     parsed: _Parsed,
-    found: Mapping[str, Stated],
+    stated_facts: Mapping[str, Stated],
     options: NotificationOptions,
     now: datetime | None,
     in_pieces: InPieces,
 ) -> Announced:
-    """What the notification says itself counts, and not what was `found`: the object may be another one by now."""
+    """Complete the parsed message.
+
+    Facts of the notification take precedence: the object may have been replaced since.
+    """
     by_time = options.chooses_by_time
     contents: list[Content] = []
     left_out: list[Content] = []
     for notice in parsed.notices:
         size, modified = notice.size, notice.modified
-        if (stated := found.get(notice.uri)) is not None:
+        if (stated := stated_facts.get(notice.uri)) is not None:
             size = stated.size if size is None else size
             modified = modified or stated.modified
         content = _content(notice, size, modified, parsed.message, options)
@@ -209,7 +219,10 @@ def _tag_matches(message: Received, options: NotificationOptions) -> bool:
 
 
 def _check_number(objects: int, options: NotificationOptions) -> None:
-    """A message takes room in the store and in memory for all that it announces at once, until the last is read."""
+    """Refuse too many objects in one message.
+
+    A message takes room in the store and in memory for all of them until the last is read.
+    """
     if objects > options.max_objects_per_message:
         raise MalformedNotification(
             f"it announces {objects:,} objects, and option 'maxObjectsPerMessage' allows "
@@ -218,13 +231,13 @@ def _check_number(objects: int, options: NotificationOptions) -> None:
 
 
 def _is_left_to_others(uri: str, options: NotificationOptions) -> bool:
-    """What climbs might lead back to a prefix of ours: it is nobody's, and an error."""
+    """Tell whether the object is another pipeline's. A path that climbs might lead back to our prefixes: an error."""
     ignores = options.on_foreign_object == "ignore"
     return ignores and not uri.startswith(options.allowed_prefixes) and not climbs(uri)
 
 
 def is_wanted(uri: str, options: NotificationOptions) -> bool:
-    """Whether the options choose the object by its name."""
+    """Tell whether the options choose the object by its name."""
     glob, path_glob = options.path_glob_filter, options.full_path_glob_filter
     if glob is not None and glob.fullmatch(uri.rpartition("/")[2]) is None:
         return False
@@ -235,9 +248,9 @@ def is_wanted(uri: str, options: NotificationOptions) -> bool:
 
 
 def is_chosen(modified: datetime | None, options: NotificationOptions, now: datetime | None = None) -> bool:
-    """Whether the options choose the object by its time; one whose time nobody knows is read.
+    """Tell whether the options choose the object by its time; one of unknown time is read.
 
-    `now` is by the clock that says when objects were modified; that of this machine if None.
+    `now` is by the clock of the modification times; that of this machine if None.
     """
     if modified is None:
         return True
@@ -250,25 +263,25 @@ def is_chosen(modified: datetime | None, options: NotificationOptions, now: date
 
 
 class _OutsidePrefixes(MalformedNotification):
-    """A notification that is understood, of an object outside of the allowed prefixes."""
+    """A valid notification of an object outside of the allowed prefixes."""
 
 
 def _check_place(uri: str, options: NotificationOptions) -> None:
-    """Before anybody asks a store for it."""
+    """Check the place of the object, before any store is asked for it."""
     if climbs(uri):
         raise MalformedNotification(
             f"{uri[:300]!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
     if not uri.startswith(options.allowed_prefixes):
         raise _OutsidePrefixes(
-            f"{uri[:300]!r} starts with none of the allowed prefixes, {_shown(options.allowed_prefixes)}; name its "
+            f"{uri[:300]!r} starts with none of the allowed prefixes, {_first_of(options.allowed_prefixes)}; name its "
             "prefix in option 'allowedPrefixes', start the query again, and send the message once more with "
             f"`cuesqueue errors requeue --cause {OUTSIDE_PREFIXES}`"
         )
 
 
-def _shown(prefixes: Sequence[str]) -> str:
-    """The first ones, as long as a line may be."""
+def _first_of(prefixes: Sequence[str]) -> str:
+    """List the first prefixes, in one line of bounded length."""
     more = f" and {len(prefixes) - _PREFIXES} more" if len(prefixes) > _PREFIXES else ""
     return " ".join(prefix[:100] for prefix in prefixes[:_PREFIXES]) + more
 
@@ -321,13 +334,13 @@ def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
 def _stated(
     parsed: Sequence[_Parsed], options: NotificationOptions, stat: Stat, in_pieces: InPieces
 ) -> dict[str, Stated]:
-    """Ask once for what the notifications omit: sizes, by which tasks and `maxBytesPerTrigger` go, times, versions."""
+    """Ask the store once for facts that notifications lack: sizes (`maxBytesPerTrigger` needs them), times, ETags."""
     times = options.chooses_by_time
     unknown = list(
         {
             notice.uri: None
-            for one in parsed
-            for notice in one.notices
+            for parsed_message in parsed
+            for notice in parsed_message.notices
             if notice.size is None
             or (times and notice.modified is None)
             or (notice.etag is None and in_pieces(notice.uri, notice.size))

@@ -1,4 +1,4 @@
-"""The forms of notifications that object stores send, as data: where each keeps what the parser reads.
+"""The forms of notifications that object stores send, as data: where each has the fields that the parser reads.
 
 A new form is one more entry of `DIALECTS`. Names that are separated by dots lead from object to object.
 """
@@ -15,10 +15,10 @@ Json = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Where one form of notification keeps its records, and a record what it says.
+    """Where one form of notification has its records, and a record its fields.
 
-    `events` says of an event's name, or of its beginning up to and with `separator`, whether it announces an object.
-    A name that is not there may announce one: such a message is malformed, and not ignored.
+    `events` tells for an event's name, or for its beginning up to and with `separator`, whether it announces an object.
+    An unknown name may announce one: such a message is malformed, and not ignored.
     """
 
     recognises: Callable[[Json], bool]
@@ -31,22 +31,22 @@ class Dialect:
     about: str = ""  # the object that every record has, whatever its event
     size: str = "size"
     records: str | None = None  # the list of records; None: the document itself is the only record
-    event: str | None = None  # the name of what happened; None: no record says so
-    event_label: str = "event name"  # what an error calls it
+    event: str | None = None  # the name of the event; None: no record has it
+    event_label: str = "event name"  # the name of that field in errors
     events: Mapping[str, bool] = field(default_factory=dict)
     separator: str = ":"
     deleted: str | None = None  # a field that only the record of a deleted object has
-    is_test: Callable[[Json], bool] = lambda document: False  # sent to try out the connection; announces nothing
+    is_test: Callable[[Json], bool] = lambda document: False  # sent to test the connection; announces nothing
     sequencer: str | None = None  # in the item: hexadecimal, of the order of events about one key
     generation: str | None = None  # in the item: a number that rises with each version
-    time: str | None = None  # in the record: when it happened, for senders that say nothing better
+    time: str | None = None  # in the record: when it happened, for senders without a better time
     event_time: str | None = None  # in the record: the same, where it is surely the time of the event
     decode_key: Callable[[str], str] = str
-    missing_size: int | None = None  # what a size that is left out means; None: not known
-    senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: who does it in another way
+    missing_size: int | None = None  # the meaning of a missing size; None: unknown
+    senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: senders that differ
 
     def announces(self, event: str) -> bool | None:
-        """Whether such an event announces an object; None where the name is not known."""
+        """Tell whether such an event announces an object; None where the name is unknown."""
         family, separator, _ = event.partition(self.separator)
         return self.events.get(event, self.events.get(family + separator))
 

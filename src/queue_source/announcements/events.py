@@ -1,6 +1,6 @@
-"""From an object of a listing to the message that announces it, in the form of its own store. Pure.
+"""Builds the message that announces an object of a listing, in the form of its own store. Pure.
 
-The opposite of `parser.py`: what it reads of such a message is the object, and its identity that of the listing.
+The opposite of `parser.py`, which reads the object from such a message, with the identity of the listing.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from queue_source.messages import ListedObject, Outgoing
 
 
 def announcement_of(listed: ListedObject, *, plain: bool = False) -> Outgoing | None:
-    """The message; None for an object that no message can name. `plain`: the URI alone, whatever store it is in."""
-    scheme, _, rest = listed.uri.partition("://")
-    bucket, _, key = rest.partition("/")
+    """Build the message; None for an object that no message can name.
+
+    `plain`: the URI alone, whatever store it is in.
+    """
+    scheme, _, path = listed.uri.partition("://")
+    bucket, _, key = path.partition("/")
     if scheme == "s3" and not plain:
         return Outgoing(json.dumps({"Records": [_s3_record(bucket, key, listed)]}).encode())
     if scheme == "gs" and not plain:
         return Outgoing(json.dumps(_gcs_object(bucket, key, listed)).encode())
     if any(ord(character) < 32 for character in listed.uri):
         return None
-    text = listed.uri.removeprefix("file://")  # of a URI of a file, what is percent-encoded would be decoded
+    text = listed.uri.removeprefix("file://")  # in the URI of a file percent-encoded characters would be decoded
     version = listed.version or listed.etag
     headers = {} if version is None else {OBJECT_VERSION: version}
     try:
@@ -46,10 +49,10 @@ def _s3_record(bucket: str, key: str, listed: ListedObject) -> dict[str, object]
 
 
 def _gcs_object(bucket: str, key: str, listed: ListedObject) -> dict[str, object]:
-    found = {"kind": "storage#object", "bucket": bucket, "name": key, "size": str(listed.size)}
-    found |= {} if listed.etag is None else {"etag": listed.etag}
-    found |= {} if listed.version is None else {"generation": listed.version}
-    return {**found, "updated": _iso(listed.modified)}
+    resource = {"kind": "storage#object", "bucket": bucket, "name": key, "size": str(listed.size)}
+    resource |= {} if listed.etag is None else {"etag": listed.etag}
+    resource |= {} if listed.version is None else {"generation": listed.version}
+    return {**resource, "updated": _iso(listed.modified)}
 
 
 def _iso(time: datetime) -> str:

@@ -1,4 +1,4 @@
-"""Notifications of a user's own: JSON in which `bucketPath`, `keyPath` and `uriPath` say where the objects stand. Pure.
+"""Notifications of a user's own: JSON in which `bucketPath`, `keyPath` and `uriPath` lead to the objects. Pure.
 
 A path is names separated by dots: `detail.file.key`. A list on the way means each of its elements.
 """
@@ -25,7 +25,7 @@ class JsonPaths:
 
 
 def uris_at(value: object, paths: JsonPaths) -> list[str]:
-    """The URIs of all objects that the document announces; raises MalformedNotification when there are none."""
+    """Return the URIs of all objects that the document announces; raises MalformedNotification when there are none."""
     if paths.uri is not None:
         return _texts(value, paths.uri)
     assert paths.key is not None
@@ -44,11 +44,11 @@ def uris_at(value: object, paths: JsonPaths) -> list[str]:
 
 
 def _texts(value: object, path: str) -> list[str]:
-    found = list(_walk(value, path.split(".")))
-    if not found:
+    values = list(_walk(value, path.split(".")))
+    if not values:
         raise MalformedNotification(f"nothing stands at {path!r}")
-    texts = [item for item in found if isinstance(item, str) and item]
-    if len(texts) < len(found):
+    texts = [item for item in values if isinstance(item, str) and item]
+    if len(texts) < len(values):
         raise MalformedNotification(f"what stands at {path!r} has to be text")
     return texts
 
@@ -61,5 +61,5 @@ def _walk(value: object, names: list[str]) -> Iterator[object]:
         yield value
     elif isinstance(value, dict) and names[0] in value:
         yield from _walk(value[names[0]], names[1:])
-    else:  # one of several elements without it must not be overlooked
+    else:  # an element of several without it must be noticed
         raise MalformedNotification(f"{names[0]!r} is missing")

@@ -1,4 +1,4 @@
-"""From the objects of a listing to the contents that a notification of each would have announced. Pure."""
+"""Turns the objects of a listing into the contents that a notification of each would have announced. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def listed_contents(
     *,
     whatever_time: bool = False,
 ) -> list[Content | None]:
-    """The content of each object; None for one that is left out, as it would be if it were announced.
+    """Return the content of each object; None for one that is left out, as it would be if it were announced.
 
-    With `allowOverwrites` the identity is that of a notification: the object's version where its bucket keeps
-    versions, else its ETag. The message's id says which version was listed: so a listing opens a quarantined shard
-    again once for each version of its object. Ages are counted from `now`, by the clock of the listing; if None, from
-    the time of this machine. `whatever_time`: those are not left out whose time alone is against them.
+    With `allowOverwrites` the identity is that of a notification: the object's version where its bucket keeps versions,
+    else its ETag. The message's id identifies the listed version: so a listing opens a quarantined shard again once for
+    each version of its object. Ages are counted from `now`, by the clock of the listing; if None, from the time of this
+    machine. `whatever_time`: also objects that only their time excludes.
     """
     return [
         _content(listed, options) if whatever_time or is_chosen(listed.modified, options, now) else None

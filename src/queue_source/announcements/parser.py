@@ -1,13 +1,13 @@
-"""From the bytes of a notification to what it announces. Pure: no I/O, and one exception whatever the bytes are.
+"""Parses the bytes of a notification. Pure: no I/O, and one exception whatever the bytes are.
 
 All of a message or nothing: a message with one bad record is malformed as a whole, since acknowledging it for its good
-records would lose the bad one (invariant 8). A message whose sender announces nothing by it (a test event, a
-delete event) has `ignored` > 0. One that lists zero records is malformed: no sender makes such an event, so what it
-once announced was lost on the way, and acknowledging it would hide the loss.
+records would lose the bad one (invariant 8). A message that announces nothing on purpose (a test event, a delete event)
+has `ignored` > 0. One with zero records is malformed: no sender makes such an event, so its records were lost on the
+way, and acknowledging it would hide the loss.
 
-Where each form keeps what is read here is data: `dialects.py`.
+The place of each field in each form is data: `dialects.py`.
 
-URIs come out raw, never encoded, whatever the form does with its keys (`queue_source.uris`).
+URIs are returned raw, never encoded, whatever the form does with its keys (`queue_source.uris`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def parse_notification(
     format: str = "auto",
     paths: JsonPaths | None = None,
 ) -> Announcement:
-    """What a message announces; raises `MalformedNotification` and nothing else, whatever the bytes.
+    """Parse a message; raise `MalformedNotification` and nothing else, whatever the bytes.
 
-    `attributes` are the message's headers (GCS says all that matters there). `format` is `auto` or one of `FORMATS`:
+    `attributes` are the message's headers (GCS has the important fields there). `format` is `auto` or one of `FORMATS`:
     a message of another form is then malformed, and nothing is guessed. `json` needs the `paths` of its objects.
     ValueError is the caller's mistake: an unknown `format`, or `json` without `paths`.
     """
@@ -46,16 +46,16 @@ def parse_notification(
         raise ValueError(f"unknown notification format {format!r}; use auto or one of {', '.join(FORMATS)}")
     try:
         if format != "json":
-            found = _parse(body, attributes or {}, "s3" if format == "minio" else format)
+            announcement = _parse(body, attributes or {}, "s3" if format == "minio" else format)
         elif paths is None:
             raise ValueError("format json needs the paths of its objects")
         else:
-            found = _uris(uris_at(_json(_text(body)), paths))
+            announcement = _uris(uris_at(_json(_text(body)), paths))
     except RecursionError:
         raise MalformedNotification("the JSON is nested too deeply") from None
-    for notice in found.objects:
+    for notice in announcement.objects:
         _check_text(notice)
-    return found
+    return announcement
 
 
 def _parse(body: bytes, attributes: Mapping[str, str], format: str) -> Announcement:
@@ -87,15 +87,15 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
             return _announced(dialect, value)
     if value.get("Type") in ("SubscriptionConfirmation", "UnsubscribeConfirmation"):
         raise MalformedNotification("SNS asks to confirm the subscription: visit the SubscribeURL in the message")
-    wanted = "a known form" if format == "auto" else f"form {format!r}"
-    raise MalformedNotification(f"not a notification of {wanted}; it has the fields {_fields(value)}")
+    expected = "a known form" if format == "auto" else f"form {format!r}"
+    raise MalformedNotification(f"not a notification of {expected}; it has the fields {_fields(value)}")
 
 
 # --- what a dialect describes ----------------------------------------------------------------------------------------
 
 
 def _announced(dialect: Dialect, document: Json) -> Announcement:
-    """What the records of a document announce."""
+    """Parse the records of a document."""
     if dialect.is_test(document):
         return Announcement((), ignored=1)
     if dialect.records is None:
@@ -112,8 +112,8 @@ def _announced(dialect: Dialect, document: Json) -> Announcement:
             notices.append(_notice(_of_sender(dialect, record), record))
         except MalformedNotification as error:
             raise MalformedNotification(f"record {number + 1} of {len(records)}: {error}") from None
-    found = tuple(notice for notice in notices if notice is not None)
-    return Announcement(found, ignored=len(records) - len(found))
+    objects = tuple(notice for notice in notices if notice is not None)
+    return Announcement(objects, ignored=len(records) - len(objects))
 
 
 def _of_sender(dialect: Dialect, record: object) -> Dialect:
@@ -123,7 +123,7 @@ def _of_sender(dialect: Dialect, record: object) -> Dialect:
 
 
 def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
-    """None for an event that announces no object, and for the empty objects that represent folders."""
+    """Parse one record; None for an event that announces no object, and for empty objects that represent folders."""
     event = None if dialect.event is None else _string(record, dialect.event).removeprefix("s3:")
     _object_at(record, dialect.about)
     announces = dialect.deleted not in record if event is None else dialect.announces(event)
@@ -135,7 +135,7 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
     key = dialect.decode_key(_string(item, dialect.key))
     holder, _, name = dialect.bucket.rpartition(".")
     bucket = _string(_object_at(record, holder), name)
-    if "/" in bucket:  # what follows it would be taken for a part of the key
+    if "/" in bucket:  # the parts after it would be taken for parts of the key
         raise MalformedNotification(f"{bucket[:100]!r} is not a bucket name")
     if not key:
         raise MalformedNotification("the key is empty")
@@ -144,14 +144,14 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
         return None
     uri = f"{dialect.scheme}://{bucket}/{key}"
     etag, version = _optional(item, dialect.etag), _optional(item, dialect.version)
-    # who does not know the size is not the store, and tells when it sent the event
+    # a sender without the size is not the store, and has the time of its own event
     modified = None if size is None else time_of(record, dialect.time)
     event_time = time_of(record, dialect.event_time)
     return ObjectNotice(uri, size, etag, version, sequence_of(dialect, record, item), modified, event_time)
 
 
 def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:
-    """The attributes say what happened to which object; the body, when it is there, has size and ETag."""
+    """Parse a message of GCS: the attributes have event and object; the body, if present, has size and ETag."""
     payload: object = {}
     if attributes.get("eventType") == "OBJECT_FINALIZE" and attributes.get("payloadFormat") == "JSON_API_V1":
         payload = _json(_text(body))
@@ -159,7 +159,7 @@ def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:
         raise MalformedNotification(f"the payload JSON_API_V1 is a JSON object, not {_kind(payload)}")
     generation = attributes.get("objectGeneration", payload.get("generation"))
     from_body = {"size": payload.get("size"), "etag": payload.get("etag"), "objectGeneration": generation}
-    updated = payload.get("updated")  # the object's own time; that of the event is close to it
+    updated = payload.get("updated")  # the object's own time, which is close to the event's
     from_body["updated"] = attributes.get("eventTime") if updated is None else updated
     return _announced(GCS_ATTRIBUTES, {**attributes, **from_body})
 
@@ -168,7 +168,7 @@ def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:
 
 
 def _uri(text: str) -> Announcement:
-    """A URI, or the absolute path of a local file; text or a JSON string (a JSON list of several: `_uris`)."""
+    """Parse a URI, or the absolute path of a local file; text or a JSON string (a JSON list of several: `_uris`)."""
     if text.startswith('"'):
         value = _json(text)
         text = value if isinstance(value, str) else ""
@@ -176,18 +176,18 @@ def _uri(text: str) -> Announcement:
 
 
 def _uris(value: object) -> Announcement:
-    """Several URIs in one message: a JSON list of them."""
+    """Parse several URIs in one message: a JSON list of them."""
     if not isinstance(value, list) or not value:
         raise MalformedNotification(f"a list of URIs holds at least one, not {_kind(value)}")
-    found: list[ObjectNotice] = []
+    notices: list[ObjectNotice] = []
     for number, item in enumerate(value):
         try:
             if not isinstance(item, str):
                 raise MalformedNotification(f"a URI is text, not {_kind(item)}")
-            found.append(ObjectNotice(plain_uri(item)))
+            notices.append(ObjectNotice(plain_uri(item)))
         except MalformedNotification as error:
             raise MalformedNotification(f"URI {number + 1} of {len(value)}: {error}") from None
-    return Announcement(tuple(found))
+    return Announcement(tuple(notices))
 
 
 # --- the small parts -------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def _string(parent: Mapping[str, object], name: str) -> str:
 
 
 def _object_at(parent: Json, path: str) -> Json:
-    """The object to which names separated by dots lead; the parent itself for no name."""
+    """Return the object to which names separated by dots lead; the parent itself for no name."""
     for name in path.split(".") if path else ():
         value = parent.get(name)
         if not isinstance(value, dict):
@@ -273,5 +273,5 @@ def _kind(value: object, missing: bool = False) -> str:
 
 
 def _fields(value: Json) -> str:
-    shown = ", ".join(repr(name[:40]) for name in list(value)[:8])
-    return shown or "(none)"
+    names = ", ".join(repr(name[:40]) for name in list(value)[:8])
+    return names or "(none)"

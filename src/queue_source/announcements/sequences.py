@@ -1,8 +1,8 @@
-"""What orders the notifications about one object: queues deliver them in any order, and more than once.
+"""The order of the notifications about one object: queues deliver them in any order, and more than once.
 
-And when the object was written, or the event happened. A hint that cannot be read is left out, and the notification
-still announces its object: order only decides which of two announcements of an object that nobody has read yet is the
-newer one, and a store may be asked for times.
+And the times of the object and the event. An unreadable hint is skipped, and the notification still announces its
+object: order only decides which of two announcements of an unread object is the newer one, and a store may be asked for
+times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER = re.compile("[0-9]{1,20}")
 
 
 def sequence_of(dialect: Dialect, record: Mapping[str, object], item: Mapping[str, object]) -> str | None:
-    """Text that is greater for the later notification; only what begins with the same letter can be compared."""
+    """Return text that is greater for the later notification; only texts with the same first letter can be compared."""
     if dialect.sequencer is not None and _HEXADECIMAL.fullmatch(text := _text(item, dialect.sequencer)):
         # AWS: pad the shorter one with zeros at its right end; the same as leaving them out
         return "s" + text.upper().rstrip("0")
@@ -30,9 +30,9 @@ def sequence_of(dialect: Dialect, record: Mapping[str, object], item: Mapping[st
 
 
 def time_of(record: Mapping[str, object], name: str | None) -> datetime | None:
-    """The time (aware, UTC) that the record has under this name; None where it has none."""
+    """Return the time (aware, UTC) that the record has under this name; None where it has none."""
     micros = None if name is None else _micros(_text(record, name))
-    # 1970 is written by senders that know no time
+    # senders without a time write 1970
     return model.time_of(micros) if micros else None
 
 
@@ -42,13 +42,13 @@ def _text(parent: Mapping[str, object], name: str) -> str:
 
 
 def _micros(text: str) -> int | None:
-    """Microseconds since 1970 UTC; digits beyond them are cut off."""
-    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", text)
-    if found is None:
+    """Parse microseconds since 1970 UTC; digits beyond them are cut off."""
+    parts = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", text)
+    if parts is None:
         return None
     try:
-        time = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00"))
+        time = datetime.fromisoformat(parts[1] + parts[3].replace("Z", "+00:00"))
     except ValueError:
         return None
     seconds = int((time - model.EPOCH).total_seconds())
-    return max(seconds * 1_000_000 + int((found[2] or "").ljust(6, "0")[:6]), 0)
+    return max(seconds * 1_000_000 + int((parts[2] or "").ljust(6, "0")[:6]), 0)

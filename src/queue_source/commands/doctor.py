@@ -1,4 +1,4 @@
-"""`cuesqueue doctor`: is everything there that a query needs, and set as it should be."""
+"""`cuesqueue doctor`: checks whether everything that a query needs exists, and is configured correctly."""
 
 from __future__ import annotations
 
@@ -57,31 +57,33 @@ def doctor(
     Nothing is changed or created. Each finding that is not ok says what to do. Exit codes: 0 there is no problem
     (warnings are none), 3 there is one.
     """
-    given = _given(option or [], options)
-    found: list[Finding] = []
-    for finding in _findings(store, given, spark_master):
-        found.append(finding)
+    reader_options = _reader_options(option or [], options)
+    findings_so_far: list[Finding] = []
+    for finding in _findings(store, reader_options, spark_master):
+        findings_so_far.append(finding)
         if not as_json:
             _print(finding)
-    problems = [finding for finding in found if finding.state.value == "problem"]
+    problems = [finding for finding in findings_so_far if finding.state.value == "problem"]
     if as_json:
-        shown = [{**asdict(finding), "state": finding.state.value} for finding in found]
-        print_result({"healthy": not problems, "findings": shown}, as_json, title="doctor")
+        entries = [{**asdict(finding), "state": finding.state.value} for finding in findings_so_far]
+        print_result({"healthy": not problems, "findings": entries}, as_json, title="doctor")
     else:
-        warnings = sum(finding.state.value == "warning" for finding in found)
+        warnings = sum(finding.state.value == "warning" for finding in findings_so_far)
         tell(f"{len(problems)} problem(s), {warnings} warning(s)")
     if problems:
         raise typer.Exit(UNHEALTHY)
 
 
-def _given(pairs: list[str], file: Path | None) -> dict[str, str]:
-    found: dict[str, Any] = {}
+def _reader_options(pairs: list[str], file: Path | None) -> dict[str, str]:
+    reader_options: dict[str, Any] = {}
     if file is not None:
         try:
-            found = json.loads(file.read_text("utf-8"))
+            reader_options = json.loads(file.read_text("utf-8"))
         except ValueError:
-            found = {"": ""}
-        if not isinstance(found, dict) or not all(name and isinstance(text, str) for name, text in found.items()):
+            reader_options = {"": ""}
+        if not isinstance(reader_options, dict) or not all(
+            name and isinstance(text, str) for name, text in reader_options.items()
+        ):
             raise OptionError(
                 "--options", 'the file is not a JSON object of texts, such as {"queueUrl": "sqs://files"}'
             )
@@ -89,12 +91,12 @@ def _given(pairs: list[str], file: Path | None) -> dict[str, str]:
         name, separator, text = pair.partition("=")
         if not separator or not name:
             raise OptionError("--option", "is not NAME=VALUE, such as queueUrl=sqs://files")
-        found[name] = text
-    return found
+        reader_options[name] = text
+    return reader_options
 
 
-def _findings(store: str | None, given: dict[str, str], spark_master: str | None) -> Iterator[Finding]:
-    """One check after the other, so that what takes long is seen to go on."""
+def _findings(store: str | None, reader_options: dict[str, str], spark_master: str | None) -> Iterator[Finding]:
+    """Yield one finding after the other, so that users see progress while slow checks run."""
     from queue_source.admin import doctor
     from queue_source.admin.doctor import findings
 
@@ -106,12 +108,12 @@ def _findings(store: str | None, given: dict[str, str], spark_master: str | None
 
         yield from examine_spark(spark_master)
     read: ReaderOptions | None = None
-    if given:
+    if reader_options:
         from queue_source.options import parse_reader_options
 
         try:
-            read = parse_reader_options({**given, **({} if store is None else {"storeUrl": store})})
-            yield findings.ok("options", f"{len(given)} options fit together")
+            read = parse_reader_options({**reader_options, **({} if store is None else {"storeUrl": store})})
+            yield findings.ok("options", f"{len(reader_options)} options fit together")
         except OptionError as error:
             yield findings.problem("options", str(error), "mend the option that it names; docs/reference/options.md")
     url = store or (read.store.reveal() if read is not None else None)

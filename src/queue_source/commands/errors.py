@@ -40,11 +40,11 @@ def list_errors(
     from queue_source.coordinator.error_queue import iso_time
     from shard_store.error_table.handling import MAX_INPUT
 
-    found = _found(store, choice, limit + 1, MAX_INPUT if as_json else 0)
-    more = len(found) > limit
-    del found[limit:]
+    errors = _search(store, choice, limit + 1, MAX_INPUT if as_json else 0)
+    more = len(errors) > limit
+    del errors[limit:]
     if as_json:
-        print_result({"errors": [_shown(error) for error in found], "more": more}, as_json, title="errors")
+        print_result({"errors": [_as_dict(error) for error in errors], "more": more}, as_json, title="errors")
         return
     rows = [
         [
@@ -56,7 +56,7 @@ def list_errors(
             error.subject,
             error.detail,
         ]
-        for error in found
+        for error in errors
     ]
     print_table(
         f"{len(rows)} errors", ("id", "time (UTC)", "scope", "state", "cause", "shard or message", "detail"), rows
@@ -72,11 +72,11 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one error with its whole input."""
-    found = _found(store, Choice([error_id]), 2)
-    if len(found) != 1:
-        problem = "has no error" if not found else "has several errors"
+    errors = _search(store, Choice([error_id]), 2)
+    if len(errors) != 1:
+        problem = "has no error" if not errors else "has several errors"
         raise OptionError("ID", f"the store {problem} whose id begins with {error_id}; see `cuesqueue errors list`")
-    print_result(_shown(found[0]), as_json, title="error")
+    print_result(_as_dict(errors[0]), as_json, title="error")
 
 
 @group.command()
@@ -140,14 +140,14 @@ def drop(
 
     with shard_store.open_store(store, create=False) as opened:
         pages = search.pages(opened.database, chosen, limit=limit, max_input=0)
-        found = [(error.key, error.state) for page in pages for error in page]
-        keys = [key for key, state in found if state != State.PENDING.value]
+        chosen_errors = [(error.key, error.state) for page in pages for error in page]
+        keys = [key for key, state in chosen_errors if state != State.PENDING.value]
         dropped = len(keys) if dry_run else opened.drop_errors(keys)
-    result = {"errors": dropped, "pending": len(found) - len(keys), "dry_run": dry_run}
+    result = {"errors": dropped, "pending": len(chosen_errors) - len(keys), "dry_run": dry_run}
     print_result(result, as_json, title="would be dropped" if dry_run else "dropped")
 
 
-def _found(store: str, choice: Choice, limit: int, max_input: int | None = None) -> list[StoredError]:
+def _search(store: str, choice: Choice, limit: int, max_input: int | None = None) -> list[StoredError]:
     import shard_store
     from shard_store.error_table import search
 
@@ -157,7 +157,7 @@ def _found(store: str, choice: Choice, limit: int, max_input: int | None = None)
         return [error for page in pages for error in page]
 
 
-def _shown(error: StoredError) -> dict[str, Any]:
+def _as_dict(error: StoredError) -> dict[str, Any]:
     from queue_source.coordinator.error_queue import error_as_dict, iso_time
 
     handled = {"delivered_at": iso_time(error.delivered_at), "delivered_to": error.delivered_to}

@@ -1,4 +1,4 @@
-"""The options by which `cuesqueue errors` and `shards` choose, declared once, and ages as commands take them."""
+"""The options by which `cuesqueue errors` and `shards` choose, declared once, and ages in commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from queue_source.common.globs import name_matcher
 from queue_source.errors import OptionError
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 from queue_source.options.times import parse_duration
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ Everything = Annotated[bool, typer.Option("--all", help="Choose all; needed wher
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a command with `@choosing` was given to choose errors by."""
+    """The options by which a command with `@choosing` chooses errors."""
 
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID...", help="Only these errors: the first digits of their ids.")
@@ -84,12 +84,12 @@ class Choice:
     since: Annotated[str | None, typer.Option(metavar="D", help="Only errors that are not older than this.")] = None
 
     def criteria(self, *, everything: bool = True) -> Criteria:
-        """The options for the store. Raises OptionError for wrong values.
+        """Return the options for the store. Raises OptionError for wrong values.
 
-        Without `everything` also where nothing is chosen: a command that changes what it finds is not run on all
-        errors because an option was forgotten.
+        Without `everything` it is also raised where nothing is chosen: a command that changes errors is not run on all
+        of them because an option was forgotten.
         """
-        from shard_store.error_table.search import Criteria  # here: it loads SQLAlchemy, and `--help` can do without
+        from shard_store.error_table.search import Criteria  # here: it loads SQLAlchemy, which `--help` does not need
 
         words = {"scope": tuple(scope.value for scope in self.scope or ()), "cause": tuple(self.cause or ())}
         chosen = Criteria(
@@ -107,7 +107,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class ShardChoice:
-    """What a command with `@choosing` was given to choose shards by."""
+    """The options by which a command with `@choosing` chooses shards."""
 
     ids: Annotated[
         list[str] | None,
@@ -138,8 +138,9 @@ class ShardChoice:
     ] = None
 
     def criteria(self, *, everything: bool = True) -> ShardCriteria:
-        """The options for the store, as `Choice.criteria`."""
-        from shard_store.operators.shards import ShardCriteria  # here: it loads SQLAlchemy, and `--help` can do without
+        """Return the options for the store, as `Choice.criteria`."""
+        # here: it loads SQLAlchemy, which `--help` does not need
+        from shard_store.operators.shards import ShardCriteria
 
         chosen = ShardCriteria(
             ids=tuple(self.ids or ()),
@@ -154,14 +155,14 @@ class ShardChoice:
 
 
 def choosing(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of its parameter `choice` after its first one; it gets their values as `choice`."""
+    """Add the options of the command's parameter `choice` after its first one; it gets their values as `choice`."""
     parameters_of = inspect.signature(command, eval_str=True).parameters
     kind = parameters_of["choice"].annotation
     options = inspect.signature(kind, eval_str=True).parameters
     first, *others = [p for p in parameters_of.values() if p.name != "choice"]
 
-    def run(**given: Any) -> None:
-        command(choice=kind(**{name: given.pop(name) for name in options}), **given)
+    def run(**arguments: Any) -> None:
+        command(choice=kind(**{name: arguments.pop(name) for name in options}), **arguments)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (first, *options.values(), *others)]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -171,7 +172,7 @@ def choosing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def duration_of(option: str, text: str) -> timedelta:
-    """A length of time as the reader's options have it; raises OptionError, which names the option."""
+    """Parse a length of time as the reader's options do; raises OptionError, which names the option."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -179,7 +180,7 @@ def duration_of(option: str, text: str) -> timedelta:
 
 
 def _chosen(criteria: T) -> T:
-    """A command that changes what it finds is not run on everything because an option was forgotten."""
+    """Refuse empty criteria: a command that changes things is not run on all because an option was forgotten."""
     if not any(getattr(criteria, field.name) for field in fields(criteria)):
         raise OptionError("--all", "nothing is chosen; name ids or options that choose, or write --all for everything")
     return criteria
@@ -187,7 +188,7 @@ def _chosen(criteria: T) -> T:
 
 def _digits(text: str) -> str:
     if not re.fullmatch(r"[0-9a-fA-F]{4,64}", text):
-        raise OptionError("ID", f"{shown(text)} is not an id; write 4 to 64 hexadecimal digits of one")
+        raise OptionError("ID", f"{quote(text)} is not an id; write 4 to 64 hexadecimal digits of one")
     return text.lower()
 
 
@@ -195,4 +196,4 @@ def _glob(text: str) -> re.Pattern[str]:
     try:
         return name_matcher(text)
     except ValueError as error:
-        raise OptionError("--match", f"{shown(text)} {error}; write a glob, as in 's3://bucket/2026/*'") from None
+        raise OptionError("--match", f"{quote(text)} {error}; write a glob, as in 's3://bucket/2026/*'") from None

@@ -69,19 +69,19 @@ def version(as_json: Json = False) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as version_of
 
-    def found(package: str) -> str:
+    def installed_version(name: str) -> str:
         try:
-            return version_of(package)
+            return version_of(name)
         except PackageNotFoundError:
             return "not installed"
 
     packages = ("cuesqueue", "pyspark", "pyarrow", "sqlalchemy")
-    versions = {package: found(package) for package in packages}
+    versions = {package: installed_version(package) for package in packages}
     print_result({**versions, "python": platform.python_version()}, as_json, title="versions")
 
 
 def run() -> None:
-    """Entry point of the `cuesqueue` program."""
+    """Run the `cuesqueue` program: its entry point."""
     app()
 
 

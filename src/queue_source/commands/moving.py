@@ -46,11 +46,11 @@ def export(
         origin = opened.enter_context(shard_store.open_store(store, create=False))
         target = None if to is None else opened.enter_context(shard_store.open_store(to))
         with _bar(not as_json) as advance:
-            found = export_source(origin, source, file, to=target, progress=advance)
+            exported = export_source(origin, source, file, to=target, progress=advance)
         if target is not None:
             tell(f"source {source} is in {target.database.name} from now on: import the file there, and start its "
                  "queries with that store")  # fmt: skip
-    print_result({"source": source, **_shown(found.rows), "moved": not copy}, as_json, title="exported")
+    print_result({"source": source, **_totals(exported.rows), "moved": not copy}, as_json, title="exported")
 
 
 def import_(
@@ -66,25 +66,27 @@ def import_(
     import shard_store
     from queue_source.admin.moving import check, import_file
 
-    check(file)  # before a store is made
+    check(file)  # before a store is created
     with shard_store.open_store(store) as target, _bar(not as_json) as advance:
-        found = import_file(target, file, progress=advance)
-    print_result({"source": found.source, **_shown(found.rows), "already": found.already}, as_json, title="imported")
+        imported = import_file(target, file, progress=advance)
+    print_result(
+        {"source": imported.source, **_totals(imported.rows), "already": imported.already}, as_json, title="imported"
+    )
 
 
-def _shown(rows: dict[str, int]) -> dict[str, int]:
+def _totals(rows: dict[str, int]) -> dict[str, int]:
     return {name.removeprefix("cuesqueue_"): number for name, number in rows.items()}
 
 
 @contextmanager
-def _bar(shown: bool) -> Iterator[Progress]:
-    """Its length is known with the first page."""
+def _bar(visible: bool) -> Iterator[Progress]:
+    """Show a progress bar, whose length is known with the first page."""
     with ExitStack() as opened:
         bars: list[Callable[[int], None]] = []
 
         def advance(done: int, all_rows: int) -> None:
             if not bars:
-                bars.append(opened.enter_context(progress("rows", all_rows, shown)))
+                bars.append(opened.enter_context(progress("rows", all_rows, visible)))
             bars[0](done)
 
         yield advance

@@ -29,7 +29,10 @@ _AS_IT_CAME = ("input", "input_base64", "body", "body_base64")
 
 
 def _default_store() -> str:
-    """The reader's own default, where it is; a command never creates a store because a name was forgotten."""
+    """Return the reader's own default store, if it exists.
+
+    Commands never create a store because a name was forgotten.
+    """
     file = DEFAULT_STORE.removeprefix("sqlite:///")
     if Path(file).is_file():
         return DEFAULT_STORE
@@ -54,18 +57,18 @@ Store = Annotated[
 
 
 def debugging() -> bool:
-    """Whether `CUESQUEUE_DEBUG=1` asks for tracebacks."""
+    """Tell whether `CUESQUEUE_DEBUG=1` asks for tracebacks."""
     return os.environ.get("CUESQUEUE_DEBUG", "") not in ("", "0")
 
 
-def shown(text: str) -> str:
-    """A text as it may be printed: passwords and signatures hidden, which names of objects may have, too."""
+def hide_secrets(text: str) -> str:
+    """Hide passwords, signatures (also those in names of objects) and control characters in a text for output."""
     return visible(redact_text(text))
 
 
 def tell(text: str) -> None:
-    """One remark on standard error."""
-    stderr().print(shown(text), markup=False)
+    """Print one remark on standard error."""
+    stderr().print(hide_secrets(text), markup=False)
 
 
 def stderr() -> Console:
@@ -75,12 +78,12 @@ def stderr() -> Console:
 
 
 @contextmanager
-def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar, if `shown` and on a terminal; call what it yields with the number done so far.
+def progress(label: str, total: int | None, visible: bool) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar, if `visible` and on a terminal; call the yielded function with the number done so far.
 
     `total` is None where it is not known.
     """
-    if not shown or not sys.stderr.isatty():
+    if not visible or not sys.stderr.isatty():
         yield lambda count: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -92,7 +95,7 @@ def progress(label: str, total: int | None, shown: bool) -> Iterator[Callable[[i
 
 
 def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> None:
-    """One result: a JSON object in one line, or a table of two columns."""
+    """Print one result: a JSON object in one line, or a table of two columns."""
     if as_json:
         sys.stdout.write(json.dumps(_redacted(result)).replace("\x7f", "\\u007f") + "\n")
         return
@@ -102,7 +105,7 @@ def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> Non
 
 
 def _redacted(value: Any) -> Any:
-    """By value: a redacted line of JSON would be none."""
+    """Hide secrets in each value: a redacted line of JSON would be invalid."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):
@@ -111,7 +114,7 @@ def _redacted(value: Any) -> Any:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Rows for people, without a header when `columns` is empty; `--json` prints with `print_result`."""
+    """Print rows for people, without a header when `columns` is empty; `--json` prints with `print_result`."""
     _print_rows(title, columns, ([redact_text(cell) for cell in row] for row in rows))
 
 
@@ -122,15 +125,15 @@ def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
     cells = [[Text(visible(cell)) for cell in row] for row in rows]
     headers = columns or [""] * len(cells[0] if cells else ())
-    folded = [Column(header, overflow="fold") for header in headers]  # an id that is cut off names nothing
-    table = Table(*folded, title=Text(shown(title)), title_justify="left", show_header=bool(columns))
+    folded = [Column(header, overflow="fold") for header in headers]  # a shortened id identifies nothing
+    table = Table(*folded, title=Text(hide_secrets(title)), title_justify="left", show_header=bool(columns))
     for row in cells:
         table.add_row(*row)
     Console().print(table)
 
 
 def print_error(text: str) -> None:
-    """One line on standard error, passwords hidden."""
+    """Print one line on standard error, passwords hidden."""
     from rich.text import Text
 
     stderr().print(Text.assemble(("error: ", "bold red"), visible(" ".join(redact_text(text).split()))))
@@ -138,14 +141,14 @@ def print_error(text: str) -> None:
 
 @contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
-    """Errors become one line and an exit code: 2 where the user has to write something else, 1 for all other failures.
+    """Turn errors into one line and an exit code: 2 for wrong input, 1 for all other failures.
 
     With `CUESQUEUE_DEBUG=1` the exception is raised as it is.
     """
     try:
         yield
     except Exception as error:
-        from shard_store import errors  # here: the package loads SQLAlchemy, and `--help` can do without
+        from shard_store import errors  # here: the package loads SQLAlchemy, which `--help` does not need
 
         if debugging() or not isinstance(error, (CuesqueueError, errors.ShardStoreError, OSError)):
             raise

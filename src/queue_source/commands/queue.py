@@ -59,9 +59,9 @@ def info(queue_url: QueueUrl, as_json: Json = False) -> None:
 def create(queue_url: QueueUrl, as_json: Json = False) -> None:
     """Create the queue that the URL names; one that exists already is left as it is."""
     with _administered(queue_url, "create") as (queue, manager):
-        there = manager.exists()
+        existed = manager.exists()
         manager.create()
-        print_result({"queue": queue.name, "created": not there}, as_json, title="queue")
+        print_result({"queue": queue.name, "created": not existed}, as_json, title="queue")
 
 
 @group.command()
@@ -72,11 +72,11 @@ def delete(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None
     stays. SQL: deletes the messages; the table stays, since other queues may be in it.
     """
     with _administered(queue_url, "delete") as (queue, manager):
-        there = manager.exists()
-        if there:
+        existed = manager.exists()
+        if existed:
             _sure(yes, f"Delete {queue.name} with all its messages?")
             manager.delete()
-        print_result({"queue": queue.name, "deleted": there}, as_json, title="queue")
+        print_result({"queue": queue.name, "deleted": existed}, as_json, title="queue")
 
 
 @group.command()
@@ -100,19 +100,19 @@ def peek(
     RabbitMQ marks them as redelivered. SQS and Pub/Sub count this as a delivery, also for their dead-letter policies.
     """
     with _administered(queue_url, "peek") as (queue, manager):
-        found = manager.exists()
-        shown = [_shown(message) for message in manager.peek(max_messages)] if found else []
+        exists = manager.exists()
+        messages = [_as_dict(message) for message in manager.peek(max_messages)] if exists else []
         if as_json:
-            print_result({"queue": queue.name, "messages": shown}, as_json, title="messages")
+            print_result({"queue": queue.name, "messages": messages}, as_json, title="messages")
             return
         rows = [
-            [message["sent_at"], message["tag"], str(message["receive_count"]), _text(message)] for message in shown
+            [message["sent_at"], message["tag"], str(message["receive_count"]), _text(message)] for message in messages
         ]
         print_table(f"{len(rows)} of {queue.name}", ("sent at", "tag", "receives", "body"), rows)
 
 
-def _shown(message: Received) -> dict[str, Any]:
-    """A message as a dict: a body that is text as `body`, any other as `body_base64`."""
+def _as_dict(message: Received) -> dict[str, Any]:
+    """Return a message as a dict: a body that is text as `body`, any other as `body_base64`."""
     try:
         body = {"body": message.body.decode()}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`cuesqueue reconcile`: is everything that is in the bucket published? With proof, and what to do about the rest."""
+"""`cuesqueue reconcile`: compares a bucket with what is published, with proof, and with the next steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 from queue_source.commands.filters import duration_of
 from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, progress, tell
 from queue_source.errors import OptionError
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 from queue_source.options.types import TIME
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def reconcile(
     the store has forgotten too much to say, or there was no object to compare; also where the listing failed. 2: wrong
     use.
     """
-    given = _options(option or (), profile, endpoint_url)
+    reader_options = _options(option or (), profile, endpoint_url)
     import shard_store
     from queue_source.admin.reconcile import Period
     from queue_source.options.parsing import options_of_choice, parse_listing_options
@@ -128,10 +128,10 @@ def reconcile(
             checked = opened.certificate(certificate)
             period, source = _period_of(checked, period), checked.scope.source
             prefixes = [checked.scope.prefix]
-            given = {**options_of_choice(checked.scope.choice), **given}
+            reader_options = {**options_of_choice(checked.scope.choice), **reader_options}
         if not prefixes:
             raise OptionError("PREFIX", "nothing is named; write what to compare, as in s3://landing/orders/")
-        options = parse_listing_options(prefixes, given)
+        options = parse_listing_options(prefixes, reader_options)
         job = _Job(
             opened,
             opened.source_of(source),
@@ -161,10 +161,10 @@ class _Job:
     write_name: Callable[[ListedObject, Finding], None]
     checked: Certificate | None
     certify: bool
-    shown: bool
+    shows_progress: bool
 
     def run(self, prefix: str) -> dict[str, Any]:
-        """Compare one prefix, and what is said of it."""
+        """Compare one prefix; return the result."""
         from queue_source.admin import reconcile as reconciling
         from queue_source.admin.audit import audit
         from shard_store.completeness.certificates import since
@@ -172,7 +172,7 @@ class _Job:
         sent = 0 if self.announcer is None else self.announcer.sent
         evidence = reconciling.LISTED if self.inventory is None else self.inventory.manifest
         try:
-            with self._pages(prefix) as pages, progress("objects compared", None, self.shown) as advance:
+            with self._pages(prefix) as pages, progress("objects compared", None, self.shows_progress) as advance:
                 report = reconciling.reconcile(
                     self.store,
                     self.source,
@@ -215,7 +215,8 @@ class _Job:
                 )
             with closing(inventory.pages(self.inventory, self.options.storage)) as pages:
                 yield (
-                    replace(page, objects=[one for one in page.objects if one.uri.startswith(prefix)]) for page in pages
+                    replace(page, objects=[listed for listed in page.objects if listed.uri.startswith(prefix)])
+                    for page in pages
                 )
             return
         from queue_source.storage.buckets import open_bucket
@@ -227,15 +228,15 @@ class _Job:
             yield pages
 
 
-def _options(given: Iterable[str], profile: str | None, endpoint_url: str | None) -> dict[str, str]:
+def _options(pairs: Iterable[str], profile: str | None, endpoint_url: str | None) -> dict[str, str]:
     options = {"aws.profile": profile, "aws.endpointUrl": endpoint_url}
-    found = {name: text for name, text in options.items() if text is not None}
-    for pair in given:
+    reader_options = {name: text for name, text in options.items() if text is not None}
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise OptionError("--option", f"{shown(name)} needs a value; write it as NAME=VALUE")
-        found[name] = value
-    return found
+            raise OptionError("--option", f"{quote(name)} needs a value; write it as NAME=VALUE")
+        reader_options[name] = value
+    return reader_options
 
 
 def _time(option: str, text: str | None) -> datetime | None:
@@ -266,13 +267,13 @@ def _inventory(manifest: str | None, options: ListingOptions) -> Inventory | Non
         uri = plain_prefix(manifest)
     except ValueError as error:
         raise OptionError("--inventory", str(error)) from None
-    found = open_inventory(uri, options.storage)
-    if options.notifications.allow_overwrites and not found.has_versions:
+    opened = open_inventory(uri, options.storage)
+    if options.notifications.allow_overwrites and not opened.has_versions:
         tell(
             "the inventory has no versions: with allowOverwrites, objects of a bucket that keeps versions are not "
             "recognised, and would all be missing; add VersionId to the inventory, or compare with a listing"
         )
-    return found
+    return opened
 
 
 @contextmanager
@@ -302,7 +303,7 @@ def _names(file: str | None) -> Iterator[Callable[[ListedObject, Finding], None]
         text = sys.stdout if file == "-" else stack.enter_context(Path(file).open("w", encoding="utf-8"))
 
         def write(listed: ListedObject, finding: Finding) -> None:
-            found = {
+            entry = {
                 "uri": listed.uri,
                 "category": finding.category.value,
                 "size": listed.size,
@@ -310,7 +311,7 @@ def _names(file: str | None) -> Iterator[Callable[[ListedObject, Finding], None]
                 "last_modified": iso(listed.modified),
                 "pipeline": finding.pipeline,
             }
-            text.write(json.dumps(found) + "\n")
+            text.write(json.dumps(entry) + "\n")
 
         yield write
 
@@ -338,18 +339,18 @@ def _result(report: Report, written: int | None) -> dict[str, Any]:
     }
 
 
-def _difference(earlier: Certificate, found: Difference) -> dict[str, Any]:
+def _difference(earlier: Certificate, difference: Difference) -> dict[str, Any]:
     from queue_source.admin.reconcile import iso
     from shard_store.model import time_of
 
     return {
         "certificate": earlier.id,
         "written_at": iso(time_of(earlier.written_at)),
-        "same": found.same,
-        "counts": {name: list(pair) for name, pair in found.counts.items()},
-        "appeared": found.appeared,
-        "gone": found.gone,
-        "all_names_kept": found.whole,
+        "same": difference.same,
+        "counts": {name: list(pair) for name, pair in difference.counts.items()},
+        "appeared": difference.appeared,
+        "gone": difference.gone,
+        "all_names_kept": difference.whole,
     }
 
 
@@ -374,20 +375,22 @@ def _print(results: list[dict[str, Any]], as_json: bool, dry_run: bool, certify:
             tell("no certificate was written (--dry-run)")
 
 
-def _compared(found: Mapping[str, Any] | None) -> Iterator[str]:
-    if found is None:
+def _compared(comparison: Mapping[str, Any] | None) -> Iterator[str]:
+    if comparison is None:
         return
-    name = f"certificate {found['certificate']} of {found['written_at']}"
-    if found["same"]:
+    name = f"certificate {comparison['certificate']} of {comparison['written_at']}"
+    if comparison["same"]:
         yield f"the same objects and numbers as in {name}"
         return
-    counts = ", ".join(f"{kind.replace('_', ' ')} {was:,} -> {now:,}" for kind, (was, now) in found["counts"].items())
+    counts = ", ".join(
+        f"{kind.replace('_', ' ')} {was:,} -> {now:,}" for kind, (was, now) in comparison["counts"].items()
+    )
     yield f"changed since {name}: {counts or 'the same numbers, and other objects or versions'}"
-    for word, kinds in (("now", found["appeared"]), ("no longer", found["gone"])):
+    for word, kinds in (("now", comparison["appeared"]), ("no longer", comparison["gone"])):
         for kind, uris in kinds.items():
             for uri in uris[:_SHOWN]:
                 yield f"{word} {kind.replace('_', ' ')}: {uri}"
             if len(uris) > _SHOWN:
                 yield f"and {len(uris) - _SHOWN:,} more that are {word} {kind.replace('_', ' ')}; --json has them"
-    if not found["all_names_kept"]:
+    if not comparison["all_names_kept"]:
         yield "a certificate keeps the first 1,000 names of each kind, so not every change has a name here"

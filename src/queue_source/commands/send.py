@@ -15,7 +15,7 @@ import typer
 
 from queue_source.commands.output import Json, print_result, progress, tell
 from queue_source.errors import OptionError
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 
 SET = 1000
 """Messages sent in one call: one statement of a SQL queue, a hundred requests to SQS."""
@@ -69,9 +69,9 @@ def send(
         print_result({"queue": queue.name, "messages": sent}, as_json, title="sent")
 
 
-def _headers(given: Iterable[str]) -> dict[str, str]:
+def _headers(pairs: Iterable[str]) -> dict[str, str]:
     headers = {}
-    for pair in given:
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise OptionError("--header", "a header needs a name and a value; write it as NAME=VALUE")
@@ -80,7 +80,7 @@ def _headers(given: Iterable[str]) -> dict[str, str]:
 
 
 def _lines(items: Iterable[str]) -> Iterator[bytes]:
-    """The items as bytes, untouched; lines of standard input without their end, empty ones left out."""
+    """Yield the items as bytes, untouched; lines of standard input without their end, empty ones skipped."""
     for item in items:
         if item != "-":
             yield item.encode("utf-8", "surrogateescape")
@@ -91,7 +91,7 @@ def _lines(items: Iterable[str]) -> Iterator[bytes]:
 
 
 def _s3_events(uris: Iterable[bytes], per_message: int) -> Iterator[bytes]:
-    """S3 events as Amazon sends them: keys form-encoded, any number of records in a message."""
+    """Yield S3 events as Amazon sends them: keys form-encoded, any number of records in a message."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     records = (_s3_record(uri, now) for uri in uris)
     while group := list(itertools.islice(records, per_message)):
@@ -99,16 +99,16 @@ def _s3_events(uris: Iterable[bytes], per_message: int) -> Iterator[bytes]:
 
 
 def s3_event(uri: str) -> bytes:
-    """One object as Amazon announces it."""
+    """Build the event by which Amazon announces one object."""
     return next(_s3_events([uri.encode("utf-8", "surrogateescape")], 1))
 
 
 def _s3_record(uri: bytes, now: str) -> dict[str, object]:
     text = uri.decode("utf-8", "surrogateescape")
-    scheme, separator, rest = text.partition("://")
-    bucket, slash, key = rest.partition("/")
+    scheme, separator, path = text.partition("://")
+    bucket, slash, key = path.partition("/")
     if not (separator and scheme in ("s3", "s3a", "s3n") and bucket and slash and key):
-        raise OptionError("--notification", f"{shown(text)} is not an object in S3; write items as s3://bucket/key")
+        raise OptionError("--notification", f"{quote(text)} is not an object in S3; write items as s3://bucket/key")
     return {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",

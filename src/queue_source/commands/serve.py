@@ -12,7 +12,7 @@ from queue_source.commands.filters import duration_of
 from queue_source.commands.output import Store, tell
 from queue_source.errors import OptionError
 
-_PATIENCE = 2.0  # seconds for which one read tries a store again that is away
+_PATIENCE = 2.0  # seconds for which one read tries an unavailable store again
 
 
 def serve(
@@ -67,5 +67,5 @@ def serve(
     limits = StatusLimits(limit("--max-lag", max_lag), limit("--max-silence", max_silence), max_errors)
     with shard_store.open_store(store, create=False, patience=_PATIENCE) as opened:
         tell(f"http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
-        with suppress(KeyboardInterrupt):  # the server has ended in good order before it comes
+        with suppress(KeyboardInterrupt):  # the server has shut down properly before it comes
             run.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())

@@ -44,22 +44,24 @@ def list_shards(
     from queue_source.coordinator.error_queue import iso_time
 
     with shard_store.open_store(store, create=False) as opened:
-        found = list(shards.find_shards(opened, chosen, limit=limit + 1))
-    more = len(found) > limit
-    del found[limit:]
+        found_shards = list(shards.find_shards(opened, chosen, limit=limit + 1))
+    more = len(found_shards) > limit
+    del found_shards[limit:]
     if as_json:
-        print_result({"shards": [shard_as_dict(one) for one in found], "more": more}, as_json, title="shards")
+        print_result(
+            {"shards": [shard_as_dict(shard) for shard in found_shards], "more": more}, as_json, title="shards"
+        )
         return
     rows = [
         [
-            one.key.hex()[:_SHORT],
-            one.state if one.pending in (None, "seen") else f"{one.state} ({one.pending})",
-            one.source,
-            (iso_time(one.opened_at if one.finished_at is None else one.finished_at) or "")[:19],
-            "" if one.size is None else str(one.size),
-            one.shard_id,
+            shard.key.hex()[:_SHORT],
+            shard.state if shard.pending in (None, "seen") else f"{shard.state} ({shard.pending})",
+            shard.source,
+            (iso_time(shard.opened_at if shard.finished_at is None else shard.finished_at) or "")[:19],
+            "" if shard.size is None else str(shard.size),
+            shard.shard_id,
         ]
-        for one in found
+        for shard in found_shards
     ]
     columns = ("key", "state", "source", "since (UTC)", "bytes", "shard")
     print_table(f"{len(rows)} shards", columns, rows)
@@ -83,12 +85,12 @@ def show(
     from queue_source.admin.stories import story_as_dict
 
     with shard_store.open_store(store, create=False) as opened:
-        found = list(shards.shard_stories(opened, chosen, limit=2))
-    if len(found) != 1:
-        problem = "knows nothing of" if not found else "has several shards for"
-        hint = "see `cuesqueue shards list`" if not found else "name more digits, or the --source"
+        stories = list(shards.shard_stories(opened, chosen, limit=2))
+    if len(stories) != 1:
+        problem = "knows nothing of" if not stories else "has several shards for"
+        hint = "see `cuesqueue shards list`" if not stories else "name more digits, or the --source"
         raise OptionError("ID", f"the store {problem} {shard_id[:300]!r}; {hint}")
-    story = story_as_dict(found[0])
+    story = story_as_dict(stories[0])
     if as_json:
         print_result(story, as_json, title="shard")
         return
@@ -96,8 +98,8 @@ def show(
     print_result({"outcome": story["outcome"], **shard}, as_json, title="shard")
     for name in ("planned", "attempts", "errors", "changes"):
         for entry in story[name] if isinstance(story[name], list) else [story[name]] if story[name] else []:
-            known = {field: value for field, value in entry.items() if value is not None}
-            print_result(known, as_json, title=name.removesuffix("s"))
+            filled = {field: value for field, value in entry.items() if value is not None}
+            print_result(filled, as_json, title=name.removesuffix("s"))
 
 
 @group.command()

@@ -14,15 +14,15 @@ import typer
 
 from queue_source.admin.wording import number, since, status_lines, time_text
 from queue_source.commands.filters import duration_of
-from queue_source.commands.output import UNHEALTHY, Json, Store, print_result, print_table, shown, tell
+from queue_source.commands.output import UNHEALTHY, Json, Store, hide_secrets, print_result, print_table, tell
 
 if TYPE_CHECKING:
     from shard_store.operators.status import PipelineStatus, StatusLimits
     from shard_store.store import ShardStore
 
-_WHOLE = 3  # pipelines that are shown with all that is known of them; of more, one line each
+_WHOLE = 3  # pipelines that are shown in full; more of them have one line each
 _WIDTH = 80
-_PATIENCE = 10.0  # seconds for a store that is away: less than a probe waits
+_PATIENCE = 10.0  # seconds for an unavailable store: less than a probe waits
 
 
 def status(
@@ -73,25 +73,25 @@ def status(
 
 
 def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: StatusLimits, as_json: bool) -> bool:
-    """Print it once; returns whether all is well."""
+    """Print the state once; return whether all is well."""
     from queue_source.admin import operations
 
-    found = operations.status(store, source=source, pipeline=pipeline)
-    wrong = {one.pipeline: operations.complaints(one, limits) for one in found}
-    healthy = not any(wrong.values()) and (bool(found) or not (pipeline or source))
+    statuses = operations.status(store, source=source, pipeline=pipeline)
+    wrong = {status.pipeline: operations.complaints(status, limits) for status in statuses}
+    healthy = not any(wrong.values()) and (bool(statuses) or not (pipeline or source))
     if as_json:
-        pipelines = [{**_plain(asdict(one)), "complaints": list(wrong[one.pipeline])} for one in found]
+        pipelines = [{**_plain(asdict(status)), "complaints": list(wrong[status.pipeline])} for status in statuses]
         print_result({"healthy": healthy, "pipelines": pipelines}, as_json, title="status")
         return healthy
-    if len(found) <= _WHOLE:
-        for one in found:
-            _print_whole(one, wrong[one.pipeline])
+    if len(statuses) <= _WHOLE:
+        for status in statuses:
+            _print_whole(status, wrong[status.pipeline])
     else:
-        _print_lines(found, wrong)
+        _print_lines(statuses, wrong)
     for name, place in store.moved_sources().items():
         if source in (None, name):
             tell(f"source {name} was moved to the store {place}: ask that one about it")
-    if not found:
+    if not statuses:
         tell("no such pipeline has started with this store" if pipeline or source else "no pipeline has started yet")
     return healthy
 
@@ -102,18 +102,18 @@ def _plain(value: Any) -> Any:
     return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else value
 
 
-def _print_lines(found: Sequence[PipelineStatus], wrong: Mapping[str, Sequence[str]]) -> None:
+def _print_lines(statuses: Sequence[PipelineStatus], wrong: Mapping[str, Sequence[str]]) -> None:
     rows = [
         [
-            one.pipeline,
-            one.state,
-            "" if one.last_batch is None else since(one, one.last_batch.published_at),
-            number(one.files_outstanding),
-            time_text(one.oldest_age),
-            number(one.rows_per_second),
-            number(sum(one.last_hour.errors.values())),
+            status.pipeline,
+            status.state,
+            "" if status.last_batch is None else since(status, status.last_batch.published_at),
+            number(status.files_outstanding),
+            time_text(status.oldest_age),
+            number(status.rows_per_second),
+            number(sum(status.last_hour.errors.values())),
         ]
-        for one in found
+        for status in statuses
     ]
     columns = ("pipeline", "state", "batch", "waiting", "oldest", "rows/s", "errors/h")
     print_table(f"{len(rows)} pipelines", columns, rows)
@@ -122,9 +122,9 @@ def _print_lines(found: Sequence[PipelineStatus], wrong: Mapping[str, Sequence[s
             _line("unhealthy", f"{name}: {sentence}")
 
 
-def _print_whole(one: PipelineStatus, wrong: Sequence[str]) -> None:
-    typer.echo(shown(f"{one.pipeline}: {one.state}"))
-    for name, text in status_lines(one):
+def _print_whole(status: PipelineStatus, wrong: Sequence[str]) -> None:
+    typer.echo(hide_secrets(f"{status.pipeline}: {status.state}"))
+    for name, text in status_lines(status):
         _line(name, text)
     for sentence in wrong:
         _line("unhealthy", sentence)
@@ -132,5 +132,5 @@ def _print_whole(one: PipelineStatus, wrong: Sequence[str]) -> None:
 
 def _line(name: str, text: str) -> None:
     indent = " " * 14
-    lines = textwrap.fill(shown(text), _WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
+    lines = textwrap.fill(hide_secrets(text), _WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
     typer.echo(lines)

@@ -1,4 +1,4 @@
-"""`cuesqueue prune`, `vacuum`, `migrate` and `adopt`: what is done to a store now and then, by hand or by a job."""
+"""`cuesqueue prune`, `vacuum`, `migrate` and `adopt`: the maintenance of a store, by hand or by a job."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What several rooms need and none of them owns: sessions of AWS, globs, paths of this machine."""
+"""Helpers that several packages need and none of them owns: sessions of AWS, globs, paths of this machine."""

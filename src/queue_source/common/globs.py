@@ -3,8 +3,8 @@
 A glob of names is matched against the last part of a path. In a glob of URIs each part between slashes is a glob of a
 name, and `**` stands for any number of parts.
 
-Names come from whoever sends messages, so matching takes a time of at most the lengths of glob and name multiplied:
-what follows a `*` is looked for once, from left to right, and never again.
+Names come from senders of messages, so matching takes a time of at most the lengths of glob and name multiplied: what
+follows a `*` is looked for once, from left to right, and never again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Branches(NamedTuple):
 
 
 def name_matcher(glob: str) -> re.Pattern[str]:
-    """The whole name has to match: `*`, `?`, `[abc]`, `[^a-c]`, `{csv,json}`, and a backslash before what is literal.
+    """Compile a glob of a whole name: `*`, `?`, `[abc]`, `[^a-c]`, `{csv,json}`, and a backslash before literals.
 
     Raises ValueError for a glob that is not closed.
     """
@@ -41,7 +41,10 @@ def name_matcher(glob: str) -> re.Pattern[str]:
 
 
 def _expression(parts: list[str], number: count[int]) -> str:
-    """Each `*` but the last ends where what follows it is found first: a group that is matched once, and then equal."""
+    """Return the regular expression of a branch.
+
+    Each `*` but the last ends at the first match of what follows it: a group that is matched once, and then equal.
+    """
     first, *others = _between_stars(parts)
     if not others:
         return f"(?:{first})"
@@ -53,17 +56,17 @@ def _expression(parts: list[str], number: count[int]) -> str:
 
 
 def _between_stars(parts: list[str]) -> list[str]:
-    found = [""]
+    expressions = [""]
     for part in parts:
         if part == _STAR:
-            found.append("")
+            expressions.append("")
         else:
-            found[-1] += part
-    return found
+            expressions[-1] += part
+    return expressions
 
 
 def _parse(glob: str, place: int, depth: int) -> _Branches:
-    """From `place` to the end, or at a depth to the `}` that closes it."""
+    """Parse from `place` to the end, or at a depth to the `}` that closes it."""
     done: list[list[str]] = []
     now: list[list[str]] = [[]]
     while place < len(glob):
@@ -71,7 +74,7 @@ def _parse(glob: str, place: int, depth: int) -> _Branches:
         place += 1
         if character == "{":
             inner = _parse(glob, place, depth + 1)
-            now, place = [[*one, *more] for one in now for more in inner.meanings], inner.end
+            now, place = [[*meaning, *more] for meaning in now for more in inner.meanings], inner.end
             if len(now) + len(done) > _MOST:
                 raise ValueError(f"means more than {_MOST} globs, with all choices of its braces")
             continue
@@ -81,15 +84,15 @@ def _parse(glob: str, place: int, depth: int) -> _Branches:
             done, now = done + now, [[]]
             continue
         piece, place = _piece(glob, character, place)
-        for one in now:
-            one.append(piece)
+        for meaning in now:
+            meaning.append(piece)
     if depth:
         raise ValueError("has a '{' that is not closed")
     return _Branches(now, place)
 
 
 def _piece(glob: str, character: str, place: int) -> tuple[str, int]:
-    """One character of a name, or `_STAR`; and where the glob goes on."""
+    """Return one character of a name, or `_STAR`; and the place after it."""
     if character == "*":
         return _STAR, place
     if character == "?":
@@ -116,12 +119,12 @@ class PathGlob(NamedTuple):
     parts: tuple[re.Pattern[str] | None, ...]
 
     def matches(self, uri: str) -> bool:
-        """Whether all of the URI matches; in steps of at most parts times parts."""
+        """Tell whether all of the URI matches; in steps of at most parts times parts."""
         return _matches(self.parts, uri.split("/"))
 
 
 def path_glob(text: str) -> PathGlob:
-    """A glob such as `s3://landing/**/2026-*/*.csv`, `/data/in/*.json` or `**/*.csv`. Raises ValueError."""
+    """Compile a glob such as `s3://landing/**/2026-*/*.csv`, `/data/in/*.json` or `**/*.csv`. Raises ValueError."""
     if "://" in text or text.startswith("/"):
         text = plain_prefix(text)
     elif not text.startswith(f"{_ANY}/"):
@@ -130,7 +133,7 @@ def path_glob(text: str) -> PathGlob:
 
 
 def _matches(parts: Sequence[re.Pattern[str] | None], names: Sequence[str]) -> bool:
-    """As for tags: the last `**` that was met takes one name more whenever what follows it does not fit."""
+    """Match as for tags: the last `**` that was met takes one name more whenever what follows it does not fit."""
     at = place = 0
     after_any: tuple[int, int] | None = None
     while place < len(names):

@@ -2,7 +2,7 @@
 
 Spark starts the Python processes of a query in the working folder of the driver's JVM. With Spark Connect those that
 plan, commit and read views start in a folder of the session instead, which is deleted with it: one relative path would
-be several files, and what is written to it would go.
+be several files, and files written there would be deleted.
 """
 
 from __future__ import annotations
@@ -46,42 +46,42 @@ def working_folder() -> Path:
 
 
 def absolute_path(text: str) -> str:
-    """The URI of a folder, or its absolute path, without a slash at its end. Raises ValueError."""
+    """Return the URI of a folder, or its absolute path, without a slash at its end. Raises ValueError."""
     path = text.strip()
     if not path:
         raise ValueError("the value is empty; write a path or a URI, or leave the option out")
     if "://" in path:
         return re.sub("^file://", "file://", path, flags=re.IGNORECASE).rstrip("/")
-    if (found := _ONE_SLASH.fullmatch(path)) is not None:
-        scheme, path = found.groups()
+    if (parts := _ONE_SLASH.fullmatch(path)) is not None:
+        scheme, path = parts.groups()
         if scheme.lower() != "file":
-            raise ValueError(f"{_shown(text)} has one slash after its scheme; write {scheme}://...")
+            raise ValueError(f"{_quoted(text)} has one slash after its scheme; write {scheme}://...")
     if not path.startswith("/"):
         path = str(_counted_from(working_folder, text, "/data/published or s3://lake/published") / path)
     return str(Path(path))
 
 
 def absolute_url(url: str, folder: Callable[[], Path] = working_folder) -> str:
-    """The URL of a database or a queue, with the whole path of the file or the folder that it names.
+    """Return the URL of a database or a queue, with the whole path of its file or folder.
 
     A relative path counts from `folder()`. A URL without a path on this machine stays as it is. Raises ValueError.
     """
-    if (found := _SIM.fullmatch(url)) is not None:
-        before, path, after = found.groups()
+    if (parts := _SIM.fullmatch(url)) is not None:
+        before, path, after = parts.groups()
         whole = _counted_from(folder, url, "sim://files?dir=/data/queues") / unquote_plus(path)
         return f"{before}{quote(str(whole))}{after}"
-    if (found := _SQLITE.fullmatch(url)) is not None:
-        before, is_uri, path = found["before"], found["uri"], found["path"]
+    if (parts := _SQLITE.fullmatch(url)) is not None:
+        before, is_uri, path = parts["before"], parts["uri"], parts["path"]
         if is_uri or not path.startswith("/"):
             example = "jobs.db?queue=files" if before.startswith("sql+") else "cuesqueue.db"
             start = str(_counted_from(folder, url, f"{before}/data/{example}"))
             path = f"{quote(start) if is_uri else start}/{path}"
-        return f"{before}{is_uri or ''}{posixpath.normpath(path)}{found['after']}"
+        return f"{before}{is_uri or ''}{posixpath.normpath(path)}{parts['after']}"
     return url
 
 
 def check_file(path: str) -> str:
-    """Refuse a relative path in a folder of the session; elsewhere each process looks for such a file by itself."""
+    """Refuse a relative path in a folder of the session; elsewhere each process resolves it by itself."""
     if not path.startswith("/"):
         try:
             _check_session()
@@ -103,8 +103,8 @@ def _counted_from(folder: Callable[[], Path], text: str, example: str) -> Path:
 
 
 def _refused(text: str, problem: ValueError, example: str) -> str:
-    return f"{_shown(text)} is relative, and {problem}; write absolute paths or URIs in all options, as in {example}"
+    return f"{_quoted(text)} is relative, and {problem}; write absolute paths or URIs in all options, as in {example}"
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(redact_url(text)[:200])

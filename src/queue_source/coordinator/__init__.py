@@ -7,7 +7,7 @@
 | what is held | `in_flight.py`, the one owner of it, with `room.py`, `waiting.py`, `ready.py`, `shares.py` |
 | Spark's calls | `coordinator.py`, `progress.py` |
 | messages go out | `acknowledging.py`, `error_queue.py` |
-| what was bad is told | `error_log.py` |
+| errors are logged | `error_log.py` |
 | by the clock | `leases.py`, `heartbeats.py`, `maintenance.py` |
 """
 

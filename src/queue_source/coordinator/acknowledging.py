@@ -16,36 +16,39 @@ from shard_store.sql.transaction import chunks
 
 logger = logging.getLogger("cuesqueue")
 
-_BATCHES = 10  # of the queue, in one call of ours: leases of what waits for the next call are still kept
-_AGAIN = 5.0  # seconds, at most, between two tries at a queue that is away
+# batches of the queue in one call of ours; the leases of messages that wait for the next call are still kept
+_BATCHES = 10
+_AGAIN = 5.0  # seconds, at most, between two tries at a queue that is unavailable
 
 
 class Acknowledger:
-    """Acknowledges what is complete (invariant 1). Where a queue is away it is tried again as long as leases are kept.
+    """Acknowledges complete messages (invariant 1). An unavailable queue is tried again as long as leases are kept.
 
-    After that redelivery is the retry, and finds the shards at EOF. A lease is kept until its message's turn comes, and
-    not while it is deleted: the extension of a message that is gone would look like a lease that was lost. Each queue
-    has a thread: none waits for another that is slow, or away. Neither Spark nor whoever opens or receives waits.
+    After that redelivery is the retry, and the shards are at EOF by then. A lease is kept until its message is
+    acknowledged, and not while it is deleted: extending a message that is gone would look like a lost lease. Each queue
+    has a thread, so none waits for another that is slow or unavailable. Neither Spark's calls nor the threads that open
+    and receive wait.
     """
 
     def __init__(self, session: Session, in_flight: InFlight) -> None:
         self._session = session
         self._in_flight = in_flight
-        self._due = dict.fromkeys(session.queues, 0.0)  # when a queue that was away is asked again
+        self._due = dict.fromkeys(session.queues, 0.0)  # when an unavailable queue is asked again
 
     def start(self, threads: Threads) -> None:
         for number, name in enumerate(self._session.queues):
             threads.start(f"acknowledge-{number}", self.run, name)
 
     def run(self, name: str) -> None:
-        """Be the thread of a queue; it ends with the others, after one call at most. What waits then is for `end`."""
+        """Acknowledge the messages of one queue, on its thread. `end` handles those that wait when it stops."""
         while not self._session.stopping.is_set():
             self.acknowledge(name, 0.5)
 
     def acknowledge(self, name: str, seconds: float = 0.0) -> bool:
-        """Acknowledge what is next: as many as the queue takes in one call of ours; waits so many seconds for it.
+        """Acknowledge the next messages of a queue, up to `_BATCHES` of its batches.
 
-        False: there was nothing to be asked for, or the queue is away.
+        Waits up to `seconds` for the first. Returns False if there was nothing to acknowledge, or the queue is
+        unavailable.
         """
         session, in_flight = self._session, self._in_flight
         if self._is_away(name):
@@ -65,23 +68,23 @@ class Acknowledger:
             in_flight.put_off(name, keys)
             raise
         else:
-            reach("acknowledged")  # before those who wait for it go on
+            reach("acknowledged")  # before those continue that wait for it
             in_flight.leave(keys)
         return True
 
     def finish(self) -> None:
-        """Wait until all that is complete is acknowledged: AvailableNow's query ends at once after that."""
+        """Wait until all complete messages are acknowledged: AvailableNow's query ends at once after that."""
         self._wait_while(lambda: self._in_flight.has(UNACKNOWLEDGED))
 
     def wait_for_answers(self, keys: Iterable[MessageKey]) -> None:
-        """Wait until their queues have answered for these complete messages, or are away."""
+        """Wait until the queues of these complete messages have answered, or are unavailable."""
         waiting = list(keys)
         self._wait_while(
             lambda: self._in_flight.has(UNACKNOWLEDGED, (key for key in waiting if not self._is_away(key[0])))
         )
 
     def end(self, keys: Sequence[MessageKey]) -> None:
-        """After the threads have ended: acknowledge complete messages that have left. None is tried again."""
+        """Acknowledge complete messages that have left, after the threads have ended. None is tried again."""
         for name, receipts in by_queue(keys).items():
             try:
                 for batch in chunks(receipts, self._size(name)):
@@ -93,7 +96,7 @@ class Acknowledger:
     def nack(self, keys: Sequence[MessageKey], delay: float = 0.0) -> None:
         """Give messages that have left back to their queues, which deliver them again after `delay` seconds.
 
-        Where a queue can delay, else at once. Raises QueueError; they come again when their leases end then.
+        A queue that cannot delay delivers them at once. Raises QueueError; then they come again when their leases end.
         """
         for name, receipts in by_queue(keys).items():
             queue = self._session.queues[name]
@@ -101,9 +104,9 @@ class Acknowledger:
         self._session.metrics.add(givenBack=len(keys))
 
     def extend_last(self, keys: Sequence[MessageKey], seconds: float) -> None:
-        """Extend the leases of messages that have left, once: so long somebody else has time to finish their work.
+        """Extend the leases of messages that have left, once, so that another reader has time to finish their work.
 
-        Raises QueueError; the messages become visible when their leases end then.
+        Raises QueueError; then the messages become visible when their leases end.
         """
         for name, receipts in by_queue(keys).items():
             queue = self._session.queues[name]
@@ -114,7 +117,7 @@ class Acknowledger:
         self._in_flight.wait(condition=lambda: stopping.is_set() or not condition())
 
     def _is_away(self, name: str) -> bool:
-        """Whether the queue has failed so short a time ago that it is not asked again."""
+        """Tell whether the queue failed so recently that it is not asked again yet."""
         return self._session.clock() < self._due[name]
 
     def _size(self, name: str) -> int:
@@ -123,8 +126,9 @@ class Acknowledger:
     def _ask(self, name: str, is_delayed: Mapping[MessageKey, bool]) -> None:
         """Ask the queue to delete these messages, and count them. Raises QueueError.
 
-        What is delayed was asked for before, and its lease was kept: if it is stale now, that call had deleted it.
-        After the store has gone back in time nothing is asked: what it said was done may be undone. They come again.
+        Delayed messages were asked for before, and their leases were kept: one that is stale now was deleted by that
+        call. Once the store has gone back in time nothing is deleted, since finished work may be undone; the messages
+        come again.
         """
         if not self._session.store.is_trusted:
             return

@@ -1,4 +1,4 @@
-"""Listings that find what no message has announced: on threads of their own, page by page (decision 0047)."""
+"""Listings that find objects that no message has announced: on their own threads, page by page (decision 0047)."""
 
 from __future__ import annotations
 
@@ -30,31 +30,32 @@ OpenBucket = Callable[[str], Bucket]
 """Opens the bucket of a prefix, without a request; raises BadObject and ObjectStoreError."""
 
 _SIDE_BY_SIDE = 4  # prefixes that are listed at the same time, each on a thread
-_POLL = 0.5  # seconds: what changes without a sign is noticed as late as this
-_GIVES_WAY = 19, 1.0  # times as long as a page was compared, and seconds, at most: busy readers are to list as well
-_ABANDONED = 1000  # shards of pipelines that have stopped that are taken over at a time
+_POLL = 0.5  # seconds: how late changes are noticed that wake no thread
+# how long to yield to batches: times the seconds that a page took to compare, and at most so many seconds
+_YIELD = 19, 1.0
+_ABANDONED = 1000  # shards of stopped pipelines that are taken over at a time
 
 
 @dataclass(slots=True)
 class _Prefix:
-    """What is to be done about a prefix, and when: by the session's clock.
+    """The state of one prefix's listing; times are those of the session's clock.
 
-    `looked`: since the start, or since AvailableNow began, it is known whether its listing was due, and if so, it has
-    ended or failed. `at_once`: the first listing is due however short a while ago the last one was.
+    `checked`: since the start, or since AvailableNow began, it was checked whether its listing was due, and a due one
+    has ended or failed. `at_once`: the first listing is due however recent the last one was.
     """
 
     due: float
     at_once: bool
     busy: bool = False
-    looked: bool = False
+    checked: bool = False
 
 
 class Backfill:
-    """Lists each prefix when it is due, and whenever it is our turn among the pipelines of the source.
+    """Lists each prefix when it is due and this pipeline's turn has come among those of the source.
 
-    What fails is logged, counted (`listingFailures`) and tried again at the next interval, from where it was, and when
-    the same page has failed twice, from the beginning; it ends no query. Only that a newer incarnation runs
-    (PipelineTakenOver) does.
+    A failure is logged, counted (`listingFailures`) and tried again at the next interval, from where it was, and when
+    the same page has failed twice, from the beginning; it ends no query. Only a newer incarnation (PipelineTakenOver)
+    does.
     """
 
     def __init__(
@@ -69,12 +70,15 @@ class Backfill:
         self._draining = False
         self._has_taken = False
         self._lock = threading.Lock()
-        # a reader that has nothing else shows what is there when it is started, as often as it is
+        # a reader that only lists shows every object when it starts, however often it starts
         now, alone = session.clock(), not options.queue.urls
         self._prefixes = {name: _Prefix(now, at_once=alone) for name in options.backfill.prefixes}
 
     def prepare(self) -> None:
-        """Raises ShardStoreError, and OptionError for a prefix of which no bucket can be opened at any time."""
+        """Check the prefixes and write down where listing begins, before any thread runs.
+
+        Raises ShardStoreError, and OptionError for a prefix whose bucket can never be opened.
+        """
         session = self._session
         for prefix in self._prefixes:
             try:
@@ -90,35 +94,36 @@ class Backfill:
             threads.start(f"backfill-{number}", self._run)
 
     def drain(self) -> None:
-        """AvailableNow: what is due now is listed to its end, once; a listing that comes due later is not begun.
+        """List what is due now to its end, once, for AvailableNow; begin no listing that comes due later.
 
-        What stopped pipelines have left is taken first, all of it: they had no more than they could read soon.
+        The shards of stopped pipelines are taken first, all of them: those pipelines had no more than they could read
+        soon.
         """
         while self._take() == _ABANDONED:
             pass
         with self._lock:
             self._draining = True
             for prefix in self._prefixes.values():
-                if prefix.looked and not prefix.busy and prefix.due <= self._session.clock():
-                    prefix.looked = False
+                if prefix.checked and not prefix.busy and prefix.due <= self._session.clock():
+                    prefix.checked = False
             self._expect()
 
     def take_abandoned(self) -> None:
-        """Read what pipelines that have stopped found by listing: nobody has a message that leads to it."""
+        """Take over the shards that stopped pipelines opened by listing: no message leads to them."""
         if (self._prefixes or not self._has_taken) and self._in_flight.wait_for_listed(0.0):
-            self._take()  # once also by a reader that does not list any more: it may have left some itself
+            self._take()  # also once in a reader that no longer lists: an earlier run of it may have left some
 
     def _take(self) -> int:
         session = self._session
-        found = []
+        shards = []
         if session.semantics.keeps_shards:
-            found = session.store.abandoned(session.options.source, _ABANDONED)
-            self._ownership.resolve(found)
+            shards = session.store.abandoned(session.options.source, _ABANDONED)
+            self._ownership.resolve(shards)
         self._has_taken = True
-        return len(found)
+        return len(shards)
 
     def let_go(self) -> None:
-        """After the threads have ended: others may go on with our listings. Raises ShardStoreError."""
+        """Let others go on with our listings, after the threads have ended. Raises ShardStoreError."""
         session = self._session
         if self._prefixes:
             session.store.let_go_of_listings(session.token, session.options.source, list(self._prefixes))
@@ -127,7 +132,7 @@ class Backfill:
         while not self._session.stopping.is_set():
             prefix = self._next()
             if prefix is None:
-                self._in_flight.wait(self._rest)
+                self._in_flight.wait(self._seconds_until_due)
                 continue
             pause = self._pause
             try:
@@ -147,7 +152,10 @@ class Backfill:
             self._end(prefix, pause)
 
     def _begins_anew(self, prefix: str, error: Exception) -> bool:
-        """Write down that a page has failed; of the store's own failures it need not know."""
+        """Record that a page has failed; return whether the listing begins again.
+
+        Failures of the store itself do not count.
+        """
         session = self._session
         if isinstance(error, ShardStoreError):
             return False
@@ -162,18 +170,18 @@ class Backfill:
             return False
 
     def _next(self) -> str | None:
-        """A prefix that nobody works on, and whose turn it may be."""
+        """Select a due prefix that no thread works on."""
         now = self._session.clock()
         with self._lock:
             for name, prefix in self._prefixes.items():
-                if not prefix.busy and prefix.due <= now and not (self._draining and prefix.looked):
+                if not prefix.busy and prefix.due <= now and not (self._draining and prefix.checked):
                     prefix.busy = True
                     return name
         return None
 
     @property
-    def _rest(self) -> float:
-        """Seconds until a prefix comes due; what changes that is noticed as late as `_POLL`."""
+    def _seconds_until_due(self) -> float:
+        """Seconds until a prefix comes due; a change of that is noticed up to `_POLL` seconds late."""
         now = self._session.clock()
         with self._lock:
             due = [prefix.due - now for prefix in self._prefixes.values() if not prefix.busy]
@@ -182,12 +190,12 @@ class Backfill:
     def _end(self, name: str, pause: float) -> None:
         with self._lock:
             prefix = self._prefixes[name]
-            prefix.busy, prefix.looked = False, True
+            prefix.busy, prefix.checked = False, True
             prefix.due = self._session.clock() + pause
             self._expect()
 
     def _expect(self) -> None:
-        self._in_flight.expect_listing(any(prefix.busy or not prefix.looked for prefix in self._prefixes.values()))
+        self._in_flight.expect_listing(any(prefix.busy or not prefix.checked for prefix in self._prefixes.values()))
 
     @property
     def _interval(self) -> float:
@@ -199,7 +207,7 @@ class Backfill:
         return min(self._interval, self._session.heartbeat)
 
     def _list(self, prefix: str) -> None:
-        """All pages of a listing, if it is due and ours."""
+        """List all pages of a prefix, if it is due and ours."""
         session, began = self._session, self._session.clock()
         at_once = self._prefixes[prefix].at_once
         source = session.options.source
@@ -228,13 +236,16 @@ class Backfill:
             )
 
     def _pages(self, bucket: Bucket, claim: Claim) -> Claim | None:
-        """The listing at its end; None when we stop before, or when it has passed to another pipeline."""
+        """Compare the pages up to the end of the listing, and return the claim there.
+
+        None when we stop before, or lose the listing to another pipeline.
+        """
         session, compared = self._session, 0.0
         while self._has_room():
             page = self._page(bucket, claim)
             reach("page-listed")
-            times, seconds = _GIVES_WAY
-            session.batches.give_way(min(times * compared, seconds))
+            times, seconds = _YIELD
+            session.batches.wait_for_batch_end(min(times * compared, seconds))
             began = time.monotonic()
             after = self._compare(claim, page)
             compared = time.monotonic() - began
@@ -247,7 +258,7 @@ class Backfill:
         return None
 
     def _has_room(self) -> bool:
-        """Wait until a page may bring work; False when we stop before."""
+        """Wait until there is room for the work of a page; return False when we stop before."""
         while not self._session.stopping.is_set():
             if self._in_flight.wait_for_listed(_POLL):
                 return True
@@ -274,7 +285,7 @@ class Backfill:
         contents = with_versions(
             [content for _, content in announced], self._stat, partial(may_come_in_pieces, session.options)
         )
-        found = [
+        candidates = [
             Found(
                 content,
                 micros(listed.modified),
@@ -286,7 +297,7 @@ class Backfill:
         compared = session.store.compare_listed(
             session.token,
             claim,
-            found,
+            candidates,
             objects=len(page.objects),
             cursor=page.cursor,
             grace=session.options.backfill.grace.total_seconds(),
@@ -307,7 +318,7 @@ class Backfill:
 
 
 def _now(answered: datetime, read_at: float) -> int:
-    """The time by the object store's clock now: `answered` was in its answer, which was read at `read_at`."""
+    """Return the present time of the object store's clock; `answered` is from its answer, read at `read_at`."""
     return micros(answered) + int((time.monotonic() - read_at) * 1_000_000)
 
 

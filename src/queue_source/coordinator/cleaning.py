@@ -1,7 +1,7 @@
-"""Deleting or moving objects once they were read, on a thread of its own: one pipeline of the source at a time.
+"""Deletes or moves objects that were read, on its own thread: one pipeline of the source at a time.
 
-What is to be done is written into the store before, and what came of it after (`upkeep/cleaning.py`). A death in
-between is no more than a repetition: what is gone stays gone, and what is another object by now is left alone.
+The plan is stored before the work, and the outcome after it (`upkeep/cleaning.py`). A crash in between only repeats the
+work: what is gone stays gone, and an object that was replaced since is left alone.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ logger = logging.getLogger("cuesqueue")
 
 _EVERY = 60.0  # seconds between two rounds over all pipelines, and for one round
 _PLANNED = 1000
-_BATCH = 250  # objects of one call to a bucket: as many as are done again after a death
+_BATCH = 250  # objects of one call to a bucket: as many are done again after a crash
 _SAME_CLOCK = timedelta(seconds=2)  # dates of HTTP have whole seconds, and an answer takes its time
 _DETAIL = 1000  # characters
 _PLAIN = re.compile(r"[\w=-][\w.=-]{0,199}", re.ASCII)
 
 
 class Cleaner:
-    """One thread. What fails is written down, logged, counted (`cleaningFailures`) and tried again.
+    """Cleans on one thread.
 
-    It ends no query.
+    Failures are recorded, logged, counted (`cleaningFailures`) and tried again; they end no query.
     """
 
     def __init__(self, session: Session, open_bucket: Callable[[str], Bucket]) -> None:
@@ -65,7 +65,7 @@ class Cleaner:
                 logger.warning("source %s: cleaning: %s; it is tried again", source, error)
 
     def _round(self) -> None:
-        """As much as can be done in the time that is ours."""
+        """Clean as much as the time of a round allows."""
         session = self._session
         until = session.clock() + _EVERY
         while not session.stopping.is_set() and session.clock() < until:
@@ -77,7 +77,7 @@ class Cleaner:
                 return
 
     def _choose(self, shard_id: str, uri: str) -> Planned | None:
-        """What is to be done with the object of a finished shard."""
+        """Plan what to do with the object of a finished shard; None for one that is not allowed."""
         if not uri.startswith(self._allowed):
             return None
         version = shard_id[len(uri) + 1 :] if shard_id.startswith(f"{uri}#") else None
@@ -87,14 +87,21 @@ class Cleaner:
         return None if self._destination is None else moved_to(uri, version, self._destination)
 
     def _as_options_say(self, due: Sequence[Cleaning]) -> list[Cleaning]:
-        """Options may have changed since it was planned. And nobody who writes to the store says where objects go."""
-        wanted = {one.shard_key: self._target(one.uri, one.version) for one in due}
-        if other := {one.shard_key: wanted[one.shard_key] for one in due if one.target != wanted[one.shard_key]}:
+        """Give the due objects the targets of the present options, which may have changed since the plan.
+
+        Only the options decide where objects go, and never what is written in the store.
+        """
+        targets = {due_object.shard_key: self._target(due_object.uri, due_object.version) for due_object in due}
+        if other := {
+            due_object.shard_key: targets[due_object.shard_key]
+            for due_object in due
+            if due_object.target != targets[due_object.shard_key]
+        }:
             self._session.store.redirect_cleanings(other)
-        return [one._replace(target=wanted[one.shard_key]) for one in due]
+        return [due_object._replace(target=targets[due_object.shard_key]) for due_object in due]
 
     def _clean_some(self) -> int:
-        """What is due next; how many it were."""
+        """Clean the objects that are due next; return how many there were."""
         session = self._session
         due, now = session.store.due_cleanings(session.options.source, _BATCH)
         if not due:
@@ -102,17 +109,21 @@ class Cleaner:
         due = self._as_options_say(due)
         ended: list[Ended] = []
         by_bucket: defaultdict[str, list[Cleaning]] = defaultdict(list)
-        for one in due:
-            if one.again:
-                ended.append(Ended(one.shard_key, one.read_at, cleaning.CHANGED, "announced-again"))
-            elif not one.uri.startswith(self._allowed) or climbs(one.uri):
-                detail = f"{one.uri!r} is outside of allowedPrefixes"
-                ended.append(Ended(one.shard_key, one.read_at, cause="forbidden-object", detail=detail, hopeless=True))
+        for due_object in due:
+            if due_object.again:
+                ended.append(Ended(due_object.shard_key, due_object.read_at, cleaning.CHANGED, "announced-again"))
+            elif not due_object.uri.startswith(self._allowed) or climbs(due_object.uri):
+                detail = f"{due_object.uri!r} is outside of allowedPrefixes"
+                ended.append(
+                    Ended(
+                        due_object.shard_key, due_object.read_at, cause="forbidden-object", detail=detail, hopeless=True
+                    )
+                )
             else:
-                by_bucket[bucket_of(one.uri)].append(one)
+                by_bucket[bucket_of(due_object.uri)].append(due_object)
         for objects in by_bucket.values():
             outcomes = self._in_bucket(objects, now)
-            ended += [_ended(one, outcome) for one, outcome in zip(objects, outcomes, strict=True)]
+            ended += [_ended(due_object, outcome) for due_object, outcome in zip(objects, outcomes, strict=True)]
         reach("objects-cleaned")
         session.store.end_cleanings(ended)
         reach("cleanings-ended")
@@ -122,32 +133,48 @@ class Cleaner:
     def _in_bucket(self, objects: Sequence[Cleaning], now: int) -> Sequence[Outcome]:
         try:
             with closing(self._open_bucket(objects[0].uri)) as bucket:
-                known = self._known(bucket, objects, now)
+                identities = self._identify(bucket, objects, now)
                 outcomes: list[Outcome] = [None] * len(objects)
-                deleted = [place for place, one in enumerate(objects) if one.target is None]
-                moved = [(place, one.target) for place, one in enumerate(objects) if one.target is not None]
-                found = bucket.delete([known[place] for place in deleted])
-                found += bucket.move([(known[place], target) for place, target in moved])
-                for place, outcome in zip([*deleted, *(place for place, _ in moved)], found, strict=True):
+                deleted = [place for place, due_object in enumerate(objects) if due_object.target is None]
+                moved = [
+                    (place, due_object.target)
+                    for place, due_object in enumerate(objects)
+                    if due_object.target is not None
+                ]
+                outcomes_by_action = bucket.delete([identities[place] for place in deleted])
+                outcomes_by_action += bucket.move([(identities[place], target) for place, target in moved])
+                for place, outcome in zip([*deleted, *(place for place, _ in moved)], outcomes_by_action, strict=True):
                     outcomes[place] = outcome
                 return outcomes
         except (BadObject, ObjectStoreError) as error:
             return [error] * len(objects)
 
-    def _known(self, bucket: Bucket, objects: Sequence[Cleaning], now: int) -> list[Known]:
-        """As the bucket compares them. Where only the time tells, the store's clock is compared with the database's."""
+    def _identify(self, bucket: Bucket, objects: Sequence[Cleaning], now: int) -> list[Known]:
+        """Describe the objects as the bucket compares them.
+
+        Where only the time tells versions apart, the object store's clock is compared with the database's.
+        """
         skew = timedelta()
-        alone = next((one.uri for one in objects if one.etag is None), None)
+        alone = next((due_object.uri for due_object in objects if due_object.etag is None), None)
         if alone is not None:
             skew = bucket.page(alone).now - time_of(now)
             skew = timedelta() if abs(skew) < _SAME_CLOCK else skew
-        return [Known(one.uri, one.size, one.etag, time_of(one.opened_at) + skew, one.version) for one in objects]
+        return [
+            Known(
+                due_object.uri,
+                due_object.size,
+                due_object.etag,
+                time_of(due_object.opened_at) + skew,
+                due_object.version,
+            )
+            for due_object in objects
+        ]
 
     def _report(self, due: Sequence[Cleaning], ended: Sequence[Ended]) -> None:
-        """One line for a batch, and one for what failed of it."""
+        """Log one line for a batch, and one for its failures."""
         session = self._session
-        outcomes = Counter(one.outcome for one in ended if one.outcome is not None)
-        failed = [one for one in ended if one.outcome is None]
+        outcomes = Counter(end.outcome for end in ended if end.outcome is not None)
+        failed = [end for end in ended if end.outcome is None]
         session.metrics.add(cleaned=outcomes[cleaning.DONE], cleaningFailures=len(failed))
         source = session.options.source
         logger.info(
@@ -159,7 +186,7 @@ class Cleaner:
             outcomes[cleaning.CHANGED],
         )
         if failed:
-            causes = ", ".join(f"{number} {cause}" for cause, number in Counter(one.cause for one in failed).items())
+            causes = ", ".join(f"{number} {cause}" for cause, number in Counter(end.cause for end in failed).items())
             logger.warning(
                 "source %s: %d object(s) could not be cleaned (%s) and are tried again; the first: %s",
                 source,
@@ -170,26 +197,28 @@ class Cleaner:
 
 
 def moved_to(uri: str, version: str | None, destination: str) -> str:
-    """The whole path of the object below the destination; where versions of it are told apart, its version before the
-    name, since the next one will have the same name."""
-    rest = uri.partition("://")[2]
-    path = rest.lstrip("/") if uri.startswith("file:") else rest.partition("/")[2]
+    """Build the path of the moved object, below the destination.
+
+    Where versions are distinguished, the version comes before the name, since the next version will have the same name.
+    """
+    location = uri.partition("://")[2]
+    path = location.lstrip("/") if uri.startswith("file:") else location.partition("/")[2]
     if version is None:
         return destination + path
     folder, slash, name = path.rpartition("/")
-    if not _PLAIN.fullmatch(version):  # whoever sends a message says what it is: it must not be a path
+    if not _PLAIN.fullmatch(version):  # the sender of a message chose the version: it must not lead to another folder
         version = sha256(version.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{destination}{folder}{slash}{version}/{name}"
 
 
-def _ended(one: Cleaning, outcome: Outcome) -> Ended:
+def _ended(due_object: Cleaning, outcome: Outcome) -> Ended:
     if outcome is None:
-        return Ended(one.shard_key, one.read_at, cleaning.DONE)
+        return Ended(due_object.shard_key, due_object.read_at, cleaning.DONE)
     detail = str(outcome)[:_DETAIL]
     if isinstance(outcome, BadObject):
         if outcome.cause == "object-changed":
-            return Ended(one.shard_key, one.read_at, cleaning.CHANGED, outcome.cause, detail)
-        return Ended(one.shard_key, one.read_at, cause=outcome.cause, detail=detail, hopeless=True)
+            return Ended(due_object.shard_key, due_object.read_at, cleaning.CHANGED, outcome.cause, detail)
+        return Ended(due_object.shard_key, due_object.read_at, cause=outcome.cause, detail=detail, hopeless=True)
     refused = isinstance(outcome, ObjectRefused)
     cause = "forbidden-object" if refused else "unavailable"
-    return Ended(one.shard_key, one.read_at, cause=cause, detail=detail, hopeless=refused)
+    return Ended(due_object.shard_key, due_object.read_at, cause=cause, detail=detail, hopeless=refused)

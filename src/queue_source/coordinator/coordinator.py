@@ -36,7 +36,7 @@ _STOP_PATIENCE = 5.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What runs in one reader process: made by `prepare`."""
+    """The parts of one reader process, as `prepare` makes them."""
 
     in_flight: InFlight
     acknowledger: Acknowledger
@@ -63,10 +63,10 @@ class Coordinator:
         self._parts = parts
         self._first: PlanIdentity | None = None  # the batch that was planned first, at its last attempt
         self._logged = 0  # the end of the last batch that Spark's log is known to have
-        self._asked = False  # whether Spark asked for new data; a batch of its log it repeats before it does
+        self._asked = False  # whether Spark asked for new data; it repeats a batch of its log before it does
 
     def begin(self) -> None:
-        """Start the threads. Whoever calls it holds us by now: `stop` gives back what they receive, if this fails."""
+        """Start the threads. If this fails, `stop` gives back what they have received: the caller holds us by now."""
         self._parts.threads.begin()
 
     @property
@@ -75,7 +75,7 @@ class Coordinator:
 
     @property
     def offsets(self) -> Offsets:
-        """What Spark's offsets say to us, as numbers, and how we write them."""
+        """The offsets of Spark's checkpoint, to read as numbers and to write."""
         return self._parts.offsets
 
     @property
@@ -88,9 +88,10 @@ class Coordinator:
         self._parts.threads.check()
 
     def latest(self, start: int | None) -> int:
-        """The offset up to which there is work (Spark's latestOffset). All up to `start` is done; None before 4.2.
+        """Return the offset up to which there is work (Spark's latestOffset).
 
-        Without new shards it is `start`, or the last offset again; but the first one of a new checkpoint is new.
+        All up to `start` is done; None before Spark 4.2. Without new shards the result is `start`, or the last offset
+        again; but the first offset of a new checkpoint is always new.
         """
         self.check()
         first, self._asked = not self._asked, True
@@ -102,7 +103,7 @@ class Coordinator:
         alone = progress.has_more_than(done) or self._gathers or parts.in_flight.continues(done)
         ranges = () if alone else self._take()
         if not ranges:
-            progress.confirm(done)  # else what is done becomes final together with the next snapshot
+            progress.confirm(done)  # else finished work becomes final together with the next snapshot
             if progress.has_more_than(done):
                 return progress.last_seq
             self._gather(whole=parts.receivers.draining or start is None)
@@ -118,10 +119,10 @@ class Coordinator:
         return progress.last_seq if start is None else start
 
     def plan(self, start: int, end: int) -> Plan:
-        """The plan of one micro-batch; Spark's call proves that everything up to `start` is done.
+        """Return the plan of one micro-batch; Spark's call proves that everything up to `start` is done.
 
-        A plan that is published already is read again where Spark repeats the batch of its log: it was killed after
-        the publication and has to build the query's state, while the sink knows the hash and drops the rows. A new
+        An already published plan is read again where Spark repeats the batch of its log: it was killed after the
+        publication and has to rebuild the query's state, while the sink knows the hash and drops the rows. A new
         checkpoint never comes to the same offsets: its first one is new.
         """
         self.check()
@@ -145,31 +146,31 @@ class Coordinator:
         return plan
 
     def logged(self, end: int) -> None:
-        """Spark's log ends with `end`. Before 4.2 it says so at a restart, and not what is done.
+        """Note that Spark's log ends with `end`. Before 4.2 Spark says so at a restart, without saying what is done.
 
-        Its next latestOffset then proves it: a logged batch that is not done is planned again before that call.
-        Raises LostProgress where the store has never reached that offset.
+        Its next latestOffset then proves it: an unfinished batch of the log is planned again before that call. Raises
+        LostProgress where the store has never reached that offset.
         """
         self._logged = end
         if end > self._parts.progress.last_seq:
             self._parts.progress.adopt(end)
 
     def confirm(self, end: int) -> None:
-        """Spark says that everything up to `end` is done."""
+        """Make everything up to `end` final, as Spark says that it is done."""
         self.check()
         self._parts.progress.confirm(end)
 
     def drain(self) -> None:
-        """AvailableNow: take what is there now, and end. Later messages are left for the next run."""
+        """Take what is in the queues now, and end (AvailableNow). Later messages are left for the next run."""
         self.check()
         self._parts.receivers.drain()
         self.check()
         self._parts.backfill.drain()
 
     def report(self) -> dict[str, Any]:
-        """Counters for the query's progress, `errors` by cause.
+        """Return the counters for the query's progress, with `errors` by cause.
 
-        `depth` is what waits in the queues, None while that is not known. Names that begin with `num`, and
+        `depth` is the number of messages in the queues, None while it is unknown. Names that begin with `num`, and
         `approximateQueueSize`, are those of Auto Loader, for dashboards that have them.
         """
         counts = self._parts.in_flight.counts()
@@ -188,10 +189,10 @@ class Coordinator:
         }
 
     def stop(self) -> None:
-        """A graceful end: what is in no plan becomes visible at once, what is planned gets a last extension.
+        """End gracefully: unplanned messages become visible at once, planned ones get a last extension.
 
-        That is the time for a restart to finish its batch. A start that failed gives back everything: it leaves a batch
-        that may fail again, and whoever repairs it waits for the messages.
+        That gives a restart the time to finish its batch. A start that failed gives back everything: its batch may fail
+        again, and the messages are needed for it once the cause is repaired.
         """
         self._parts.threads.stop(_STOP_PATIENCE)
         self._parts.error_log.flush(end=True)
@@ -209,7 +210,7 @@ class Coordinator:
 
     @property
     def _gathers(self) -> bool:
-        """Whether the next batch is waited for: with AvailableNow, and for the first one."""
+        """Tell whether the next batch is waited for: with AvailableNow, and for the first one."""
         return self._parts.receivers.draining or self._parts.receivers.hurry
 
     def _take(self) -> tuple[Range, ...]:
@@ -219,15 +220,15 @@ class Coordinator:
         )
 
     def _may_be_cut(self, content: Content) -> bool:
-        # without shards nothing remembers how far an object was read
+        # without shards nothing records how far an object was read
         return self._session.semantics.keeps_shards and may_be_cut(content.uri, self._session.options.content)
 
     def _gather(self, *, whole: bool) -> None:
-        """Wait until something is ready, or a `whole` batch, or the queues gave all they had.
+        """Wait until a shard is ready, or a `whole` batch, or the queues gave all they had.
 
-        AvailableNow ends at the first latestOffset that brings nothing new, and on Spark 4.0 and 4.1 has but one, and
-        does not tell: so there the first one of a reader waits for a whole batch, for a while. Later Sparks run an
-        empty micro-batch where the first one of a new query brings nothing: one shard is enough to spare that.
+        AvailableNow ends at the first latestOffset without anything new, and Spark 4.0 and 4.1 call it only once,
+        without saying so: there a reader's first call waits for a whole batch, for a while. Later Sparks run an empty
+        micro-batch where the first call of a new query finds nothing: one shard is enough to avoid that.
         """
         parts, clock, batches = self._parts, self._session.clock, self._session.options.batches
         if not self._gathers:
@@ -243,10 +244,10 @@ class Coordinator:
         self.check()
 
     def _failed_at_start(self) -> bool:
-        """Whether no batch that was planned here is done, and the store keeps the shards of those that are.
+        """Tell whether no batch that was planned here is done; False where the store keeps no shards.
 
-        Where it keeps none, only the last extension keeps others from reading what a restart repeats. Of another sink's
-        first batch nobody knows whether it is done; then others wait for our shards, and not for the messages.
+        There only the last extension stops others from reading what a restart repeats. The state of another sink's
+        first batch is unknown; then others wait for our shards, and not for the messages.
         """
         session, first = self._session, self._first
         if not session.semantics.keeps_shards or (first and self._parts.progress.confirmed >= first.end_seq):
@@ -257,17 +258,18 @@ class Coordinator:
             return True  # without the store no batch can end, nor begin again
 
     def _let_go(self) -> None:
-        """After the threads have ended: give messages back, and release shards that nothing else remembers."""
+        """Give messages back and release shards that only this reader remembers, after the threads have ended."""
         session, acknowledger = self._session, self._parts.acknowledger
-        session.store.database.limit_patience(_STOP_PATIENCE)  # messages do not wait for a store that is away
-        left = self._parts.in_flight.empty()
-        for name, receipts in by_queue(left.unanswered).items():  # not given back: they may be deleted already
+        session.store.database.limit_patience(_STOP_PATIENCE)  # messages do not wait for an unavailable store
+        leftovers = self._parts.in_flight.empty()
+        # not given back: the queue may have deleted them already
+        for name, receipts in by_queue(leftovers.unanswered).items():
             logger.warning("queue %r has not answered yet whether it acknowledges %d messages", name, len(receipts))
-        given_back, planned = left.unplanned, left.planned
+        given_back, planned = leftovers.unplanned, leftovers.planned
         if self._failed_at_start():
             given_back, planned = [*planned, *given_back], []
         try:
-            session.store.release(session.token, left.shards)
+            session.store.release(session.token, leftovers.shards)
             session.store.retire(session.token, self._parts.reporting.report(stopped=True))
             self._parts.backfill.let_go()
         except ShardStoreError as error:
@@ -278,4 +280,5 @@ class Coordinator:
                 acknowledger.extend_last([key for key in planned if key[0] == name], session.stale_after)
             except QueueError as error:
                 logger.warning("%s; its messages become visible when their leases end", error)
-        acknowledger.end(left.complete)  # last: it may take a while, and others wait for what is given back
+        # last: it may take a while, and other readers wait for the returned messages
+        acknowledger.end(leftovers.complete)

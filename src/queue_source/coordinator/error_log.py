@@ -1,7 +1,7 @@
-"""Every handled error as a line of the log, and counted by its cause.
+"""Logs every handled error as one line, and counts it by its cause.
 
-Errors happen in executors, which write them into the store; here they are read back when their plan is final. So an
-attempt that is repeated logs nothing, and each error is logged once, whoever found it.
+Errors happen in executors, which write them into the store; they are read back here when their plan is final. So a
+repeated attempt logs nothing, and each error is logged once, whichever process detected it.
 """
 
 from __future__ import annotations
@@ -28,43 +28,45 @@ _LONGEST = 300  # characters of an id or a detail
 
 
 class ErrorLog:
-    """The errors of one pipeline. Any thread."""
+    """The errors of one pipeline. May be used on any thread."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = threading.Lock()
         self._began = session.clock()
-        self._left = LINES
+        self._lines_left = LINES
         self._omitted: Counter[str] = Counter()
 
     def of_messages(self, records: Sequence[ErrorRecord]) -> None:
-        """Messages that were not understood, once they are recorded."""
+        """Log messages that were not understood, once they are recorded."""
         with self._lock:
-            self._turn()
-            for record in records[: self._left]:
+            self._start_period()
+            for record in records[: self._lines_left]:
                 log_id = log_id_of(self._session.queues.get(record.queue), dict(record.headers))
-                found = {} if log_id is None else {"log_id": log_id}
-                where = {"queue": record.queue, "message": record.message_id, **found}
+                log_field = {} if log_id is None else {"log_id": log_id}
+                where = {"queue": record.queue, "message": record.message_id, **log_field}
                 self._log(record.scope, record.cause, record.detail, **where)
-            self._count(Counter(record.cause for record in records), [record.cause for record in records[: self._left]])
+            self._count(
+                Counter(record.cause for record in records), [record.cause for record in records[: self._lines_left]]
+            )
 
     def of_plans(self, hashes: Sequence[str]) -> None:
-        """What these plans, which are final, have left in the error table."""
+        """Log the errors that these final plans have left in the error table."""
         if not hashes:
             return
         with self._lock:
-            self._turn()
-            causes, first = self._session.store.errors_of_plans(hashes, self._left)
+            self._start_period()
+            causes, first = self._session.store.errors_of_plans(hashes, self._lines_left)
             for error in first:
                 self._log_stored(error)
             self._count(causes, [error.cause for error in first])
 
     def flush(self, *, end: bool = False) -> None:
-        """Say how many were left out, when their minute is over; at the `end` in any case."""
+        """Log how many errors were left out, once their minute is over; at the `end` in any case."""
         with self._lock:
-            self._turn(end=end)
+            self._start_period(end=end)
 
-    def _turn(self, *, end: bool = False) -> None:
+    def _start_period(self, *, end: bool = False) -> None:
         now = self._session.clock()
         if not end and now - self._began < PERIOD:
             return
@@ -76,12 +78,12 @@ class ErrorLog:
                 sum(self._omitted.values()),
                 causes,
             )
-        self._began, self._left = now, LINES
+        self._began, self._lines_left = now, LINES
         self._omitted.clear()
 
     def _count(self, causes: Mapping[str, int], logged: Sequence[str]) -> None:
         self._session.metrics.count_errors(causes)
-        self._left -= len(logged)
+        self._lines_left -= len(logged)
         self._omitted += Counter(causes) - Counter(logged)
 
     def _log_stored(self, error: StoredError) -> None:
@@ -98,21 +100,21 @@ class ErrorLog:
         )
 
     def _log(self, scope: str, cause: str, detail: str, **where: str) -> None:
-        """The fields are also attributes of the log record, for handlers that write JSON."""
+        """Log an error. The fields are also attributes of the log record, for handlers that write JSON."""
         fields = {name: _one_line(text) for name, text in where.items()}
-        shown = " ".join(f"{name}={text}" for name, text in fields.items())
+        texts = " ".join(f"{name}={text}" for name, text in fields.items())
         logger.warning(
             "pipeline %s: bad %s: cause=%s %s: %s",
             self._session.token,
             scope,
             cause,
-            shown,
+            texts,
             _one_line(detail),
             extra={f"cuesqueue_{name}": text for name, text in {"scope": scope, "cause": cause, **fields}.items()},
         )
 
 
 def _one_line(text: str) -> str:
-    """Shortened, with what is not printable escaped: ids and details come from messages."""
+    """Shorten the text and escape what is not printable: ids and details come from messages."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)

@@ -1,7 +1,7 @@
-"""Errors to the error queue (`errorQueueUrl`): before anything that they concern is acknowledged (decision 0022).
+"""Sends errors to the error queue (`errorQueueUrl`) before their messages are acknowledged (decision 0022).
 
-The error table is their durable place: executors and the opener write there first. What is final there and not
-delivered is sent from here, in the reader process: when messages were found bad, when a plan is confirmed, at start-up.
+Executors and the opener write errors into the error table first, where they are durable. The reader process sends final
+errors that are not delivered yet: when bad messages come, when a plan is confirmed, and at start-up.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from shard_store.sql.transaction import Transaction
 
 
 class ErrorQueue:
-    """Sends the errors of one pipeline; of several threads, one at a time. Without a queue it does nothing.
+    """Sends the errors of one pipeline, from one thread at a time. Without a queue it does nothing.
 
-    To a queue in a table of the store's own database each error goes exactly once, in the transaction that marks it;
-    to others at least once: a reader that dies between sending and marking sends it again, with the same `error_id`.
+    To a queue in a table of the store's own database each error goes exactly once, in the transaction that marks it; to
+    others at least once: a reader that dies between sending and marking sends it again, with the same `error_id`.
     """
 
     def __init__(self, session: Session, queue: Queue | None) -> None:
@@ -51,10 +51,10 @@ class ErrorQueue:
         with self._one_at_a_time:
             others = session.clock() >= self._others_due
             source = session.options.source
-            while found := session.store.undelivered_errors(session.token, source, others=others):
+            while errors := session.store.undelivered_errors(session.token, source, others=others):
                 reach("errors-due")
                 inside = self._inside
-                sent = self._send(queue, found) if inside is None else self._send_inside(inside, queue.name, others)
+                sent = self._send(queue, errors) if inside is None else self._send_inside(inside, queue.name, others)
                 session.metrics.add(errorsDelivered=sent)
             if others:
                 self._others_due = session.clock() + session.stale_after
@@ -63,32 +63,32 @@ class ErrorQueue:
         if self._queue is not None:
             self._queue.close()
 
-    def _send(self, queue: Queue, found: Sequence[StoredError]) -> int:
+    def _send(self, queue: Queue, errors: Sequence[StoredError]) -> int:
         session = self._session
-        session.patiently(send_messages, queue, [_outgoing(error) for error in found])
+        session.patiently(send_messages, queue, [_outgoing(error) for error in errors])
         reach("errors-sent")
-        session.store.mark_delivered(session.token, [error.key for error in found], queue.name)
-        return len(found)
+        session.store.mark_delivered(session.token, [error.key for error in errors], queue.name)
+        return len(errors)
 
     def _send_inside(self, queue: Transactional, name: str, others: bool) -> int:
         database, token = self._session.store.database, self._session.token
 
         def work(transaction: Transaction) -> int:
-            found = handling.claim(transaction, token, self._session.options.source, others=others)
-            queue.send_in_transaction(transaction, [_outgoing(error) for error in found])
-            handling.mark_delivered(transaction, token, [error.key for error in found], name)
-            return len(found)
+            errors = handling.claim(transaction, token, self._session.options.source, others=others)
+            queue.send_in_transaction(transaction, [_outgoing(error) for error in errors])
+            handling.mark_delivered(transaction, token, [error.key for error in errors], name)
+            return len(errors)
 
         return database.write(work)
 
 
 def error_as_dict(error: StoredError) -> dict[str, Any]:
-    """All that is known of the error, as JSON has it. `error_id` is the same however often it is sent.
+    """Return all the fields of an error as JSON values. `error_id` is the same however often it is sent.
 
-    `input` is text, or `input_base64` where it is none, and has the first bytes of `input_bytes`.
+    `input` is text, or else `input_base64`, and holds the first bytes of `input_bytes`.
     """
     is_message = error.scope == "message"
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "error_id": error.key.hex(),
         "scope": error.scope,
         "cause": error.cause,
@@ -104,23 +104,24 @@ def error_as_dict(error: StoredError) -> dict[str, Any]:
         "occurred_at": iso_time(error.occurred_at),
     }
     if is_message or error.tag or error.headers or error.group:
-        found |= {"tag": error.tag, "headers": dict(error.headers), "group": error.group}
+        fields |= {"tag": error.tag, "headers": dict(error.headers), "group": error.group}
     if error.input is not None:
-        found |= {**_input(error.input), "input_bytes": error.input_size}
-    return found
+        fields |= {**_input(error.input), "input_bytes": error.input_size}
+    return fields
 
 
 def iso_time(micros: int | None) -> str | None:
-    """Microseconds since 1970 as ISO 8601 in UTC."""
+    """Format microseconds since 1970 as ISO 8601 in UTC."""
     if micros is None:
         return None
     return time_of(micros).isoformat(timespec="milliseconds")
 
 
 def _outgoing(error: StoredError) -> Outgoing:
-    """The message for the error queue; its tag is `error.message`, `error.object` ..., for consumers to choose by.
+    """Build the message for the error queue.
 
-    The body is ASCII, since ids may hold what no UTF-8 can.
+    Its tag is `error.message`, `error.object` ..., for consumers to choose by. The body is ASCII, since ids may hold
+    what UTF-8 cannot encode.
     """
     error_id = error.key.hex()
     headers = {"Content-Type": "application/json", "Error-Id": error_id, "Error-Scope": error.scope}

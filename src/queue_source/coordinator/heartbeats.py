@@ -15,7 +15,7 @@ _RETRY = 1.0  # seconds
 
 
 def send_heartbeats(session: Session, started: float, report: Callable[[], Report | None] = lambda: None) -> None:
-    """Say that this reader lives, and what it holds. `started`: the clock's time when the store began it.
+    """Report that this reader lives, and what it holds. `started`: the clock's time when the store began it.
 
     Raises PipelineTakenOver when a newer incarnation runs: the query then stops. While the store is unavailable it
     tries again until the moment at which others may take our shards over, and raises StoreUnavailable then.

@@ -1,4 +1,4 @@
-"""What a reader holds between receipt and acknowledgement: the one owner of its state, which locks itself.
+"""What a reader holds between receipt and acknowledgement. One object owns this state and locks itself.
 
 message: received -> opened (waits for the shards that it announced) -> complete -> acknowledging (`message.py`)
 shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot) -> finished
@@ -45,10 +45,10 @@ class Counts(NamedTuple):
     bytes: int
 
 
-class Left(NamedTuple):
-    """What is left at the end of a reader: messages without and with a shard in a snapshot, and shards in none.
+class Leftovers(NamedTuple):
+    """What remains at the end of a reader: messages without and with a shard in a snapshot, and shards in none.
 
-    `complete`: messages that are to be acknowledged; `unanswered`: those that their queues are asked to delete.
+    `complete`: messages that are to be acknowledged; `unanswered`: those that their queues were asked to delete.
     """
 
     unplanned: list[MessageKey]
@@ -59,7 +59,7 @@ class Left(NamedTuple):
 
 
 class InFlight:
-    """All methods may be called from any thread. Whoever waits here is woken by every change."""
+    """Holds messages and shards. All methods may be called from any thread; every change wakes the waiting threads."""
 
     def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares = _EQUAL) -> None:
         self._changed = threading.Condition()
@@ -72,10 +72,10 @@ class InFlight:
         self._planned: set[ShardKey] = set()
         self._snapshots: dict[int, tuple[Range, ...]] = {}  # not confirmed
         self._listing = False
-        self._done: set[ShardKey] = set()  # at-least-once: its message will come again
+        self._done: set[ShardKey] = set()  # at-least-once: their messages will come again
 
     def wait(self, seconds: float | None = None, condition: Callable[[], bool] | None = None) -> None:
-        """Wait until something changes (and `condition` holds), or so many seconds."""
+        """Wait until something changes (and `condition` holds), or `seconds` have passed."""
         with self._changed:
             if condition is None:
                 self._changed.wait(seconds)
@@ -83,14 +83,14 @@ class InFlight:
                 self._changed.wait_for(condition, seconds)
 
     def wake(self) -> None:
-        """Let whoever waits see that the reader ends."""
+        """Wake the waiting threads, so that they see that the reader ends."""
         with self._changed:
             self._changed.notify_all()
 
     # receiving
 
     def begin_receive(self, queue: str, receiver: int, max_messages: int, seconds: float = 0.0) -> Receive | None:
-        """Reserve room for what a receive may bring. None: there was none; it waits so many seconds for a change."""
+        """Reserve room for a receive, or return None; without room, wait up to `seconds` for a change."""
         with self._changed:
             receive = self._room.begin(queue, receiver, max_messages)
             if receive is None:
@@ -100,7 +100,7 @@ class InFlight:
     def end_receive(
         self, receive: Receive, messages: Sequence[Received], terms: Terms, late: Sequence[Received] = ()
     ) -> None:
-        """Hold what it brought, by these terms. `late` messages are left for the next run (AvailableNow)."""
+        """Hold the messages of a receive, under these terms. `late` ones are left for the next run (AvailableNow)."""
         with self._changed:
             # some queues have one receipt for all deliveries of a message
             self._leave(map(key_of, (*messages, *late)))
@@ -112,7 +112,7 @@ class InFlight:
 
     @contextmanager
     def pausing(self, queues: Collection[str], until: Callable[[], bool]) -> Iterator[None]:
-        """No receive of these queues is under way: none begins, and those under way are waited for, or for `until`."""
+        """Let no receive of these queues run inside the block: wait for those under way, or for `until`."""
         with self._changed:
             self._room.paused = queues
             self._changed.wait_for(lambda: not self._room.receiving(queues) or until())
@@ -124,7 +124,7 @@ class InFlight:
                 self._changed.notify_all()
 
     def forget_proofs(self) -> None:
-        """From here on a queue is empty only by a receive that begins later."""
+        """Forget which queues are empty: only a receive that begins later can prove it."""
         with self._changed:
             self._room.forget_proofs()
             self._changed.notify_all()
@@ -136,7 +136,7 @@ class InFlight:
     # leases
 
     def begin_extending(self, now: float) -> Due:
-        """Hand out what is to be extended now. The messages whose leases have ended leave."""
+        """Hand out the leases that are to be extended now. Messages whose leases have ended leave."""
         with self._changed:
             due = self._messages.leases.take_due(now)
             self._leave(due.ended)
@@ -183,9 +183,9 @@ class InFlight:
             return {key for key in keys if self._messages.is_awaited(key)}
 
     def announce(self, opened: Iterable[Opened]) -> None:
-        """Let these messages, in their order of arrival, wait for what they announced; if for nothing, complete.
+        """Let these messages, in their order of arrival, wait for the shards they announced.
 
-        Those that have left meanwhile announce nothing: their next deliveries do.
+        Messages without shards are complete. Those that have left meanwhile announce nothing: their next deliveries do.
         """
         with self._changed:
             for message, pending in opened:
@@ -204,13 +204,13 @@ class InFlight:
     # listing
 
     def expect_listing(self, due: bool) -> None:
-        """Note whether a listing is due or under way: then the queues are not all that may bring something."""
+        """Note whether a listing is due or under way: then work may come although the queues are empty."""
         with self._changed:
             self._listing = due
             self._changed.notify_all()
 
     def wait_for_listed(self, seconds: float) -> bool:
-        """Wait so many seconds for room for a page of a listing; returns whether there is."""
+        """Wait up to `seconds` for room for a page of a listing; return whether there is some."""
         with self._changed:
             if self._room.is_listed_enough:
                 self._changed.wait(seconds)
@@ -236,12 +236,12 @@ class InFlight:
             return self.offer(shards)
 
     def offer(self, shards: Iterable[Shard]) -> list[ShardKey]:
-        """Make shards of ours ready to be read from their positions, unless they are known already.
+        """Make shards of ours ready to be read from their positions, unless they are here already.
 
-        What is in an ordered group, or is a message itself, is ready only while the message that announced it is in our
-        hands: in a group the queue's order decides, and a message's body is nowhere else. Returns those whose message
-        is not: its next delivery may be another pipeline's. What is ready takes the newest size and ETag; what is taken
-        or planned does not.
+        A shard of an ordered group, or that is a message itself, is ready only while the message that announced it is
+        in our hands: in a group the queue's order decides, and a message's body is nowhere else. Returns the shards
+        whose message is not: its next delivery may be another pipeline's. A ready shard takes the newest size and ETag;
+        a taken or planned one does not.
         """
         with_message_gone: list[ShardKey] = []
         with self._changed:
@@ -261,7 +261,7 @@ class InFlight:
         return with_message_gone
 
     def watch(self, shards: Iterable[Shard]) -> None:
-        """Note that other pipelines have these shards. What is planned is resolved when its snapshot is."""
+        """Note that other pipelines have these shards. A planned shard is resolved when its snapshot is."""
         with self._changed:
             for shard in shards:
                 key = shard.key
@@ -295,14 +295,14 @@ class InFlight:
             return complete
 
     def remember_done(self, keys: Iterable[ShardKey]) -> None:
-        """Remember these shards where their messages are not in our hands: with at-least-once no store does."""
+        """Remember finished shards whose messages are not in our hands: with at-least-once no store does."""
         with self._changed:
             self._done.update(key for key in keys if not self._messages.is_awaited(key))
 
     # micro-batches
 
     def wait_for_batch(self, max_files: int, max_bytes: int | None, over: Callable[[], bool]) -> None:
-        """Wait until a whole batch is ready, or the queues gave all they had, or it is `over`."""
+        """Wait until a whole batch is ready, or the queues gave all they had, or `over` is true."""
         with self._changed:
             while not (over() or self._has_batch(max_files, max_bytes) or self._drained()):
                 self._changed.wait(_POLL)
@@ -317,7 +317,7 @@ class InFlight:
             return tuple(part for _, part in taken)
 
     def put_back(self) -> None:
-        """Make what was taken ready again, where it was: its snapshot is not stored."""
+        """Make the taken shards ready again, in their places: their snapshot is not stored."""
         with self._changed:
             for entry in self._taken.values():
                 self._ready.put(entry)
@@ -325,7 +325,7 @@ class InFlight:
             self._changed.notify_all()
 
     def plan(self, snapshot: Snapshot) -> None:
-        """Note that the snapshot is stored. What was taken and is not in it has to be resolved anew."""
+        """Note that the snapshot is stored. Taken shards that are not in it have to be resolved again."""
         with self._changed:
             self._snapshots[snapshot.seq] = snapshot.ranges
             for entry in snapshot.ranges:
@@ -338,7 +338,10 @@ class InFlight:
             self._taken = {}
 
     def continues(self, seq: int) -> bool:
-        """Whether a shard in a snapshot up to `seq` goes on after it: it is ready again once that is confirmed."""
+        """Tell whether a shard in a snapshot up to `seq` continues after it.
+
+        Such a shard is ready again once that snapshot is confirmed.
+        """
         with self._changed:
             return any(not is_end(entry.end) for entry in self._until(seq))
 
@@ -361,9 +364,10 @@ class InFlight:
     # acknowledging
 
     def begin_acknowledging(self, queue: str, max_messages: int, seconds: float = 0.0) -> dict[MessageKey, bool]:
-        """Hand out the next complete messages of a queue; waits so many seconds for the first.
+        """Hand out the next complete messages of a queue; wait up to `seconds` for the first.
 
-        Their leases are kept no longer, until they leave or are `put_off`. Each comes with whether that has happened.
+        Their leases are no longer kept, until they leave or are `put_off`. Each comes with whether that has happened
+        before.
         """
         with self._changed:
             messages = self._messages.begin_acknowledging(queue, max_messages)
@@ -373,13 +377,13 @@ class InFlight:
             return messages
 
     def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
-        """Keep these messages of a queue that is away for another try; returns how many it delays that were not yet."""
+        """Keep these messages of an unavailable queue for another try; return how many messages are newly delayed."""
         with self._changed:
             self._changed.notify_all()
             return self._messages.put_off(queue, keys)
 
     def has(self, states: Collection[State], keys: Iterable[MessageKey] | None = None) -> bool:
-        """Whether a message (one of these) is in one of the states."""
+        """Tell whether a message (one of these) is in one of the states."""
         with self._changed:
             if keys is None:
                 return self._messages.count(states) > 0
@@ -388,14 +392,14 @@ class InFlight:
     # leaving
 
     def leave(self, keys: Iterable[MessageKey]) -> None:
-        """Forget messages that are acknowledged or given back. What is ready stays so: it is ours without them."""
+        """Forget messages that are acknowledged or given back. Ready shards stay ready: they are ours without them."""
         with self._changed:
             self._leave(keys)
 
     def make_room(self) -> list[MessageKey]:
-        """Let messages leave that only wait for other pipelines, where these are most of a full reader; returns them.
+        """Let messages leave that only wait for other pipelines, where these fill most of a full reader; return them.
 
-        As long as it is full of our own work there will be room by itself, and what is held costs no receive.
+        As long as it is full of our own work there will be room without that, and holding messages costs no receive.
         """
         with self._changed:
             held, idle = len(self._messages), self._messages.count([State.IDLE])
@@ -403,7 +407,7 @@ class InFlight:
                 return []
             return self._leave(self._messages.keys(State.IDLE))
 
-    def empty(self) -> Left:
+    def empty(self) -> Leftovers:
         """Let everything leave, at the end."""
         with self._changed:
             begun = self._messages.waiting_for((*self._planned, *self._taken))
@@ -413,9 +417,9 @@ class InFlight:
             unplanned = [key for key in held if key not in begun]
             unawaited = self._messages.drop(unplanned)
             self._messages.drop(self._messages.keys())
-            # what listings have found has no messages: nobody would come for it before it is stale
+            # objects that listings found have no messages: no pipeline would take them before they are stale
             shards = [key for key in (*unawaited, *self._room.listed) if self._ready.remove(key)]
-            return Left(unplanned, [key for key in held if key in begun], complete, unanswered, shards)
+            return Leftovers(unplanned, [key for key in held if key in begun], complete, unanswered, shards)
 
     def counts(self) -> Counts:
         with self._changed:
@@ -425,7 +429,10 @@ class InFlight:
     # with the lock
 
     def _drained(self) -> bool:
-        """Waiting brings nothing more: the queues are empty, or there is no room and nothing is about to leave."""
+        """Tell whether waiting brings nothing more.
+
+        Then the queues are empty, or there is no room and nothing is about to leave.
+        """
         messages, room = self._messages, self._room
         if messages.is_opening or (self._listing and not room.is_listed_enough):
             return False
@@ -442,7 +449,7 @@ class InFlight:
         return (entry for s, ranges in self._snapshots.items() if s <= seq for entry in ranges)
 
     def _arrive(self, key: ShardKey) -> int:
-        """Its number, which it keeps as long as it is here."""
+        """Return the arrival number of the shard, which it keeps as long as it is here."""
         if key not in self._arrivals:
             self._arrivals[key] = next(self._numbers)
         return self._arrivals[key]
@@ -461,9 +468,9 @@ class InFlight:
             self._ready.unblock(group, key)
 
     def _leave(self, keys: Iterable[MessageKey]) -> list[MessageKey]:
-        """Returns those that were here."""
+        """Forget the messages, and return those that were here."""
         messages = [message for key in keys if (message := self._messages.get(key)) is not None]
-        # what comes next in a group is delivered now
+        # the next message of a group can be delivered now
         self._room.forget_proofs({message.key[0] for message in messages if message.is_grouped})
         for shard in self._messages.drop([message.key for message in messages]):
             self._unwatch(shard)

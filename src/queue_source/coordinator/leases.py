@@ -1,7 +1,7 @@
-"""Visibility extensions: each message's lease is extended from its receipt on, by few threads in batches.
+"""Extends each message's lease from its receipt on, with few threads, in batches.
 
-Each message has its own deadline and fate; what is due goes out in the queue's batch size, so ten thousand messages
-cost ten thousand divided by that many calls a period, and no more threads.
+Each message has its own deadline; due extensions go out in the queue's batch size, so ten thousand messages cost ten
+thousand divided by that many calls a period, and no more threads.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class LeaseKeeper:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Be the keeper's thread: tick whenever something is due, until the reader ends."""
+        """Extend leases on the keeper's thread whenever some are due, until the reader ends."""
         callers = ThreadPoolExecutor(_CALLERS, "cuesqueue-extend")
         try:
             while not self._session.stopping.is_set():
                 pause = self.tick(lambda *call: callers.submit(self._guarded, *call))
                 if self._failure is not None:
                     raise self._failure
-                self._in_flight.wait(pause)  # what comes meanwhile may be due sooner
+                self._in_flight.wait(pause)  # a message that comes meanwhile may be due sooner
         finally:
             callers.shutdown(cancel_futures=True)
 
     def tick(self, call: Callable[..., object] = lambda work, *arguments: work(*arguments)) -> float:
-        """Extend what is due now; returns in how many seconds to look again.
+        """Extend the leases that are due now; return the seconds until the next check.
 
         `call(work, *arguments)` makes one call to a queue, here or on another thread.
         """
@@ -68,7 +68,7 @@ class LeaseKeeper:
             self._failure = self._failure or error
 
     def _extend(self, name: str, receipts: Sequence[Receipt], lease: float) -> None:
-        """One call to the queue; what became of it is each message's own fate."""
+        """Make one call to the queue, and record for each message what became of it."""
         clock, keys = self._session.clock, [(name, receipt) for receipt in receipts]
         asked = clock()
         try:

@@ -26,21 +26,23 @@ _RETRY = 30.0  # seconds, at most, after a failure
 
 
 class _Task(NamedTuple):
-    """`work` returns True when it is to go on at once; else it is done again after `every` seconds.
+    """A task to repeat: `work` returns True when it continues at once; else it runs again after `every` seconds.
 
-    Or after `rest` times as long as it took: counting a queue of millions must not keep its database busy.
+    Or after `pause_factor` times as long as it took: counting a queue of millions must not keep its database busy.
     """
 
     name: str
     work: Callable[[], bool | None]
     every: float
-    rest: float = 0.0
+    pause_factor: float = 0.0
 
 
 class Maintenance:
-    """One thread. What fails is logged, counted (`maintenanceFailures`) and tried again; it ends no query.
+    """Runs the tasks on one thread.
 
-    Only that a newer incarnation runs (PipelineTakenOver) does, or that the store went back in time (LostProgress).
+    Failures are logged, counted (`maintenanceFailures`) and tried again; they end no query.
+
+    Only a newer incarnation (PipelineTakenOver) does, or a store that went back in time (LostProgress).
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Maintenance:
         self._acknowledger = acknowledger
         self._pruning = False
         self._clock_is_ahead = False
-        self.depth: int | None = None  # of all queues that report it, as it was last; None: not known
+        self.depth: int | None = None  # of all queues that report it, at the last count; None: unknown
 
     def run(self) -> None:
         session = self._session
@@ -70,7 +72,7 @@ class Maintenance:
             _Task("shards of listings", self._backfill.take_abandoned, session.heartbeat),
             _Task("room for new messages", self._make_room, session.heartbeat),
             _Task("pruning", self._prune, self._prune_every),
-            _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY, rest=20.0),
+            _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY, pause_factor=20.0),
             _Task("the log of errors", self._tell_left_out, session.heartbeat),
         )
         due = dict.fromkeys(tasks, session.clock())
@@ -89,10 +91,10 @@ class Maintenance:
         return self._session.options.deduplication.prune_interval.total_seconds()
 
     def _try(self, task: _Task) -> float:
-        """Seconds until the task is due again."""
+        """Run the task; return the seconds until it is due again."""
         began = self._session.clock()
         try:
-            return 0.0 if task.work() else max(task.every, task.rest * (self._session.clock() - began))
+            return 0.0 if task.work() else max(task.every, task.pause_factor * (self._session.clock() - began))
         except (PipelineTakenOver, LostProgress):
             raise
         except (QueueError, ShardStoreError) as error:
@@ -101,7 +103,10 @@ class Maintenance:
             return min(task.every, _RETRY)
 
     def _get_foreign(self) -> None:
-        """One statement for all shards of others: finished ones end their messages, stale ones are acquired."""
+        """Resolve all shards of other pipelines, in one statement.
+
+        Finished ones end their messages, stale ones are acquired.
+        """
         self._ownership.get_again(self._in_flight.foreign())
 
     def _make_room(self) -> None:
@@ -109,7 +114,7 @@ class Maintenance:
             self._acknowledger.nack(idle, self._session.stale_after)
 
     def _prune(self) -> bool:
-        """A slice of pruning. Over all pipelines of the source one wins each interval, by a row of the store."""
+        """Prune for one slice of time. Of all pipelines of the source one wins each interval, by a row of the store."""
         session, kept = self._session, self._session.options.deduplication
         source = session.options.source
         if not self._pruning:
@@ -125,7 +130,7 @@ class Maintenance:
         return self._pruning
 
     def _tell_of_clock(self, source: str, ahead: timedelta | None) -> None:
-        """Once for each step of the clock, which may be no more than the time for which nothing has run."""
+        """Warn once for each jump of the database's clock, which may only be the time for which nothing has run."""
         if ahead is not None and not self._clock_is_ahead:
             logger.warning(
                 "source %s: the store's clock is %s ahead of the last pruning; nothing is forgotten by it, and no "

@@ -17,11 +17,11 @@ from shard_store.model import ShardKey
 
 _EARLY = 0.5  # an extension is due when this part of the lease is left, so that a failed one can be tried again
 _GATHER = 0.1  # and goes out with others that would be due within this part of the lease
-_FEW = 64  # entries of the heap, for which it is not worth rebuilding
+_FEW = 64  # entries of the heap, below which it is not worth rebuilding
 
 
 class State(Enum):
-    """Where a message is on its way."""
+    """The states of a message, in their order."""
 
     RECEIVED = "its body waits to be opened"
     LATE = "it is left for the next run (AvailableNow)"
@@ -37,9 +37,9 @@ RESTING = UNACKNOWLEDGED | {State.LATE, State.IDLE}
 
 
 class Terms(NamedTuple):
-    """What a queue offers: `period` seconds with each extension, and `longest` in all (None: without end).
+    """What a queue offers: `period` seconds with each extension, and `longest` in all (None: no limit).
 
-    `reports_stale`: it says which leases had ended before they were extended; else only our clock knows.
+    `reports_stale`: it reports which leases had ended before they were extended; else only our clock tells.
     """
 
     period: float
@@ -48,12 +48,12 @@ class Terms(NamedTuple):
 
 
 def terms_of(capabilities: Capabilities, lease: float) -> Terms:
-    """The terms of a queue for leases of so many seconds, or of as many as one call may ask for."""
+    """Return the terms of a queue for leases of so many seconds, or of as many as one call may ask for."""
     return Terms(longest_lease(lease, capabilities), capabilities.lease_cap, capabilities.reports_stale)
 
 
 def longest_lease(lease: float, capabilities: Capabilities) -> float:
-    """`lease`, or the longest that one call to the queue may ask for."""
+    """Return `lease`, or the longest that one call to the queue may ask for."""
     return lease if capabilities.max_lease is None else min(lease, capabilities.max_lease)
 
 
@@ -84,16 +84,16 @@ class Message:
         self.is_delayed = False
 
     def extension(self, now: float) -> float:
-        """For how many seconds its lease is to be extended; 0 where that helps no more."""
+        """Return the seconds by which to extend its lease; 0 where an extension no longer helps."""
         is_believed = self.until > now or self.terms.reports_stale
         seconds = min(self.terms.period, self.cap - now)
         return seconds if is_believed and seconds > self.until - now else 0.0
 
 
 class Due(NamedTuple):
-    """What is to be extended now, by queue and seconds to ask for; the messages whose leases have ended; the next time.
+    """The extensions to make now, by queue and seconds; the messages whose leases have ended; the next time.
 
-    `next_time` is None where nothing is kept.
+    `next_time` is None where no lease is kept.
     """
 
     extensions: dict[tuple[str, float], list[Receipt]]
@@ -102,7 +102,7 @@ class Due(NamedTuple):
 
 
 class LeaseOrder:
-    """The leases that are kept, soonest due first. Each has one entry in a heap; those it had before are skipped."""
+    """The leases that are kept, soonest due first. Each has one entry in a heap; its earlier entries are skipped."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Message]] = []
@@ -110,7 +110,7 @@ class LeaseOrder:
         self._many = _FEW
 
     def keep(self, message: Message, due: float | None = None) -> None:
-        """Extend the lease in time, or when it is `due`."""
+        """Keep the lease, to be extended in time, or at `due`."""
         message.entry = next(self._numbers)
         due = message.until - message.terms.period * _EARLY if due is None else due
         heapq.heappush(self._heap, (due, message.entry, message))
@@ -120,15 +120,15 @@ class LeaseOrder:
             self._many = 2 * len(self._heap) + _FEW
 
     def try_again(self, message: Message, now: float) -> None:
-        """Extend the lease soon: that has failed."""
+        """Plan another extension of the lease soon: one has failed."""
         self.keep(message, now + min(1.0, message.terms.period * _GATHER))
 
     def stop(self, message: Message) -> None:
-        """Extend the lease no more."""
+        """Stop extending the lease."""
         message.entry = None
 
     def take_due(self, now: float) -> Due:
-        """What is due, and with it what soon will be. Whoever asks the queues says what became of it."""
+        """Take the due leases, and those due soon. The caller asks the queues, and reports the outcome."""
         extensions: dict[tuple[str, float], list[Receipt]] = {}
         ended: list[MessageKey] = []
         for message in self._pop_due(now):
@@ -137,7 +137,7 @@ class LeaseOrder:
                 extensions.setdefault((queue, seconds), []).append(receipt)
             elif message.until <= now:
                 ended.append(message.key)
-            else:  # at its cap: nothing to do but to notice the end
+            else:  # at its limit: nothing can be done but to notice the end
                 self.keep(message, message.until)
         return Due(extensions, ended, self._heap[0][0] if self._heap else None)
 

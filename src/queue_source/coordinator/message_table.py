@@ -1,7 +1,7 @@
-"""All messages in a reader's hands: a record for each, and what waits for what. Pure.
+"""All messages in a reader's hands: a record for each, and the shards that each waits for. Pure.
 
-A message is held until every shard that it announced is finished, and is then acknowledged (invariant 1). What it still
-waits for is a set: the same event twice changes a set once (decision 0012).
+A message is held until every shard that it announced is finished, and is then acknowledged (invariant 1). The shards
+are a set, so the same event twice changes it once (decision 0012).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shard_store.model import Content, ShardKey
 
 
 class MessageTable:
-    """Holds the records, and keeps what follows from their states: counts, lines, leases and what waits for a shard.
+    """Holds the records, and derives from their states: counts, lines, leases and the messages that wait for a shard.
 
     `foreign`: shards of other pipelines for which messages wait, with their ordered groups.
 
@@ -30,7 +30,7 @@ class MessageTable:
         self._opening: list[Message] = []
         self._waiting: dict[ShardKey, set[Message]] = {}
         self._contents: dict[ShardKey, Content] = {}  # of shards whose message is the content
-        self._lines = defaultdict[str, OrderedDict[Message, None]](OrderedDict)  # what is complete, by queue
+        self._lines = defaultdict[str, OrderedDict[Message, None]](OrderedDict)  # complete messages, by queue
         self.leases = LeaseOrder()
         self.foreign: dict[ShardKey, Group | None] = {}
         self.unopened = 0
@@ -40,7 +40,7 @@ class MessageTable:
         return len(self._messages)
 
     def get(self, key: MessageKey) -> Message | None:
-        """Find the message's record. None: it is gone."""
+        """Find the message's record, or None if it is gone."""
         return self._messages.get(key)
 
     def kept(self, keys: Iterable[MessageKey]) -> list[Message]:
@@ -60,7 +60,7 @@ class MessageTable:
     # receiving and opening
 
     def add(self, message: Message) -> None:
-        """Hold a message. One that is here stays as it is."""
+        """Hold a message. A message that is here already stays as it is."""
         if message.key in self._messages:
             return
         self._messages[message.key] = message
@@ -73,27 +73,30 @@ class MessageTable:
 
     @property
     def is_opening(self) -> bool:
-        """Whether messages are being opened, or wait for it."""
+        """Tell whether messages are being opened, or wait for it."""
         return bool(self._inbox or self._opening)
 
     def begin_opening(self, most: int) -> list[Received]:
-        """Hand out the next messages; those that are gone are skipped."""
+        """Hand out the next messages, without those that are gone."""
         taken = [self._inbox.popleft() for _ in range(min(most, len(self._inbox)))]
         self._opening = [message for message in taken if message.unopened is not None]
         return [message.unopened for message in self._opening if message.unopened is not None]
 
     def end_opening(self) -> None:
-        """Forget the bodies of what was handed out."""
+        """Forget the bodies of the messages that were handed out."""
         for message in self._opening:
             self._forget_body(message)
         self._opening = []
 
     def open(self, key: MessageKey, contents: Mapping[ShardKey, Content]) -> None:
-        """Let the message wait for these unfinished shards; with none it is complete. Nothing, where it is gone."""
+        """Let the message wait for these unfinished shards; without any it is complete.
+
+        A message that is gone is skipped.
+        """
         message = self._messages.get(key)
         if message is None:
             return
-        self._forget_body(message)  # also of a delivery that came while the one before it was opened
+        self._forget_body(message)  # also of a delivery that came while an earlier one was opened
         message.pending = set(contents)
         for shard, content in contents.items():
             self._waiting.setdefault(shard, set()).add(message)
@@ -105,11 +108,11 @@ class MessageTable:
     # shards
 
     def is_awaited(self, shard: ShardKey) -> bool:
-        """Whether a message waits for the shard."""
+        """Tell whether a message waits for the shard."""
         return shard in self._waiting
 
     def content(self, shard: ShardKey, otherwise: Content) -> Content:
-        """Find the content with its body, where the message in our hands is it."""
+        """Find the content with its body, where the content is a message in our hands."""
         return self._contents.get(shard, otherwise)
 
     def waiting_for(self, shards: Iterable[ShardKey]) -> set[MessageKey]:
@@ -141,7 +144,7 @@ class MessageTable:
     # acknowledging
 
     def begin_acknowledging(self, queue: str, most: int) -> dict[MessageKey, bool]:
-        """Hand out the next complete messages, each with whether it is delayed. Their leases are kept no longer."""
+        """Hand out the next complete messages, each with whether it is delayed. Their leases are no longer kept."""
         messages = list(islice(self._lines[queue], most))
         for message in messages:
             del self._lines[queue][message]
@@ -150,9 +153,9 @@ class MessageTable:
         return {message.key: message.is_delayed for message in messages}
 
     def put_off(self, queue: str, keys: Sequence[MessageKey]) -> int:
-        """Keep these messages of a queue that is away for another try: they are complete, and first, as before.
+        """Keep these messages of an unavailable queue for another try: they are complete, and first again.
 
-        All of its complete messages are delayed by that; returns how many were not yet.
+        That delays all of its complete messages; returns how many were not delayed before.
         """
         line = self._lines[queue]
         for key in reversed(keys):
@@ -201,7 +204,7 @@ class MessageTable:
             self._settle(message)
 
     def _settle(self, message: Message) -> None:
-        """Set its state by what it waits for."""
+        """Set its state by the shards that it waits for."""
         if message.pending:
             self._move(message, State.IDLE if message.foreign == len(message.pending) else State.OPENED)
         else:

@@ -1,4 +1,4 @@
-"""The offsets of a pipeline, as Spark keeps them in its checkpoint: written, and read only where they are ours."""
+"""The offsets of a pipeline in Spark's checkpoint: written, and read only where they are ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Offsets:
     _session: Session
     _progress: Progress
     _store_id: str
-    _other_stores: dict[str, int]  # up to these seqs their offsets are read here
+    _other_stores: dict[str, int]  # the seqs up to which offsets of these stores are accepted here
     _heard: Offset = field(default_factory=dict)  # the last one that Spark handed to us
 
     @classmethod
@@ -30,16 +30,19 @@ class Offsets:
         return cls(session, progress, started.store_id, dict(started.other_stores))
 
     def write(self, seq: int) -> dict[str, Any]:
-        """The offset for `seq`: as Spark has it, if it does. It compares texts, and another text would be new data."""
+        """Return the offset for `seq`, exactly as Spark has it, if it does.
+
+        Spark compares texts: another text would be new data.
+        """
         if self._heard.get("seq") == seq:
             return dict(self._heard)
         return {"pipeline": self._session.options.pipeline, "seq": seq, "store": self._store_id}
 
     def read(self, offset: Offset) -> int:
-        """The seq of an offset of ours.
+        """Return the seq of an offset of ours.
 
         Raises StoreConfigurationError for that of another pipeline, and LostProgress for that of another store, before
-        anything is done on its word.
+        anything relies on it.
         """
         self._check_pipeline(offset)
         seq, store_id = int(offset["seq"]), offset.get("store")
@@ -65,7 +68,7 @@ class Offsets:
             )
 
     def _adopt(self, seq: int, store_id: str) -> None:
-        """Go on after the offset of another store, if that is wanted and nothing of this one is skipped by it."""
+        """Continue after the offset of another store, if that is allowed and skips nothing of this one."""
         options, last_seq = self._session.options, self._progress.last_seq
         if options.delivery.fail_on_data_loss or seq <= last_seq:
             if store_id in self._other_stores:  # as that store was when the source came from it, or was copied

@@ -1,4 +1,4 @@
-"""What becomes of shards as the store has them, by owner and position."""
+"""Decides what happens to shards, by their owner and position in the store."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ logger = logging.getLogger("cuesqueue")
 
 @dataclass
 class Ownership:
-    """Finished: its messages are acknowledged. Ours: ready. Stale: acquired. Another's: watched. On any thread."""
+    """Routes shards. Finished: its messages are acknowledged. Ours: ready. Stale: acquired. Another's: watched.
+
+    Any thread may call it.
+    """
 
     _session: Session
     _in_flight: InFlight
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, shards: Iterable[Shard]) -> None:
-        """Raises ShardStoreError when stale ones cannot be acquired: they are watched then."""
+        """Route these shards. Raises ShardStoreError when stale ones cannot be acquired; then they are watched."""
         finished: list[ShardKey] = []
         ours: list[Shard] = []
         others: list[Shard] = []
@@ -32,37 +35,40 @@ class Ownership:
                 finished.append(shard.key)
             else:
                 (ours if shard.token == self._session.token else others).append(shard)
-        self._in_flight.watch(others)  # first: what is ours in an ordered group may have to wait for them
+        self._in_flight.watch(others)  # first: a shard of ours in an ordered group may have to wait for them
         self._offer(ours)
         self._in_flight.finish(finished)
         if stale := {shard.key: shard for shard in others if shard.stale}:
             self._acquire(stale)
 
     def get_again(self, keys: Sequence[ShardKey]) -> None:
-        """Resolve shards as they are in the store now. What is missing there was finished, and pruned since."""
+        """Resolve shards as they are in the store now. Those that are missing there were finished, and pruned since."""
         if not keys:
             return
         session = self._session
-        found = session.store.look(keys)
-        self.resolve(found.values())
-        if missing := [key for key in keys if key not in found]:
-            # of a store that was emptied everything is missing: then this raises PipelineTakenOver
+        shards = session.store.look(keys)
+        self.resolve(shards.values())
+        if missing := [key for key in keys if key not in shards]:
+            # in an emptied store everything is missing: then this raises PipelineTakenOver
             session.store.heartbeat(session.token, session.stale_after)
             self._in_flight.finish(missing)
 
     def get_renewed(self) -> None:
-        """What an operator has opened again is announced by nobody, and a newer version perhaps to another pipeline."""
+        """Resolve shards that no message announces to us.
+
+        They were reopened by an operator, or by a newer version that was announced to another pipeline.
+        """
         if self._session.semantics.keeps_shards:
             self.resolve(self._session.store.renewed(self._session.token).values())
 
     def _offer(self, ours: Iterable[Shard]) -> None:
-        """Release what only a message can make readable that has gone: whoever gets it next would wait for us."""
+        """Offer shards, and release those whose message has gone: the next pipeline that gets it would wait for us."""
         if released := self._in_flight.offer(ours):
             self._session.store.release(self._session.token, released)
 
     def _acquire(self, stale: dict[ShardKey, Shard]) -> None:
         token, store = self._session.token, self._session.store
-        with self._acquiring:  # two threads may have seen the same ones: they count once
+        with self._acquiring:  # two threads may have seen the same shards: they count once
             before = {key for key, shard in store.look(list(stale)).items() if shard.token == token}
             won = store.acquire(token, {key: shard.token for key, shard in stale.items()})
         if acquired := len(won - before):

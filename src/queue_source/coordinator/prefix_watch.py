@@ -1,4 +1,4 @@
-"""Notices that nothing of what queues announce is within `allowedPrefixes`: then an option is wrong, not the data."""
+"""Notices that no announced object is within `allowedPrefixes`: then an option is wrong, not the data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WINDOW = 3600.0
 
 
 class PrefixWatch:
-    """The messages that came lately. The opener's thread counts them, others read the counts.
+    """Counts the recent messages, on the opener's thread; others read the counts.
 
     `before` is what the incarnation before has reported. It counts until something comes to this one, since a query
     that runs now and then ends before the next message; from then on only if the prefixes are the `same`.
@@ -29,7 +29,7 @@ class PrefixWatch:
         self._lock = threading.Lock()
         self._windows = [before, Intake()]
         self._same = same
-        self._began: float | None = None  # the newer window; None: nothing has come to this reader
+        self._began: float | None = None  # of the newer window; None: no message has come to this reader
         self._told: float | None = None
 
     @property
@@ -38,9 +38,15 @@ class PrefixWatch:
             return self._windows[0] + self._windows[1]
 
     def count(self, announced: Sequence[Announced]) -> None:
-        """Count these messages. While all that came are refused, say so once a minute."""
-        outside = [one.error for one in announced if one.error is not None and one.error.cause == OUTSIDE_PREFIXES]
-        came = Intake(sum(bool(one.contents or one.left_out) for one in announced), len(outside))
+        """Count these messages. While all of them are refused, log that once a minute."""
+        outside = [
+            announcement.error
+            for announcement in announced
+            if announcement.error is not None and announcement.error.cause == OUTSIDE_PREFIXES
+        ]
+        came = Intake(
+            sum(bool(announcement.contents or announcement.left_out) for announcement in announced), len(outside)
+        )
         if not came:
             return
         now = self._session.clock()

@@ -1,4 +1,4 @@
-"""Which readers of one driver still run: each holds a lock that the system releases when its process ends."""
+"""Records which readers of one driver still run: each holds a lock that the system releases when its process ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queue_source.coordinator.session import Session
 from queue_source.errors import OptionError
 from shard_store.model import PublishToken
 
-with suppress(ImportError):  # Windows has none: nobody makes a Presence there
+with suppress(ImportError):  # Windows has none: no Presence is made there
     import fcntl
 
 logger = logging.getLogger("cuesqueue")
@@ -24,7 +24,7 @@ _FILE = re.compile(r"([0-9a-f]{32})-([0-9]+)")
 
 
 class Presence:
-    """The readers of one pipeline in one driver, by files in a folder of the driver's: one for each incarnation."""
+    """The readers of one pipeline in one driver, as files in a folder of the driver's: one for each incarnation."""
 
     def __init__(self, folder: Path, store_id: str, pipeline: str) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class Presence:
         self._own: tuple[Path, int] | None = None
 
     def enter(self, token: PublishToken) -> None:
-        """Say that this reader runs, until `leave` or the end of this process. Before its first plan.
+        """Register this reader before its first plan, until `leave` or the end of this process.
 
         Where the folder takes no file, or its file system has no locks, other readers do not see this one.
         """
@@ -40,7 +40,7 @@ class Presence:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(file, os.O_RDWR | os.O_CREAT)
-            fcntl.flock(handle, fcntl.LOCK_EX)  # a newer reader that looks at it lets go at once
+            fcntl.flock(handle, fcntl.LOCK_EX)  # a newer reader that checks it releases the lock at once
         except OSError as error:
             logger.warning(
                 "pipeline %s: another query of this driver would not notice that this one runs the same pipeline: %s",
@@ -53,14 +53,14 @@ class Presence:
         self._own = file, handle
 
     def leave(self) -> None:
-        """The query plans nothing more: Spark ends its reader when its thread has ended."""
+        """Unregister this reader, which plans nothing more: Spark ends a reader when its thread has ended."""
         own, self._own = self._own, None
         if own is not None:
             own[0].unlink(missing_ok=True)
             os.close(own[1])
 
     def has_others(self, token: PublishToken) -> bool:
-        """Whether a reader of an earlier incarnation still runs."""
+        """Tell whether a reader of an earlier incarnation still runs."""
         return any(_is_locked(file) for file in self._before(token.incarnation))
 
     def _before(self, incarnation: int) -> Iterator[Path]:
@@ -71,13 +71,13 @@ class Presence:
 
 
 def await_readers_before(session: Session, presence: Presence, *, unfinished: bool) -> None:
-    """Wait until this pipeline's earlier readers in this driver have ended: their sinks must not find our plans.
+    """Wait until this pipeline's earlier readers in this driver have ended: their sinks must not take our plans.
 
     A sink is built after its reader's plan, perhaps long after: Spark may run jobs in between. It takes the plan that
     is the pipeline's current one in its driver. The earlier reader is fenced, so its query ends at its next call.
     `unfinished`: its last plan is not finished, so its sink may still be to come; then we begin only after its end.
-    Otherwise it gets the time of a heartbeat, in which it notices that it was replaced.
-    Raises OptionError where its end does not come.
+    Otherwise it gets the time of a heartbeat, in which it notices that it was replaced. Raises OptionError where its
+    end does not come.
     """
     clock, token = session.clock, session.token
     began = beat = clock()
@@ -115,7 +115,7 @@ def _is_locked(file: Path) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no locks here: nobody holds one
+    except OSError:  # no locks here: no reader holds one
         return False
     else:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What Spark has proved to be done becomes final, and the next snapshot durable; then messages are acknowledged."""
+"""Makes final what Spark has proved to be done, and the next snapshot durable; then acknowledges messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ logger = logging.getLogger("cuesqueue")
 
 @dataclass
 class Progress:
-    """How far the pipeline is: `confirmed` and `last_seq` are seqs of snapshots. On the thread of Spark's calls."""
+    """The progress of the pipeline: `confirmed` and `last_seq` are seqs of snapshots.
+
+    Runs on the thread of Spark's calls.
+    """
 
     _session: Session
     _in_flight: InFlight
@@ -32,7 +35,7 @@ class Progress:
     last_seq: int
 
     def has_more_than(self, seq: int) -> bool:
-        """Whether there are snapshots after `seq`, which Spark does not know or has not run."""
+        """Tell whether there are snapshots after `seq`, which Spark does not know or has not run."""
         return self.last_seq > max(seq, self.confirmed)
 
     def confirm(self, seq: int) -> None:
@@ -41,9 +44,9 @@ class Progress:
             self._conclude(seq, self._advance(seq, None))
 
     def begin(self, ranges: tuple[Range, ...], *, done: int) -> int:
-        """Make the next snapshot durable and everything up to `done` final, in one transaction; returns its seq.
+        """Make the next snapshot durable and everything up to `done` final, in one transaction; return its seq.
 
-        When it cannot be stored, what it was made of is ready again.
+        If it cannot be stored, its shards are ready again.
         """
         snapshot = Snapshot(self.last_seq + 1, ranges)
         try:
@@ -57,7 +60,7 @@ class Progress:
         return snapshot.seq
 
     def adopt(self, seq: int, store_id: str | None = None) -> None:
-        """Spark knows an offset that the store never gave; `store_id`: another one has."""
+        """Continue from an offset of Spark's that the store never gave; `store_id`: the store that did."""
         session, options = self._session, self._session.options
         if options.delivery.fail_on_data_loss:
             raise lost_progress(str(options.store), options.pipeline, seq, self.last_seq)
@@ -76,21 +79,24 @@ class Progress:
         )
 
     def _plan(self, snapshot: Snapshot, written: tuple[Range, ...]) -> None:
-        """The snapshot is durable, with what was `written`. With at-most-once its messages are done by that."""
+        """Note that the snapshot is durable, with the ranges `written`.
+
+        With at-most-once that finishes its messages.
+        """
         self.last_seq = snapshot.seq
         self._in_flight.plan(Snapshot(snapshot.seq, written))
         reach("snapshot-written")
         if self._session.semantics.final_at_snapshot:
             complete = self._in_flight.finish(entry.key for entry in written if is_end(entry.end))
             self._acknowledger.wait_for_answers(complete)
-        there = {entry.key for entry in written}
+        written_keys = {entry.key for entry in written}
         # the others have passed to another pipeline since they were ready
-        self._ownership.get_again([entry.key for entry in snapshot.ranges if entry.key not in there])
+        self._ownership.get_again([entry.key for entry in snapshot.ranges if entry.key not in written_keys])
 
     def _conclude(self, seq: int, confirmed: Confirmed) -> None:
         reach("confirmed")
         self._error_log.of_plans(confirmed.with_errors)
-        self._errors.forward()  # handled is delivered: only then is anything acknowledged
+        self._errors.forward()  # errors are delivered before any message is acknowledged
         self.confirmed = seq
         if confirmed.lost:
             self._session.metrics.add(lostShards=len(confirmed.lost))

@@ -1,7 +1,7 @@
-"""What is ready to be read, in the one order that there is: by arrival. Pure.
+"""The shards that are ready to be read, in the one order that there is: by arrival. Pure.
 
 Arrival is a number: of the message that announced a shard first, or of the shard's opening where it comes from the
-store. What comes back (its snapshot failed, it goes on after a part, its owner died) has the number it had.
+store. A shard that comes back (its snapshot failed, it continues after a part, its owner died) keeps its number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Ready(NamedTuple):
     arrival: int
 
     @property
-    def left(self) -> int:
+    def remaining_bytes(self) -> int:
         """Bytes from its position to its end."""
         return max((self.content.size or 0) - offset_of(self.position), 0)
 
@@ -44,7 +44,8 @@ class ReadyQueue:
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self._entries: dict[ShardKey, Ready] = {}
-        self._order: dict[str, list[tuple[int, ShardKey]]] = {}  # a heap for each queue; what is gone is skipped
+        # a heap for each queue; entries that are gone are skipped
+        self._order: dict[str, list[tuple[int, ShardKey]]] = {}
         self._blocking: dict[Group, dict[ShardKey, int]] = {}
         self._blocked: dict[Group, dict[ShardKey, Ready]] = {}  # not in the heaps
         self.free = 0  # how many of them may be taken
@@ -63,12 +64,12 @@ class ReadyQueue:
         heapq.heappush(self._order.setdefault(entry.content.queue, []), (entry.arrival, entry.key))
 
     def is_outdated(self, key: ShardKey, content: Content) -> bool:
-        """Whether the shard is here, as another version than this."""
-        known = self._entries.get(key)
-        return known is not None and _version(known.content) != _version(content)
+        """Tell whether the shard is queued as another version than this."""
+        queued = self._entries.get(key)
+        return queued is not None and _version(queued.content) != _version(content)
 
     def remove(self, key: ShardKey) -> bool:
-        """False when it is not here."""
+        """Remove the shard; return False when it is not here."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
@@ -79,7 +80,7 @@ class ReadyQueue:
         return True
 
     def block(self, group: Group, key: ShardKey, arrival: int) -> None:
-        """Another pipeline has this shard of the group: later ones wait."""
+        """Note that another pipeline has this shard of the group: later ones wait."""
         self._blocking.setdefault(group, {})[key] = arrival
 
     def unblock(self, group: Group, key: ShardKey) -> None:
@@ -93,7 +94,7 @@ class ReadyQueue:
     def take(
         self, max_files: int, max_bytes: int | None, may_be_cut: Callable[[Content], bool]
     ) -> list[tuple[Ready, Range]]:
-        """The next shards within both limits, at least one if there is any; they are no longer here.
+        """Return the next shards within both limits, at least one if there is any; they are no longer here.
 
         A shard that is larger than `max_bytes` comes alone, and if it may be cut, as many bytes of it as that (or as
         are worth a micro-batch): it is put here again, at its new position, when these are published.
@@ -101,7 +102,7 @@ class ReadyQueue:
         taken: list[tuple[Ready, Range]] = []
         total = 0
         for entry in self._in_turn():
-            size = entry.left
+            size = entry.remaining_bytes
             if taken and (len(taken) >= max_files or (max_bytes is not None and total + size > max_bytes)):
                 self.put(entry)
                 break
@@ -110,7 +111,7 @@ class ReadyQueue:
         return taken
 
     def _in_turn(self) -> Iterator[Ready]:
-        """All that may be taken, in its turn; what is yielded is no longer here."""
+        """Yield the shards that may be taken, in the order of the shares; each is removed."""
         return self._shares.interleave({queue: self._of(queue) for queue, order in self._order.items() if order})
 
     def _of(self, queue: str) -> Iterator[Ready]:
@@ -133,7 +134,7 @@ class ReadyQueue:
 
 
 def may_come_in_pieces(options: ReaderOptions, uri: str, size: int) -> bool:
-    """Whether several tasks or micro-batches may read parts of an object: all of them have to read one version."""
+    """Tell whether several tasks or micro-batches may read parts of an object: all of them have to read one version."""
     batches = options.batches
     least = min(MIN_PIECE, batches.max_partition_bytes)
     if batches.max_bytes_per_trigger is not None:
@@ -153,6 +154,6 @@ def _part(entry: Ready, max_bytes: int | None, may_be_cut: Callable[[Content], b
     content, end = entry.content, end_at(entry.content.size or 0)
     if max_bytes is not None and content.group is None:
         part = max(max_bytes, LEAST_PART)
-        if entry.left > part and may_be_cut(content):
+        if entry.remaining_bytes > part and may_be_cut(content):
             end = position_at(offset_of(entry.position) + part)
     return Range(entry.key, content, entry.position, end)

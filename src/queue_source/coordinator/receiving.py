@@ -16,30 +16,31 @@ from queue_source.coordinator.threads import Threads
 from queue_source.messages import Received
 from queue_source.queues.base import Capabilities, Queue
 
-_SHORT_WAIT = 0.2  # seconds of a receive for which somebody waits
+_SHORT_WAIT = 0.2  # seconds of a receive while a caller waits for it
 
 
 class _Cutoff:
-    """What AvailableNow leaves for the next run: sent after its start (`since`), and beyond what was there.
+    """Divides messages for AvailableNow into those of this run and of the next.
 
-    Or a queue that is written to all the time would never be empty. The count (`there`, by queue) protects from clocks
-    that disagree: as many messages as were there are never left.
+    This run leaves messages that were sent after its start (`since`), beyond the initial `depths`. Otherwise a queue
+    that is written to all the time would never be empty. The depths, by queue, protect against clocks that disagree: as
+    many messages as were there at the start are never left.
     """
 
-    def __init__(self, since: float, there: Counter[str]) -> None:
+    def __init__(self, since: float, depths: Counter[str]) -> None:
         self._since = since
-        self._there = there
+        self._depths = depths
         self._lock = threading.Lock()
 
     def divide(self, messages: Sequence[Received]) -> tuple[list[Received], list[Received]]:
-        """Those of this run, and those of the next."""
+        """Divide the messages into those of this run, and those of the next."""
         kept: list[Received] = []
         late: list[Received] = []
         with self._lock:
             for message in messages:
                 after = message.sent_at is not None and message.sent_at > self._since
-                is_late = after and self._there[message.queue] <= 0
-                self._there[message.queue] -= not is_late
+                is_late = after and self._depths[message.queue] <= 0
+                self._depths[message.queue] -= not is_late
                 (late if is_late else kept).append(message)
         return kept, late
 
@@ -48,8 +49,8 @@ class _Cutoff:
 class Receivers:
     """Threads that take messages while there is room; each message's lease is kept from that moment on.
 
-    `hurry` while somebody waits for what is there: the queues are then polled with short waits. `clock` is that of the
-    queues: seconds since 1970.
+    `hurry` while a caller waits for the present messages: the queues are then polled with short waits. `clock` is that
+    of the queues: seconds since 1970.
     """
 
     _session: Session
@@ -70,21 +71,22 @@ class Receivers:
                 number += 1
 
     def drain(self) -> None:
-        """AvailableNow: from here on nothing newer counts, and a queue is empty only by a receive that begins later.
+        """Ignore messages that are sent from now on, for AvailableNow.
 
-        What a receive is bringing is in no count: none is under way meanwhile, where a queue can be counted.
+        Only a receive that begins later proves a queue empty. Messages that a receive is bringing are in no count: none
+        is under way meanwhile, where a queue can be counted.
         """
         session, in_flight = self._session, self._in_flight
         counted = {name: queue for name, queue in session.queues.items() if self._capabilities(queue).reports_depth}
         with in_flight.pausing(counted, until=session.stopping.is_set):
             if session.stopping.is_set():
                 return
-            there = Counter({name: session.patiently(queue.depth).ready for name, queue in counted.items()})
-            self._cutoff = _Cutoff(self._clock(), there)
+            depths = Counter({name: session.patiently(queue.depth).ready for name, queue in counted.items()})
+            self._cutoff = _Cutoff(self._clock(), depths)
             in_flight.forget_proofs()
 
     def _capabilities(self, queue: Queue) -> Capabilities:
-        """Some queues ask their service for them."""
+        """Return the queue's capabilities; some queues ask their service for them."""
         capabilities: Capabilities = self._session.patiently(getattr, queue, "capabilities")
         return capabilities
 

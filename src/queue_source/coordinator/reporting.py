@@ -1,4 +1,4 @@
-"""What a reader says of itself: to the store with each heartbeat, where operators see it, and to Spark's progress."""
+"""Reports the state of a reader: to the store with each heartbeat, where operators see it, and to Spark's progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much more a reader may hold, and whether its queues have given all they had. Pure."""
+"""How much more a reader may hold, and whether its queues are proved to be empty. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from queue_source.messages import Received
 from queue_source.options import ReaderOptions
 from shard_store.model import LISTING, Content, ShardKey
 
-_TRIGGERS = 3  # what so many can take is held: more would only be kept from other pipelines
-_MESSAGE_BYTES = 256 << 20  # of messages that are the content themselves: all that is held is in memory
+_TRIGGERS = 3  # batches of work that are held: more would only be kept from other pipelines
+_MESSAGE_BYTES = 256 << 20  # of messages that are the content themselves: all of them are held in memory
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How much a reader holds before it receives no more.
 
-    `messages`: of any kind. `work`: messages with something left for us to do, and as many shards to read. `bytes`: of
-    the shards to read, and of messages that are not opened yet. `batch_bytes`: of shards alone, and only while anything
-    is ready.
+    `messages`: of any kind. `work`: messages with work left for us, and as many shards to read. `bytes`: of the shards
+    to read, and of messages that are not opened yet. `batch_bytes`: of shards alone, and only while one is ready.
     """
 
     messages: int
@@ -36,7 +35,7 @@ class Limits:
 
 
 def limits_of(options: ReaderOptions) -> Limits:
-    """What `maxInFlightMessages` and `maxInFlightBytes` allow, and no more than a few triggers can take."""
+    """Return what `maxInFlightMessages` and `maxInFlightBytes` allow, and no more than a few triggers can take."""
     batches, queue = options.batches, options.queue
     default = None if options.content.kind.is_announced else _MESSAGE_BYTES
     return Limits(
@@ -58,9 +57,9 @@ class Receive(NamedTuple):
 
 
 class Room:
-    """How much more may come beside what is here: the messages, and the shards to be read.
+    """How much more may come in addition to the messages, and the shards to be read.
 
-    Shards that listings find are counted apart from those that queues announce: neither may keep the others out.
+    Shards that listings find are counted separately from those that queues announce: neither may keep the others out.
     """
 
     def __init__(
@@ -73,12 +72,12 @@ class Room:
         self._messages = messages
         self._ready = ready
         self._sizes: dict[ShardKey, int] = {}
-        self.listed: dict[ShardKey, int] = {}  # the sizes of those that listings have found
+        self.listed: dict[ShardKey, int] = {}  # the sizes of the shards that listings have found
         self._listed_bytes = 0
         self._reserved: Counter[str] = Counter()  # for messages that receives under way may bring
         self._largest: dict[str, int] = {}  # body of each queue's last receive
         self._emptiness = {name: _Emptiness() for name in queues}
-        self._periods: Counter[str] = Counter()  # a receive of an earlier one proves nothing
+        self._periods: Counter[str] = Counter()  # a receive of an earlier period proves nothing
 
     # shards
 
@@ -99,12 +98,12 @@ class Room:
 
     @property
     def is_listed_enough(self) -> bool:
-        """Whether there is no room for more of what listings find."""
+        """Tell whether there is no room for more of what listings find."""
         return self._is_enough(len(self.listed), self._listed_bytes, self._shares.room(LISTING, self.limits.work))
 
     @property
     def is_announced_enough(self) -> bool:
-        """Whether there is no room for more of what queues announce."""
+        """Tell whether there is no room for more of what queues announce."""
         announced = len(self._sizes) - len(self.listed)
         return self._is_enough(announced, self.bytes - self._listed_bytes, self.limits.work)
 
@@ -121,12 +120,12 @@ class Room:
     # receives
 
     def begin(self, queue: str, receiver: int, most: int) -> Receive | None:
-        """Reserve room for what a receive may bring. None: there is none."""
+        """Reserve room for a receive, or return None."""
         if queue in self.paused or self.is_announced_enough:
             return None
         # if they are as large as the largest of the last receive; one is received however large it is
         by_bytes = max(1, self._bytes_left // max(1, self._largest.get(queue, 1)))
-        room = min(most, self._left(queue), by_bytes)
+        room = min(most, self._room_left(queue), by_bytes)
         if room == 0:
             return None
         empty = self._emptiness[queue].proven
@@ -135,7 +134,7 @@ class Room:
         return Receive(queue, receiver, room, self._periods[queue], empty)
 
     def end(self, receive: Receive, messages: Sequence[Received]) -> None:
-        """`messages`: those that it brought, and that count against the queue's emptiness."""
+        """End a receive; `messages` are those that it brought and that prove that the queue was not empty."""
         if messages:
             self._largest[receive.queue] = max(len(message.body) for message in messages)
         self._reserved[receive.queue] -= receive.room
@@ -143,11 +142,11 @@ class Room:
         self._emptiness[receive.queue].end(receive.receiver, brought=bool(messages), proves=proves)
 
     def receiving(self, queues: Iterable[str]) -> bool:
-        """Whether a receive of one of these queues is under way."""
+        """Tell whether a receive of one of these queues is under way."""
         return any(self._emptiness[name].under_way for name in queues)
 
     def forget_proofs(self, queues: Iterable[str] | None = None) -> None:
-        """From here on these queues (or all) are empty only by a receive that begins later."""
+        """Forget that these queues (or all) are empty: only a receive that begins later can prove it."""
         for name in self._emptiness if queues is None else queues:
             self._periods[name] += 1
             self._emptiness[name].awaited = None
@@ -157,25 +156,25 @@ class Room:
 
     @property
     def is_proven_empty(self) -> bool:
-        """Whether all queues are empty."""
+        """Tell whether all queues are empty."""
         return all(emptiness.proven for emptiness in self._emptiness.values())
 
     @property
     def gives_no_more(self) -> bool:
-        """Whether every queue is empty, or there is no room for more of it, and no receive of it is under way."""
+        """Tell whether every queue is empty, or has no room, and none of its receives is under way."""
         return all(
-            emptiness.proven or (not emptiness.under_way and self._left(queue) == 0)
+            emptiness.proven or (not emptiness.under_way and self._room_left(queue) == 0)
             for queue, emptiness in self._emptiness.items()
         )
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for more messages, of whatever queue."""
+        """Tell whether there is no room for more messages, of whatever queue."""
         messages = len(self._messages)
         return messages - self._messages.count(RESTING) >= self.limits.work or messages >= self.limits.messages
 
-    def _left(self, queue: str) -> int:
-        """How many more messages of this queue may come. What rests is no work."""
+    def _room_left(self, queue: str) -> int:
+        """Return how many more messages of this queue may come. Idle messages are not counted as work."""
         held = self._messages.count(queue=queue) + self._reserved[queue]
         for_work = self._shares.room(queue, self.limits.work) - held + self._messages.count(RESTING, queue)
         for_queue = self._shares.room(queue, self.limits.messages) - held
@@ -187,7 +186,7 @@ class _Emptiness:
     """What the receives of one queue prove.
 
     A receive that came back empty proves that the queue is empty, once every other that was under way at that moment
-    has ended and brought nothing: what was visible before is in somebody's hands by then.
+    has ended and brought nothing: all messages that were visible before are held by some reader by then.
     """
 
     def __init__(self) -> None:

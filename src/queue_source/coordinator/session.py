@@ -1,4 +1,4 @@
-"""What all parts of one reader share: what is fixed once the store has said who we are, and its counters."""
+"""What all parts of one reader share: the values that are fixed once the store has started it, and its counters."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ class Metrics:
             self._counts.errors.update(causes)
 
     def snapshot(self) -> dict[str, Any]:
-        """All of them by name; `errors` are numbers by cause."""
+        """Return all counters by name; `errors` are numbers by cause."""
         with self._lock:
             return {**asdict(self._counts), "errors": dict(self._counts.errors)}
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`queues` by name; `names`: how the source names what comes. `stopping` is set when the reader ends;
-    `clock` gives seconds of a monotonic clock.
+    """The facts that are fixed for one reader.
 
-    `batches` tells what can wait whether a micro-batch is under way.
+    `queues` by name; `names`: how the source names its shards. `stopping` is set when the reader ends; `clock` gives
+    seconds of a monotonic clock. `batches` knows whether a micro-batch is under way, for work that can wait.
     """
 
     options: ReaderOptions
@@ -111,7 +111,7 @@ class Session:
 
     @property
     def patiently(self) -> tenacity.Retrying:
-        """For one call to a queue."""
+        """The retries for one call to a queue."""
         return with_back_off(self.stopping, self.options.queue.retry_timeout.total_seconds(), self.clock)
 
 
@@ -121,9 +121,10 @@ def with_back_off(
     clock: Callable[[], float],
     is_passing: Callable[[BaseException], bool] = lambda error: isinstance(error, QueueUnavailable),
 ) -> tenacity.Retrying:
-    """A call that is tried again for so many `seconds` while a queue (or what `is_passing`) is unavailable.
+    """Build the retries of a call, for `seconds`, while a queue (or what `is_passing` accepts) is unavailable.
 
-    Until `stopping`. Base 1 s, doubled, at most 30 s, full jitter; then the error of the last call, which names it.
+    They end with `stopping`. Waits are 1 s, doubled, at most 30 s, with full jitter; then the error of the last call is
+    raised.
     """
     end = clock() + seconds
     return tenacity.Retrying(

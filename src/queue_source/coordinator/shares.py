@@ -1,7 +1,7 @@
 """How several queues of one reader share its batches and its room (option `queueShares`). Pure.
 
-`greedy` empties the queues in their order, `round-robin` takes one of each
-in turn, `percentage:70,30` takes by weight. A queue that has nothing to give leaves its part to the others.
+`greedy` empties the queues in their order, `round-robin` takes one of each in turn, `percentage:70,30` takes by weight.
+An empty queue leaves its part to the others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Shares:
     greedy: bool = False
 
     def room(self, queue: str, limit: int) -> int:
-        """How many of `limit` messages one queue may hold, so that it cannot keep the others out."""
+        """Return how many of `limit` messages one queue may hold, so that it cannot keep the others out."""
         weight = self.weights.get(queue, 1.0)
         return max(1, int(limit * weight + 0.5))
 
     def interleave(self, queued: Mapping[str, Iterable[T]]) -> Iterator[T]:
-        """The waiting items of all queues, in the order in which they are to be taken."""
+        """Yield the waiting items of all queues, in the order in which they are to be taken."""
         if self.greedy or len(queued) == 1:
             for name in dict.fromkeys((*self.weights, *queued)):
                 yield from queued.get(name, ())
@@ -36,7 +36,10 @@ class Shares:
             yield from self._by_weight(queued)
 
     def _by_weight(self, queued: Mapping[str, Iterable[T]]) -> Iterator[T]:
-        """Smooth weighted round-robin: at each step every queue earns its weight, and the richest pays for one item."""
+        """Yield items by smooth weighted round-robin.
+
+        At each step every queue earns its weight, and the richest pays for one item.
+        """
         iterators = {name: iter(items) for name, items in queued.items()}
         earned = dict.fromkeys(iterators, 0.0)
         while iterators:
@@ -55,9 +58,9 @@ _END = object()
 
 
 def shares_of(text: str, queues: Iterable[str], *, listing: bool = False) -> Shares:
-    """The shares that option `queueShares` (already checked) means for these queues, and for what listings find.
+    """Parse option `queueShares` (already checked) into the shares of these queues, and of `listing`.
 
-    That is one queue more, which takes no room from the others: it is filled by our own hand.
+    What listings find counts as one more queue, which takes no room from the others: this reader fills it itself.
     """
     names = list(queues)
     kind, _, numbers = text.partition(":")

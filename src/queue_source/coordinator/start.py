@@ -1,4 +1,4 @@
-"""The start of a reader: what the incarnation before left behind, the session, and all that depends on it."""
+"""Starts a reader: takes over what the incarnation before left, and builds the session and all that depends on it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ from shard_store.model import LISTING, Runtime, Semantics
 from shard_store.shards.sources import Naming
 from shard_store.store import ShardStore
 
-_REMEMBERED_LEASES = 3.0  # after a reader's end its messages come again within one lease, to whoever runs by then
+# after a reader's end its messages come again within one lease, to any reader that runs by then
+_REMEMBERED_LEASES = 3.0
 
 
 def _no_bucket(prefix: str) -> Bucket:
@@ -63,12 +64,12 @@ def prepare(
     open_bucket: OpenBucket = _no_bucket,
     clock: Callable[[], float] = time.monotonic,
 ) -> Coordinator:
-    """Recover; nothing is received yet. May be repeated after a death at any moment. Runs in the reader process.
+    """Recover the pipeline and build its coordinator, which receives nothing yet. Runs in the reader process.
 
-    `queues` by name, `store` already open, `error_queue`: all are closed by the coordinator's `stop`, and are left
-    open when this raises (ShardStoreError, QueueError). `driver` identifies the driver that runs us, `presence` knows
-    its other readers and is entered here, `runtime` tells operators of it. `open_bucket`: for `backfillPrefixes` and
-    `cleanSource`.
+    May be repeated after a crash at any moment. `queues` by name, `store` already open, `error_queue`: the
+    coordinator's `stop` closes all of them; they are left open when this raises (ShardStoreError, QueueError). `driver`
+    identifies the driver that runs us, `presence` records its other readers and is entered here, `runtime` is shown to
+    operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`.
     """
     listing = bool(options.backfill.prefixes)
     if listing and LISTING in queues:
@@ -140,7 +141,7 @@ def _begin(
     runtime: Runtime | None,
     patiently: tenacity.Retrying,
 ) -> Started:
-    """The new incarnation, and what the one before left."""
+    """Start the new incarnation, and return what the one before left."""
     semantics = Semantics(options.delivery.delivery_semantics)
     if semantics.keeps_shards:
         window = options.deduplication.deduplication_window
@@ -163,13 +164,13 @@ def _begin(
 
 
 def _has_same_prefixes(options: ReaderOptions, started: Started) -> bool:
-    """Whether the start before allowed what this one allows."""
+    """Tell whether the start before allowed the same prefixes."""
     name, before = "allowedPrefixes", started.settings
     return before is not None and before.get(name) == options.settings.get(name)
 
 
 def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:
-    """How the source's shards are to be named. A listener's messages come once, and its private queue has no name."""
+    """Return how the source's shards are named. A listener's messages come once, and its private queue has no name."""
     kind, semantics = options.content.kind, Semantics(options.delivery.delivery_semantics)
     lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
     versions = options.notifications.allow_overwrites if kind.is_announced and semantics.keeps_shards else None

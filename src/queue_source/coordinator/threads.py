@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Threads:
-    """Threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8).
+    """The threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8).
 
     `held`: none runs before `begin`.
     """
@@ -21,7 +21,7 @@ class Threads:
         self._threads: list[threading.Thread] = []
 
     def on_stop(self, *wakes: Callable[[], None]) -> None:
-        """What to call when the threads are to end: it wakes up whoever waits for their work, and themselves."""
+        """Call `wakes` when the threads are to end: they wake all that wait, the threads included."""
         self._wakes += wakes
 
     def start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
@@ -41,13 +41,13 @@ class Threads:
             thread.start()
 
     def begin(self) -> None:
-        """Run what was held until now."""
+        """Start the threads that were held until now."""
         self._held = False
         for thread in self._threads:
             thread.start()
 
     def check(self) -> None:
-        """Raise what has ended the threads, if anything has."""
+        """Raise the failure that has ended the threads, if there was one."""
         if self._failure is not None:
             raise self._failure
 

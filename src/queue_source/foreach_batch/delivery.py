@@ -71,9 +71,9 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
 
 
 def store_of_reader(url: str) -> ShardStore:
-    """The store that a reader with this `storeUrl` has: a relative path counts from the same folder.
+    """Open the store of a reader with this `storeUrl`: a relative path counts from the same folder.
 
-    Raises OptionError where that folder is not known, StoreConfigurationError where there is no such store.
+    Raises OptionError where that folder is unknown, StoreConfigurationError where there is no such store.
     """
     try:
         whole = absolute_url(url, driver_folder)
@@ -90,9 +90,9 @@ class Delivery:
     """
 
     def __init__(self, store: ShardStore, plans: tuple[PlanIdentity, ...], batch_id: int) -> None:
-        found = store.delivered(plans, batch_id)
-        self.hash = found.delivery_hash
-        self.already = found.already
+        delivered = store.delivered(plans, batch_id)
+        self.hash = delivered.delivery_hash
+        self.already = delivered.already
         self._store = store
         self._plans = plans
         self._batch_id = batch_id

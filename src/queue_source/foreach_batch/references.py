@@ -40,13 +40,16 @@ def references(batch: Any) -> list[str]:
         Driver (with Spark Connect, a worker of the server), inside the function of `foreachBatch`.
     """
     if "uri" not in batch.columns:
-        known = ", ".join(batch.columns)
-        raise OptionError("batch", f"has no column 'uri', only {known}; read the stream with content reference")
+        columns = ", ".join(batch.columns)
+        raise OptionError("batch", f"has no column 'uri', only {columns}; read the stream with content reference")
     return [_path(uri) for uri in dict.fromkeys(uri for (uri,) in batch.select("uri").collect())]
 
 
 def _path(uri: str) -> str:
-    """Hadoop joins what is between two slashes, and Spark's readers leave out hidden files without a word."""
+    """Return the path, or refuse one that Spark's readers would change or skip.
+
+    Hadoop drops empty segments between two slashes, and Spark's readers leave out hidden files silently.
+    """
     place = _BUCKET.match(uri)
     key = uri[place.end() :] if place else uri
     problem = ""

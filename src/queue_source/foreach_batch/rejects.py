@@ -77,8 +77,8 @@ def reject_rows(
         raise ValueError(
             f"cause {cause!r:.100} must have 1 to {_LONGEST_CAUSE} printable characters; the reason may have any"
         )
-    found = list(_of_frame(rows, reason, reason_column) if hasattr(rows, "selectExpr") else _of_values(rows, reason))
-    if not found:
+    rejected = list(_of_frame(rows, reason, reason_column) if hasattr(rows, "selectExpr") else _of_values(rows, reason))
+    if not rejected:
         return 0
     driver = driver_identity() or None
     with ExitStack() as stack:
@@ -86,16 +86,18 @@ def reject_rows(
             store = stack.enter_context(store_of_reader(store))
         if connection is None:
             identity = store.current_plan(pipeline, driver)
-            store.reject(identity, list(_records(identity, cause, batch_id, found)))
+            store.reject(identity, list(_records(identity, cause, batch_id, rejected)))
         else:
             identity = store.current_plan_inside(connection, pipeline, driver)
-            store.reject_inside(connection, identity, list(_records(identity, cause, batch_id, found)))
-    return len(found)
+            store.reject_inside(connection, identity, list(_records(identity, cause, batch_id, rejected)))
+    return len(rejected)
 
 
-def _records(identity: PlanIdentity, cause: str, batch_id: int | None, found: Iterable[_Row]) -> Iterator[ErrorRecord]:
+def _records(
+    identity: PlanIdentity, cause: str, batch_id: int | None, rejected: Iterable[_Row]
+) -> Iterator[ErrorRecord]:
     seen: Counter[tuple[str, bytes]] = Counter()
-    for row in found:
+    for row in rejected:
         occurrence = f"{batch_id} {cause} {seen[row.shard_id, row.input]}"
         seen[row.shard_id, row.input] += 1
         yield ErrorRecord(
@@ -112,12 +114,14 @@ def _records(identity: PlanIdentity, cause: str, batch_id: int | None, found: It
 
 
 def _of_frame(frame: Any, reason: str, reason_column: str | None) -> Iterator[_Row]:
-    """Spark writes the JSON: it knows its types."""
+    """Read the rows of a DataFrame as JSON, which Spark writes, since it knows its types."""
     kept = [_quoted(name) for name in frame.columns if name not in (_METADATA, reason_column)]
     whole = f"to_json(struct({', '.join(kept)}), map('ignoreNullFields', 'false'))" if kept else "'{}'"
     why = f"CAST({_quoted(reason_column)} AS STRING)" if reason_column else "CAST(NULL AS STRING)"
-    known = frame.schema[_METADATA].dataType.names if _METADATA in frame.columns else ()
-    origin = [f"{_METADATA}.{name}" if name in known else "''" for name in ("shard_id", "message_id", "queue")]
+    metadata_fields = frame.schema[_METADATA].dataType.names if _METADATA in frame.columns else ()
+    origin = [
+        f"{_METADATA}.{name}" if name in metadata_fields else "''" for name in ("shard_id", "message_id", "queue")
+    ]
     for text, why_not, *ids in frame.selectExpr(whole, why, *origin).toLocalIterator():
         yield _Row(text.encode("utf-8", "surrogatepass"), why_not or reason, *(name or "" for name in ids))
 

@@ -1,6 +1,6 @@
-"""Bad records of one object: what `mode` does with them, and what is reported of them.
+"""Bad records of one object: the effect of `mode` on them, and their reports.
 
-Every bad record is counted. The first ones of an object are reported one by one; the rest is one entry with their
+Every bad record is counted. The first ones of an object are reported one by one; the others are one entry with their
 number, because a file of another schema would otherwise fill the error table with its every line.
 """
 
@@ -37,7 +37,10 @@ class BadRecords:
         self.last = 0
 
     def add(self, offset: int, reason: str, record: bytes) -> None:
-        """A record is bad. Raises BadObject("corrupt-object") when the first one is to end the object (FAILFAST)."""
+        """Count a bad record.
+
+        Raises BadObject("corrupt-object") when the first one ends the object (FAILFAST).
+        """
         if self.fails:
             raise BadObject("corrupt-object", shorten(f"record at byte {offset}: {reason}"), offset)
         self.count += 1
@@ -47,5 +50,5 @@ class BadRecords:
 
     @property
     def omitted(self) -> int:
-        """How many are counted only."""
+        """The number of bad records that are only counted."""
         return self.count - len(self.reported)

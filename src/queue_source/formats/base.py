@@ -1,4 +1,4 @@
-"""What a file format is, and which there are: an object for each, loaded when it is first named.
+"""The interface of a file format, and the list of them: an object for each, loaded when it is first named.
 
 A new format is a module with a `Format`, a line in `_FORMATS` here, and its name among the options (`fileFormat`, and
 the options that act on it). Nothing else asks for the name of a format.
@@ -59,9 +59,9 @@ class OpenObject:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which bytes of an object are read; `end` None: to its end.
+    """The bytes of an object that are read; `end` None: to its end.
 
-    What is in them: the records, row groups (Parquet) or stripes (ORC) that begin there.
+    The part has the records, row groups (Parquet) or stripes (ORC) that begin in it.
     """
 
     start: int = 0
@@ -104,7 +104,7 @@ class Format(ABC):
                 raise OptionError("schema", f"column {column.name!r}: {self.name} cannot fill {problem}")
 
     def not_fillable(self, kind: pa.DataType) -> str | None:
-        """The innermost type that the format cannot fill; None when there is none."""
+        """Return the innermost type that the format cannot fill; None when there is none."""
         special = special_struct(kind)
         if special is not None and special not in self.specials:
             return f"{special}; {_INSTEAD[special]}"
@@ -113,15 +113,18 @@ class Format(ABC):
         return None if is_plain(kind) else str(kind)
 
     def decode_memory(self, options: FormatOptions) -> int:
-        """How many bytes of memory decoding an object may take."""
+        """Return the bytes of memory that decoding an object may take."""
         return options.max_decode_memory or usual_limit()
 
     def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
-        """Whether parts of an object may be read apart. `all_or_nothing`: a bad part stops the whole micro-batch."""
+        """Tell whether parts of an object may be read separately.
+
+        `all_or_nothing`: a bad part stops the whole micro-batch.
+        """
         return False
 
     def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
-        """The columns of an object, of text in its first `limit` bytes; types of which nothing is known are null.
+        """Infer the columns of an object, of text from its first `limit` bytes; undetermined types are null.
 
         `types`: whether to infer the types of text; otherwise all is STRING. Raises BadObject where it cannot be read
         as this format, ValueError for a column that Spark has no type for, and ObjectStoreError.
@@ -133,41 +136,41 @@ class Format(ABC):
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
     ) -> Tables:
-        """The rows of a part of an object in exactly `schema`; bad records go to `bad`. Executor worker.
+        """Read a part of an object in exactly `schema`; bad records go to `bad`. Runs in an executor worker.
 
         The rows raise BadObject (`wrong-columns`, `corrupt-object`, `object-changed`), and ObjectStoreError when the
         store fails in the middle.
         """
 
     def combines(self, options: FormatOptions) -> bool:
-        """Whether small objects may be read as one block."""
+        """Tell whether small objects may be read as one block."""
         return False
 
     def combine(self, contents: Sequence[bytes], schema: pa.Schema, options: FormatOptions) -> pa.Table | None:
-        """The rows of small objects, read as one block; None when anything about one of them is unusual."""
+        """Read small objects as one block; None when one of them is unusual."""
         return None
 
     def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
-        """The rows of a message's body. Raises as `open`."""
+        """Read the rows of a message's body. Raises as `open`."""
         source = OpenObject("", ObjectFile("", pa.BufferReader(body)), len(body))
         # as a part: a single record need not have any of the declared columns
         return self.open(source, Part(0, len(body)), schema, options, bad).rows
 
     def body_as_line(self, body: bytes) -> bytes | None:
-        """The body of a message as a line that can be read among others; None when it cannot."""
+        """Return the body of a message as a line that can be read among others; None where that is impossible."""
         return None
 
     def line_reader(self, schema: pa.Schema, options: FormatOptions) -> RecordReader | None:
-        """A reader of such lines; None when there is none under these options."""
+        """Return a reader of such lines; None when there is none under these options."""
         return None
 
 
 @cache
 def format_named(name: str) -> Format:
-    """The format of a name that `fileFormat` may have."""
+    """Return the format of a name that `fileFormat` may have."""
     module, _, attribute = _FORMATS[name].partition(":")
-    found: Format = getattr(import_module(f"queue_source.formats.{module}"), attribute)
-    return found
+    format: Format = getattr(import_module(f"queue_source.formats.{module}"), attribute)
+    return format
 
 
 def format_of(options: FormatOptions) -> Format:
@@ -175,10 +178,10 @@ def format_of(options: FormatOptions) -> Format:
 
 
 def may_be_cut(uri: str, content: ContentOptions) -> bool:
-    """Whether parts of the object may be read by several tasks, or in several micro-batches. Driver, before reading.
+    """Tell whether the object may be read in parts: by several tasks, or in several micro-batches.
 
-    None of them may find it bad when others do not; unless nothing of the micro-batch is published then. An object that
-    is compressed, and does not say so in its name, is read as a whole with its first part.
+    Called by the driver, before reading. No part may turn out bad when others do not, unless nothing of the micro-batch
+    is published then. An object that is compressed without a suffix in its name is read as a whole with its first part.
     """
     if uri == MESSAGE_URI or content.format is None:
         return False
@@ -200,7 +203,7 @@ def check_schema(schema: pa.Schema, options: FormatOptions) -> None:
 
 
 def _check_special_columns(schema: pa.Schema, options: FormatOptions, format: Format) -> None:
-    """The columns of bad records and of rescued data are text; the second has to be declared."""
+    """Check that the columns of bad records and of rescued data are text, and that the second is declared."""
     rescued = options.rescued_data_column
     if rescued is not None and rescued not in schema.names:
         raise OptionError("rescuedDataColumn", f"the schema has no column {rescued!r}: add {rescued} STRING to it")
@@ -225,6 +228,6 @@ def _check_path_columns(schema: pa.Schema, options: FormatOptions) -> None:
 
 
 def data_schema(schema: pa.Schema, options: FormatOptions) -> pa.Schema:
-    """The columns that come from the object: all but `_metadata` and those in its path."""
+    """Return the columns that come from the object: all but `_metadata` and those in its path."""
     elsewhere = {METADATA_COLUMN, *options.partition_columns}
     return pa.schema([column for column in schema if column.name not in elsewhere])

@@ -42,7 +42,7 @@ class BinaryFile(Format):
                 raise OptionError("schema", f"column {column.name!r} is {kind}, not {column.type}")
 
     def decode_memory(self, options: FormatOptions) -> int:
-        """As much as the largest content needs: nothing is decoded."""
+        """Return the memory of the largest content: nothing is decoded."""
         return 4 * MAX_CONTENT
 
     def open(
@@ -52,7 +52,7 @@ class BinaryFile(Format):
 
 
 def _row(source: OpenObject, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The one row of an object; its content is only read when it is declared."""
+    """Yield the one row of an object; its content is only read when it is declared."""
     values: dict[str, Any] = {"path": source.uri, "length": source.size}
     if "modificationTime" in schema.names:
         values["modificationTime"] = source.file.modified()

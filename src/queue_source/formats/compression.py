@@ -46,7 +46,7 @@ class Readable(Protocol):
 
 
 def codec_of(uri: str, first: bytes) -> str | None:
-    """The codec of an object by the suffix of its name, else by its first bytes; None for plain content."""
+    """Return the codec of an object by the suffix of its name, else by its first bytes; None for plain content."""
     name = uri.rpartition("/")[2].lower()
     for suffix, codec in _SUFFIXES.items():
         if name.endswith(suffix):
@@ -70,25 +70,25 @@ class Stored:
         self._taken = 0  # of `first`
 
     def starts_with(self, prefix: bytes) -> bool:
-        """Whether what was read ahead does; asked before anything is read."""
+        """Tell whether the bytes that were read ahead begin so; call it before anything is read."""
         return self._first.startswith(prefix)
 
     def read(self, size: int) -> bytes:
-        wanted = min(size, self._size - self._place)  # nothing is asked for behind the end
-        data = self._first[self._taken : self._taken + wanted]  # no copy, if it is all of it
+        length = min(size, self._size - self._place)  # nothing is asked for behind the end
+        data = self._first[self._taken : self._taken + length]  # no copy, if it is all of it
         self._taken += len(data)
         if self._taken == len(self._first):  # what may be a whole block is not held any longer
             self._first, self._taken = b"", 0
-        if len(data) < wanted:
-            data += self.file.read(wanted - len(data))
+        if len(data) < length:
+            data += self.file.read(length - len(data))
         self._place += len(data)
-        if len(data) < wanted:
+        if len(data) < length:
             raise BadObject("object-changed", f"it ends at byte {self._place}, and had {self._size} when it was opened")
         return data
 
 
 def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) -> Readable:
-    """The content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
+    """Return the content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
     content: Readable
     if codec == "snappy":
         framed = compressed.starts_with(_SNAPPY_FRAMES)
@@ -174,11 +174,11 @@ class _Plain:
         return False
 
     def close(self) -> None:
-        """Nothing: the object is closed by who opened it."""
+        """Do nothing: the opener of the object closes it."""
 
 
 def _deflated(file: Readable) -> Iterator[bytes]:
-    """zlib streams, as Hadoop's DefaultCodec writes them.
+    """Decompress zlib streams, as Hadoop's DefaultCodec writes them.
 
     A new stream is fed little at first, since it copies what it leaves over: there may be very many short ones.
     """
@@ -207,7 +207,7 @@ def _deflated(file: Readable) -> Iterator[bytes]:
 
 
 def _hadoop_blocks(file: Readable, codec: str) -> Iterator[bytes]:
-    """What Hadoop's block codecs (and so Spark) write as `.snappy` and `.lz4`.
+    """Decompress the `.snappy` and `.lz4` of Hadoop's block codecs (and so Spark).
 
     Blocks of: length of the content, then chunks (length, compressed bytes) until that length is reached.
     """
@@ -229,7 +229,7 @@ def _hadoop_blocks(file: Readable, codec: str) -> Iterator[bytes]:
 
 
 def _snappy_frames(file: Readable) -> Iterator[bytes]:
-    """Snappy's own framing format: chunks of (kind, 3 bytes of length, content)."""
+    """Decompress Snappy's own framing format: chunks of (kind, 3 bytes of length, content)."""
     machine = pa.Codec("snappy")
     while header := file.read(4):
         if len(header) < 4:
@@ -245,7 +245,7 @@ def _snappy_frames(file: Readable) -> Iterator[bytes]:
 
 
 def _checked(plain: bytes, chunk: bytes) -> bytes:
-    """The content, if the checksum at the beginning of its chunk is its own: a CRC-32C, masked as the format says."""
+    """Return the content, if its chunk begins with its checksum: a CRC-32C, masked as the format requires."""
     value = google_crc32c.value(plain)
     if chunk[:4] != (((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little"):
         raise ValueError("a chunk's checksum is not that of its content")

@@ -18,7 +18,7 @@ from queue_source.options.times import Pattern, parse_pattern
 
 
 def pattern_for(kind: pa.DataType, options: FormatOptions) -> Pattern | None:
-    """The pattern of a date or timestamp type, None where the option is not set."""
+    """Return the pattern of a date or timestamp type, None where the option is not set."""
     if pt.is_date(kind):
         text = options.date_format
     elif pt.is_timestamp(kind) and kind.tz is not None:
@@ -31,7 +31,7 @@ def pattern_for(kind: pa.DataType, options: FormatOptions) -> Pattern | None:
 
 
 def iso_rewriter(kind: pa.DataType, options: FormatOptions) -> Callable[[str], str]:
-    """From a value in the option's form to ISO 8601. What it returns raises ValueError."""
+    """Return a function from a value in the option's form to ISO 8601. That function raises ValueError."""
     pattern = pattern_for(kind, options)
     if pattern is None:
         return lambda text: text
@@ -39,10 +39,10 @@ def iso_rewriter(kind: pa.DataType, options: FormatOptions) -> Callable[[str], s
     day_only = pt.is_date(kind)
 
     def rewrite(text: str) -> str:
-        found = expression.match(text)
-        if not found:
+        match = expression.match(text)
+        if not match:
             raise ValueError(f"{text!r} does not have the form of the option")
-        part = {name: value for name, group in pattern.groups.items() if (value := found[group])}
+        part = {name: value for name, group in pattern.groups.items() if (value := match[group])}
         iso = f"{part['year']}-{part.get('month', '01')}-{part.get('day', '01')}"
         if day_only:
             return iso
@@ -53,7 +53,10 @@ def iso_rewriter(kind: pa.DataType, options: FormatOptions) -> Callable[[str], s
 
 
 def rewrite_column(texts: pa.Array, pattern: Pattern, kind: pa.DataType) -> pa.Array:
-    """`iso_rewriter` for a column. Raises ValueError when a value does not have the form, or is better done singly."""
+    """Rewrite a column as `iso_rewriter` does.
+
+    Raises ValueError where a value has another form, or needs that function.
+    """
     if not pattern.simple:
         raise ValueError("an unusual form is read value by value")
     matching = pc.match_substring_regex(texts, pattern.expression)

@@ -36,7 +36,7 @@ METADATA_FIELDS = tuple(_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class ObjectMetadata:
-    """What `_metadata` may hold of one range of one object. Sizes in bytes; None becomes null.
+    """The values of `_metadata` for one range of one object. Sizes in bytes; None becomes null.
 
     `file_path` is the URI, `file_name` its last part. `file_modification_time` is aware. When built by the reader,
     `file_size` and the block default to the whole object.
@@ -68,8 +68,8 @@ def check_metadata_field(schema: pa.Schema) -> None:
     for part in fields_of(declared):
         own = _TYPES.get(part.name)
         if own is None:
-            known = ", ".join(METADATA_FIELDS)
-            raise OptionError("schema", f"{METADATA_COLUMN}.{part.name} is unknown; the fields are {known}")
+            names = ", ".join(METADATA_FIELDS)
+            raise OptionError("schema", f"{METADATA_COLUMN}.{part.name} is unknown; the fields are {names}")
         same = part.type == own
         wider = own == pa.int32() and part.type == pa.int64()
         large = own == pa.string() and part.type == pa.large_string()
@@ -78,7 +78,7 @@ def check_metadata_field(schema: pa.Schema) -> None:
 
 
 def metadata_column(declared: pa.StructType, values: Sequence[ObjectMetadata], rows: int) -> pa.StructArray:
-    """The column for `rows` rows: a value for each, or one for all. Executor worker.
+    """Build the column for `rows` rows: a value for each, or one for all. Runs in an executor worker.
 
     `declared` passed `check_metadata_field`.
     """

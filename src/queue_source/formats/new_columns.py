@@ -1,6 +1,6 @@
 """Columns that objects have and the declared schema lacks: noticed where objects are read, at no cost per row.
 
-JSON: what pyarrow infers beside the declared columns; CSV: the header; formats with types: the schema in the file.
+JSON: the columns that pyarrow infers in addition; CSV: the header; formats with types: the schema in the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tree = Mapping[str, Any]
 
 
 class NewColumns(CuesqueueError):
-    """An object has columns that the stream's schema lacks, and its options want to know.
+    """An object has columns that the stream's schema lacks, and its options ask for a report.
 
     Raised and caught in one task (`read/task.py`). `found`: the object's columns; or `record`: the JSON object that has
     them. `where`: the object's URI or the message's shard id, where it is known.
@@ -34,19 +34,19 @@ class NewColumns(CuesqueueError):
 
 
 def no_data(options: FormatOptions) -> list[str]:
-    """The names of columns that do not come from the content of objects."""
+    """Return the names of columns that do not come from the content of objects."""
     others = (options.column_name_of_corrupt_record, options.rescued_data_column)
     return [METADATA_COLUMN, *options.partition_columns, *(name for name in others if name is not None)]
 
 
-def check_file(schema: pa.Schema, found: pa.Schema, options: FormatOptions) -> None:
+def check_file(schema: pa.Schema, written: pa.Schema, options: FormatOptions) -> None:
     """Raise NewColumns when a file of a typed format has more than the declared columns.
 
     Raises BadObject("wrong-columns") when Spark has no type for one of them.
     """
     passed = {name.casefold() for name in no_data(options)}
     try:
-        others = spark_schema(pa.schema([field for field in found if field.name.casefold() not in passed]))
+        others = spark_schema(pa.schema([field for field in written if field.name.casefold() not in passed]))
     except ValueError as error:
         raise BadObject("wrong-columns", str(error)) from error
     if more(pa.struct(list(schema)), pa.struct(list(others))):
@@ -54,9 +54,9 @@ def check_file(schema: pa.Schema, found: pa.Schema, options: FormatOptions) -> N
 
 
 def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) -> None:
-    """The same for the names of a CSV header."""
-    known = {name.casefold() for name in (*schema.names, *no_data(options))}
-    if any(name.casefold() not in known for name in names):
+    """Raise NewColumns when a CSV header has more than the declared columns."""
+    declared_names = {name.casefold() for name in (*schema.names, *no_data(options))}
+    if any(name.casefold() not in declared_names for name in names):
         raise NewColumns(pa.schema([(name, pa.string()) for name in dict.fromkeys(names)]))
 
 
@@ -69,14 +69,14 @@ class KnownNames:
         self._names.update(dict.fromkeys((name.casefold() for name in no_data(options)), None))
 
     def check(self, record: dict[str, Any]) -> None:
-        """Raise NewColumns when a decoded object has a value for a name that is not known, in any depth."""
+        """Raise NewColumns when a decoded object has a value for an unknown name, at any depth."""
         assert self._names is not None
         if _has_new(record, self._names):
             raise NewColumns(record=record)
 
 
 def _names(kind: pa.DataType) -> dict[str, Any] | None:
-    """The names of the fields in a type; None for one that takes whatever there is."""
+    """Return the names of the fields in a type; None for one without fixed fields."""
     if pt.is_struct(kind):
         return {kind.field(i).name.casefold(): _names(kind.field(i).type) for i in range(kind.num_fields)}
     if pt.is_list(kind):
@@ -86,7 +86,7 @@ def _names(kind: pa.DataType) -> dict[str, Any] | None:
 
 def _has_new(value: Any, names: dict[str, Any]) -> bool:
     if isinstance(value, list):
-        return any(_has_new(one, names) for one in value)
+        return any(_has_new(item, names) for item in value)
     if not isinstance(value, dict):
         return False
     for name, inner in value.items():
@@ -100,33 +100,36 @@ def _has_new(value: Any, names: dict[str, Any]) -> bool:
 
 
 def _says_something(value: Any) -> bool:
-    """Whether there is any value in it; objects may be as deep in one another as they like."""
-    rest = [value]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, (dict, list)):
-            rest.extend(one.values() if isinstance(one, dict) else one)
-        elif one is not None:
+    """Tell whether there is any value in it; objects may be nested to any depth."""
+    unvisited = [value]
+    while unvisited:
+        item = unvisited.pop()
+        if isinstance(item, (dict, list)):
+            unvisited.extend(item.values() if isinstance(item, dict) else item)
+        elif item is not None:
             return True
     return False
 
 
-def more(wanted: pa.DataType, found: pa.DataType, *, exactly: bool = False) -> Tree | None:
-    """What a found type has beside the wanted one, {} for nothing; `exactly`: names match in their case too."""
-    if pt.is_struct(wanted) and pt.is_struct(found):
+def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False) -> Tree | None:
+    """Return the parts of a written type that the declared one lacks, {} for none.
+
+    `exactly`: names match in their case too.
+    """
+    if pt.is_struct(declared) and pt.is_struct(written):
         fold = str if exactly else str.casefold
-        known = {fold(field.name): field.type for field in fields_of(wanted)}
+        types_by_name = {fold(field.name): field.type for field in fields_of(declared)}
         tree: dict[str, Any] = {}
-        for field in fields_of(found):
-            if fold(field.name) in known:
-                inner = more(known[fold(field.name)], field.type, exactly=exactly)
+        for field in fields_of(written):
+            if fold(field.name) in types_by_name:
+                inner = more(types_by_name[fold(field.name)], field.type, exactly=exactly)
                 if inner:
                     tree[field.name] = inner
             elif not holds_nothing(field.type):
                 tree[field.name] = None
         return tree
-    if (pt.is_list(wanted) or pt.is_large_list(wanted)) and (pt.is_list(found) or pt.is_large_list(found)):
-        return more(wanted.value_type, found.value_type, exactly=exactly)
-    if pt.is_map(wanted) and pt.is_map(found):
-        return more(wanted.item_type, found.item_type, exactly=exactly)
+    if (pt.is_list(declared) or pt.is_large_list(declared)) and (pt.is_list(written) or pt.is_large_list(written)):
+        return more(declared.value_type, written.value_type, exactly=exactly)
+    if pt.is_map(declared) and pt.is_map(written):
+        return more(declared.item_type, written.item_type, exactly=exactly)
     return {}

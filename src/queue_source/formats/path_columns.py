@@ -14,18 +14,19 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[str, pa.Scalar]:
-    """The values of the declared partition columns of one object; percent signs in them are decoded, as Spark does.
+    """Return the values of the declared partition columns of one object.
 
-    Raises BadObject("wrong-columns") when the path lacks one, or its value is not of the declared type.
+    Percent signs in them are decoded, as in Spark. Raises BadObject("wrong-columns") when the path lacks one, or its
+    value is not of the declared type.
     """
     if not options.partition_columns:
         return {}
-    found = path_values(uri)
+    values_by_name = path_values(uri)
     values = {}
     for name in options.partition_columns:
-        if name not in found:
+        if name not in values_by_name:
             raise BadObject("wrong-columns", f"the path has no folder {name}=...: {uri!r}")
-        text, kind = found[name], schema.field(name).type
+        text, kind = values_by_name[name], schema.field(name).type
         try:
             convert = make_text_converter(kind, FormatOptions(options.file_format, timezone=options.timezone))
             value = None if text == _NULL else convert(text)
@@ -36,6 +37,6 @@ def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[st
 
 
 def path_values(uri: str) -> dict[str, str]:
-    """`name=value` folders, the last of a name; the object's own name is none."""
+    """Return the values of `name=value` folders, the last of a name; the object's own name is none of them."""
     folders = (folder.partition("=") for folder in uri.split("/")[:-1])
     return {unquote(name): unquote(value) for name, equals, value in folders if equals}

@@ -1,4 +1,4 @@
-"""Reading many at once, and finding the few that are unusual among them.
+"""Reads many items at once, and isolates the few unusual ones among them.
 
 All are read at once, or else in pieces, and in pieces of those.
 """
@@ -17,13 +17,13 @@ S = TypeVar("S")
 def read_in_pieces(
     whole: T, read: Callable[[T], R | None], cut: Callable[[T], Sequence[T]], alone: Callable[[T], Iterable[S]]
 ) -> Iterator[R | S]:
-    """What `read` makes of the whole, or of its pieces in their order; what `cut` leaves whole goes to `alone`.
+    """Yield the result of `read` for the whole, or for its pieces in their order; single items go to `alone`.
 
-    `read` returns None for what it cannot read, and `cut` fewer than two pieces of what is not to be cut.
+    `read` returns None for what it cannot read, and `cut` fewer than two pieces where there is nothing to cut.
     """
-    found = read(whole)
-    if found is not None:
-        yield found
+    result = read(whole)
+    if result is not None:
+        yield result
         return
     pieces = cut(whole)
     if len(pieces) < 2:
@@ -34,13 +34,13 @@ def read_in_pieces(
 
 
 def halves(items: Sequence[T]) -> list[Sequence[T]]:
-    """The two halves of a sequence; one that has a single item stays whole."""
+    """Return the two halves of a sequence; one that has a single item stays whole."""
     middle = len(items) // 2
     return [items[:middle], items[middle:]] if middle else [items]
 
 
 def neighbours(items: Iterable[tuple[T, int]], max_size: int, max_count: int = sys.maxsize) -> Iterator[Sequence[T]]:
-    """Items of known sizes in their order, in as few lists as the limits allow; a larger item is alone."""
+    """Yield items of known sizes in their order, in as few lists as the limits allow; a larger item is alone."""
     some: list[T] = []
     total = 0
     for item, size in items:

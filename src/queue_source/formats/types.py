@@ -7,12 +7,12 @@ import pyarrow.types as pt
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """STRING, in either of the widths that Spark may ask for."""
+    """Tell whether it is STRING, in either of the widths that Spark may ask for."""
     return bool(pt.is_string(kind) or pt.is_large_string(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """BINARY, in either of the widths that Spark may ask for."""
+    """Tell whether it is BINARY, in either of the widths that Spark may ask for."""
     return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
 
 
@@ -21,7 +21,7 @@ def fields_of(kind: pa.StructType) -> list[pa.Field]:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether it is a type without parts that Spark may declare for a column."""
+    """Tell whether it is a type without parts that Spark may declare for a column."""
     return bool(
         pt.is_boolean(kind)
         or pt.is_signed_integer(kind)
@@ -35,7 +35,7 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 def inner_types(kind: pa.DataType) -> list[pa.DataType]:
-    """The types of which a struct, a list or a map consists; none for another type."""
+    """Return the types of which a struct, a list or a map consists; none for another type."""
     if pt.is_struct(kind):
         return [field.type for field in fields_of(kind)]
     if pt.is_map(kind):
@@ -44,7 +44,7 @@ def inner_types(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def special_struct(kind: pa.DataType) -> str | None:
-    """The type of Spark that a struct stands for in Arrow: VARIANT, GEOMETRY, GEOGRAPHY; None for a struct."""
+    """Return the type of Spark that a struct stands for in Arrow: VARIANT, GEOMETRY, GEOGRAPHY; None for a struct."""
     if not pt.is_struct(kind):
         return None
     marks = {name for field in fields_of(kind) for name in field.metadata or {}}
@@ -52,19 +52,19 @@ def special_struct(kind: pa.DataType) -> str | None:
 
 
 def holds_nothing(kind: pa.DataType) -> bool:
-    """Whether a type was inferred from nothing but nulls, empty objects and empty arrays."""
+    """Tell whether a type was inferred from nothing but nulls, empty objects and empty arrays."""
     if pt.is_struct(kind):
         return all(holds_nothing(field.type) for field in fields_of(kind))
     return bool(pt.is_null(kind)) or (bool(pt.is_list(kind)) and holds_nothing(kind.value_type))
 
 
 def spark_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a file in the types that Spark holds them in. Raises ValueError as `spark_type`."""
+    """Return the columns of a file in the types that Spark holds them in. Raises ValueError as `spark_type`."""
     return pa.schema([(field.name, spark_type(field.type, field.name)) for field in schema])
 
 
 def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
-    """The type in which Spark holds a column of a file. Raises ValueError for one that it has no type for."""
+    """Return the type in which Spark holds a column of a file. Raises ValueError for one that it has no type for."""
     if isinstance(kind, pa.BaseExtensionType):
         return spark_type(kind.storage_type, path)
     if pt.is_dictionary(kind):

@@ -9,9 +9,10 @@ from queue_source.options.times import fixed_offset
 
 
 def instants(local: pa.Array | pa.Scalar, zone: str) -> pa.Array | pa.Scalar:
-    """Timestamps without a zone as instants; when the clock is put back the earlier one, when it skips the later.
+    """Convert timestamps without a zone to instants.
 
-    `zone` is what `parse_time_zone` returned. Older versions of pyarrow know no offsets: these are subtracted here.
+    When the clock is put back the earlier one is taken, when it skips the later. `zone` is what `parse_time_zone`
+    returned. Older versions of pyarrow know no offsets: these are subtracted here.
     """
     offset = fixed_offset(zone)
     if offset is None:

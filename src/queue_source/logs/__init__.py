@@ -1,1 +1,1 @@
-"""Log lines of Spark's Python processes: which pipeline and batch they are of, their form, and their bounds."""
+"""Log lines of Spark's Python processes: their pipeline and batch, their form, and their bounds."""

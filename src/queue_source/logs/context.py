@@ -1,7 +1,7 @@
-"""Where a log line belongs: pipeline, seq, plan and task of whatever runs, and the log id of the request it is of.
+"""The origin of a log line: pipeline, seq, plan and task of the work, and the log id of its request.
 
-The origin is a value that threads share: they copy the context of whoever starts them, and what is noted later of the
-micro-batch shows in the lines of all of them.
+Threads share the origin, since they copy the context of the thread that starts them: later changes of the micro-batch
+show in the lines of all of them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PREFIX = "cuesqueue_"
 
 @dataclass(slots=True)
 class Origin:
-    """What a process works on. Only the reader process changes `seq` and `plan`, batch by batch.
+    """The origin of a process's work. Only the reader process changes `seq` and `plan`, batch by batch.
 
-    `seq` is the newest snapshot, and `plan` the micro-batch that runs, as `START-END` of seqs; in an executor both are
+    `seq` is the newest snapshot, and `plan` the running micro-batch, as `START-END` of seqs; in an executor both are
     those of the task, and `task` is its number.
     """
 
@@ -34,26 +34,26 @@ _origin: ContextVar[Origin | None] = ContextVar("cuesqueue_origin", default=None
 
 
 def work_on(origin: Origin | None) -> None:
-    """From here on, lines of this context, and of threads that copy it, are of this origin; None: of none known."""
+    """Set the origin of all further lines of this context, and of threads that copy it; None: unknown."""
     _origin.set(origin)
 
 
 class AddOrigin(logging.Filter):
-    """Gives each record its origin as attributes `cuesqueue_NAME`; what a line says of itself stays."""
+    """Gives each record its origin as attributes `cuesqueue_NAME`; fields of the line itself stay."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         origin = _origin.get()
-        known: dict[str, object] = {"log_id": current_log_id()}
+        fields: dict[str, object] = {"log_id": current_log_id()}
         if origin is not None:
-            known |= {"pipeline": origin.pipeline, "seq": origin.seq, "plan": origin.plan, "task": origin.task}
-        for name, value in known.items():
+            fields |= {"pipeline": origin.pipeline, "seq": origin.seq, "plan": origin.plan, "task": origin.task}
+        for name, value in fields.items():
             if value is not None and not hasattr(record, PREFIX + name):
                 setattr(record, PREFIX + name, value)
         return True
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """The fields of its line, the origin first."""
-    found = {name.removeprefix(PREFIX): value for name, value in vars(record).items() if name.startswith(PREFIX)}
-    first = {name: found[name] for name in ("pipeline", "seq", "plan", "task", "log_id") if name in found}
-    return first | found
+    """Return the fields of its line, the origin first."""
+    fields = {name.removeprefix(PREFIX): value for name, value in vars(record).items() if name.startswith(PREFIX)}
+    first = {name: fields[name] for name in ("pipeline", "seq", "plan", "task", "log_id") if name in fields}
+    return first | fields

@@ -1,4 +1,4 @@
-"""The two forms of a log line. Both are one line, and show no password: `redact_text` goes over all that is text."""
+"""The two forms of a log line. Both are one line, and show no password: `redact_text` is applied to all text."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class JsonLines(logging.Formatter):
         }
         if trace := _trace(record):
             line["trace"] = trace
-        # by value: a redacted line of JSON would be none
-        return json.dumps({name: _shown(value) for name, value in line.items()})
+        # in each value: a redacted line of JSON would be invalid
+        return json.dumps({name: _redacted(value) for name, value in line.items()})
 
 
 FORMS: dict[str, type[logging.Formatter]] = {"text": TextLines, "json": JsonLines}
 
 
-def _shown(value: object) -> object:
+def _redacted(value: object) -> object:
     return value if isinstance(value, bool | int | float) or value is None else redact_text(str(value))
 
 
@@ -59,5 +59,5 @@ def _trace(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    """With what is not printable escaped: senders of messages choose names that are in such lines."""
+    """Escape what is not printable: senders of messages choose names that are in such lines."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

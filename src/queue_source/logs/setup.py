@@ -1,8 +1,8 @@
-"""Logging in a Python process that Spark has started: where nobody else has set it up, lines go to standard error.
+"""Logging in a Python process that Spark has started: lines go to standard error, unless logging is set up already.
 
-Spark hands on what its Python processes write there: those of the reader to the driver's standard error, those of tasks
-to that of their executor. The root logger is left alone, and so is `cuesqueue` where it has a handler of somebody
-else: lines then go where that handler, or one of the root logger, sends them.
+Spark forwards that output: the reader's to the driver's standard error, that of tasks to their executor's. The root
+logger is left alone, and so is `cuesqueue` where it has a handler of another owner: lines then go where that handler,
+or one of the root logger, sends them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PERIOD = 60.0
 
 LEFT_OUT = "%d more line(s) like this one were left out within a minute: %s"
 
-_MESSAGES = 200  # different ones that are counted apart; our own are fewer, and those beyond are counted as one
+_MESSAGES = 200  # different ones that are counted separately; our own are fewer, and further ones are counted as one
 _ADD_ORIGIN = AddOrigin()  # one object: a logger takes the same filter only once
 
 
 class Limit:
-    """How often each message was said. A message is known by its template: what is inserted does not count.
+    """Counts how often each message was logged. A message is identified by its template, without inserted values.
 
     `clock` gives seconds of a monotonic clock.
     """
@@ -43,7 +43,7 @@ class Limit:
         self._said: dict[tuple[int, str], int] = {}
 
     def admits(self, record: logging.LogRecord) -> bool:
-        """Whether the record is one of the first of its message in this period. Lines for debugging all are."""
+        """Tell whether the record is one of the first of its message in this period; always for debugging lines."""
         if record.levelno <= logging.DEBUG:
             return True
         message = record.levelno, str(record.msg)
@@ -53,7 +53,7 @@ class Limit:
         return self._said[message] <= LINES
 
     def left_out(self, *, end: bool) -> Iterator[logging.LogRecord]:
-        """A line for each message that was left out in the period before, once it is over, or at the `end`."""
+        """Yield a line for each message that was left out in the last period, once it is over, or at the `end`."""
         if not end and self._clock() - self._began < PERIOD:
             return
         said, self._said, self._began = self._said, {}, self._clock()
@@ -63,7 +63,7 @@ class Limit:
 
 
 class Lines(logging.Handler):
-    """Our handler: its origin, its bound and its form for each line.
+    """Our handler: adds origin, bound and form to each line.
 
     `stream`: None for standard error, whatever that is at the time.
     """
@@ -79,11 +79,11 @@ class Lines(logging.Handler):
             self._say_left_out(end=False)
             if self._limit.admits(record):
                 self._write(record)
-        except Exception:  # noqa: BLE001 - as all handlers do: what cannot be logged ends nothing
+        except Exception:  # noqa: BLE001 - as all handlers do: a failure to log ends nothing
             self.handleError(record)
 
     def tell(self, *, end: bool = False) -> None:
-        """Say how many lines were left out, when their minute is over; at the `end` in any case."""
+        """Log how many lines were left out, once their minute is over; at the `end` in any case."""
         self.acquire()
         try:
             self._say_left_out(end=end)
@@ -106,15 +106,17 @@ class Lines(logging.Handler):
 
 
 def set_up(level: str, form: str) -> None:
-    """Let the lines of this process from `level` on go to standard error in this form.
+    """Send the lines of this process from `level` on to standard error in this form.
 
     May be called before each piece of work: a worker of Spark runs tasks of several queries, one after the other. Where
-    `cuesqueue` or the root logger has a handler of somebody else, lines only get their fields, and ours goes.
+    `cuesqueue` or the root logger has a handler of another owner, lines only get their fields, and ours is removed.
     """
     logger = logging.getLogger(NAME)
     logger.addFilter(_ADD_ORIGIN)
     ours = [handler for handler in logger.handlers if isinstance(handler, Lines)]
-    theirs = [one for one in (*logger.handlers, *logging.getLogger().handlers) if not isinstance(one, Lines)]
+    theirs = [
+        handler for handler in (*logger.handlers, *logging.getLogger().handlers) if not isinstance(handler, Lines)
+    ]
     if theirs:
         for handler in ours:
             logger.removeHandler(handler)
@@ -123,13 +125,13 @@ def set_up(level: str, form: str) -> None:
     handler = ours[0] if ours else Lines()
     handler.setFormatter(FORMS[form]())
     logger.setLevel(level.upper())
-    logger.propagate = False  # a handler of the root logger that comes later would write each line once more
+    logger.propagate = False  # a later handler of the root logger would write each line once more
     if not ours:
         logger.addHandler(handler)
 
 
 def tell_left_out(*, end: bool = False) -> None:
-    """Say how many lines were left out, as `Lines.tell`, where lines are ours."""
+    """Log how many lines were left out, as `Lines.tell`, if our handler is set up."""
     for handler in logging.getLogger(NAME).handlers:
         if isinstance(handler, Lines):
             handler.tell(end=end)

@@ -12,18 +12,18 @@ from queue_source.errors import OptionError
 from queue_source.options.content import MESSAGE_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.reader import ReaderOptions, ViewOptions
 from queue_source.options.receiving import NotificationOptions
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 from queue_source.options.times import format_duration, parse_time_zone
 from queue_source.queues.base import Queue, identity_of
 from shard_store.model import Semantics
 
 logger = logging.getLogger("cuesqueue")
 _TARGETS = ("table", "path", "queueUrl")
-_SURE = timedelta(hours=1)  # by which an object has to be younger than what was forgotten (`SURE` of listings)
+_SURE = timedelta(hours=1)  # by which an object has to be younger than the forgotten shards (`SURE` of listings)
 
 
 def check_reader(options: ReaderOptions) -> None:
-    """All checks of a reader's options."""
+    """Run all checks of a reader's options."""
     _check_content(options.content)
     if options.content.format is not None:
         _check_format(options.content.format)
@@ -36,7 +36,7 @@ def check_reader(options: ReaderOptions) -> None:
 
 
 def _check_content(options: ContentOptions) -> None:
-    """Objects need a format; messages may have one; of what nobody reads nothing can be bad."""
+    """Check that objects have a format, and that unread content has no options for bad records."""
     format = options.format
     if not options.kind.is_read:
         _check_unread(options)
@@ -52,27 +52,27 @@ def _check_content(options: ContentOptions) -> None:
 
 
 def check_nothing_is_parsed(values: Mapping[str, Any]) -> None:
-    """Without a format all columns are given."""
+    """Check that no option of a format is given without one: all columns are fixed then."""
     if values["partitionColumns"]:
         raise OptionError("partitionColumns", "acts only on objects that are read in a fileFormat; leave it out")
 
 
 def _check_unread(options: ContentOptions) -> None:
-    given = {
+    acting = {
         "fileFormat": options.format is not None,
         "schemaHints": bool(options.schema.schema_hints),
         "onMissingObject": options.on_missing_object != "quarantine",
         "onCorruptObject": options.on_corrupt_object != "quarantine",
         "onForbiddenObject": options.on_forbidden_object != "quarantine",
     }
-    if name := next((name for name, is_given in given.items() if is_given), None):
+    if name := next((name for name, is_given in acting.items() if is_given), None):
         raise OptionError(
             name, "is about reading objects, and with content reference that is left to your own code; leave it out"
         )
 
 
 def _check_format(options: FormatOptions) -> None:
-    """Characters of csv that mean two things, and an end of records where nothing ends one."""
+    """Check that no character of csv has two meanings, and that records can end as the options say."""
     if options.sep in (options.quote, options.escape, options.comment):
         raise OptionError(
             "sep", f"{options.sep!r} is also the quote, the escape or the comment character; write another one"
@@ -83,25 +83,25 @@ def _check_format(options: FormatOptions) -> None:
 
 
 def _check_paths(options: NotificationOptions) -> None:
-    """Form `json` says where its URIs are, and no other form does."""
+    """Check that form `json` has the paths of its URIs, and no other form does."""
     paths = {"uriPath": options.uri_path, "bucketPath": options.bucket_path, "keyPath": options.key_path}
-    given = [name for name, path in paths.items() if path is not None]
+    paths_given = [name for name, path in paths.items() if path is not None]
     if options.notification_format != "json":
-        if given:
-            raise OptionError(given[0], "acts only on notificationFormat json; set that too, or leave it out")
-    elif given not in (["uriPath"], ["bucketPath", "keyPath"]):
+        if paths_given:
+            raise OptionError(paths_given[0], "acts only on notificationFormat json; set that too, or leave it out")
+    elif paths_given not in (["uriPath"], ["bucketPath", "keyPath"]):
         raise OptionError("notificationFormat", "json needs the option uriPath, or bucketPath and keyPath together")
 
 
 def _check_choice(options: NotificationOptions, content: ContentKind) -> None:
-    """What chooses objects does nothing for messages; and something has to be left to choose."""
-    given = {
+    """Check that options that choose objects are not set for messages, and that they choose something."""
+    acting = {
         "onForeignObject": options.on_foreign_object != "quarantine",
         "modifiedAfter": options.modified_after is not None,
         "modifiedBefore": options.modified_before is not None,
         "maxFileAge": options.max_file_age is not None,
     }
-    name = next((name for name, is_given in given.items() if is_given), None)
+    name = next((name for name, is_given in acting.items() if is_given), None)
     if name is not None and not content.is_announced:
         raise OptionError(name, "is about objects, and with content message there are none; leave it out")
     after, before = options.modified_after, options.modified_before
@@ -114,9 +114,9 @@ def _check_choice(options: NotificationOptions, content: ContentKind) -> None:
 
 
 def check_zone(options: NotificationOptions, session: str) -> None:
-    """In a task, which is told the session's zone: it is that in which a time without a zone was taken.
+    """Check that the session's zone is the one in which times without a zone were taken.
 
-    The process that parses options is not told it.
+    Called in a task, which has the session's zone: the process that parses options has not.
     """
     assumed = options.assumed_zone
     if assumed is not None and parse_time_zone(session) != assumed:
@@ -139,7 +139,7 @@ def _check_shares(options: ReaderOptions) -> None:
 
 
 def check_backfill_is_given(values: Mapping[str, Any]) -> None:
-    """Options of listings do nothing where nothing is listed, but for the one that asks for nothing."""
+    """Check that options of listings are set only where prefixes are listed, except for the one that disables them."""
     names = ("backfillInterval", "backfillGrace", "includeExistingFiles")
     if values["backfillPrefixes"] is None and (alone := next((name for name in names if values[name]), None)):
         raise OptionError(
@@ -165,14 +165,14 @@ def _check_backfill(options: ReaderOptions) -> None:
     for prefix in backfill.prefixes:
         if not prefix.startswith(options.notifications.allowed_prefixes):
             raise OptionError(
-                name, f"{shown(prefix)} is outside of allowedPrefixes; name it there too, or leave allowedPrefixes out"
+                name, f"{quote(prefix)} is outside of allowedPrefixes; name it there too, or leave allowedPrefixes out"
             )
         if prefix.endswith("://"):
             raise OptionError(
-                name, f"{shown(prefix)} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
+                name, f"{quote(prefix)} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
             )
     if options.deduplication.deduplication_max_shards is not None:
-        # the busier the source, the shorter its memory; no number says that it reaches back to the last listing
+        # the busier the source, the shorter its memory; no number shows that it reaches back to the last listing
         raise OptionError(
             "deduplicationMaxShards",
             "forgets what was read by number, however young it is, and a listing leaves alone whatever is as old as "
@@ -190,7 +190,7 @@ def _check_backfill(options: ReaderOptions) -> None:
 
 
 def _check_times(options: ReaderOptions) -> None:
-    """Times that contradict each other lose leases or deduplication: refused before anything is received."""
+    """Refuse times that contradict each other, before anything is received: they lose leases or deduplication."""
     leases = options.leases
     chain = (
         ("heartbeat (a quarter of commitTimeout)", "commitTimeout", leases.heartbeat),
@@ -216,7 +216,7 @@ def _check_times(options: ReaderOptions) -> None:
 
 
 def check_cleaning_is_given(values: Mapping[str, Any]) -> None:
-    """A place to move to is for moving, and a time for either."""
+    """Check that a destination is set only for moving, and a time only for moving or deleting."""
     action, destination = values["cleanSource"], "cleanSource.moveDestination"
     if action == "move" and values[destination] is None:
         raise OptionError(
@@ -233,7 +233,7 @@ def check_cleaning_is_given(values: Mapping[str, Any]) -> None:
 
 
 def _check_cleaning(options: ReaderOptions) -> None:
-    """What is cleaned has to be known as done, and what was moved must never be read again."""
+    """Check that cleaned objects are known as done, and that moved ones are never read again."""
     cleaning, name = options.cleaning, "cleanSource"
     if cleaning.clean_source == "off":
         return
@@ -273,14 +273,14 @@ def _check_destination(destination: str, prefixes: Iterable[str]) -> None:
 
 
 def _bucket(prefix: str) -> str:
-    scheme, _, rest = prefix.partition("://")
-    return f"{scheme}://" if scheme == "file" else f"{scheme}://{rest.partition('/')[0]}"
+    scheme, _, location = prefix.partition("://")
+    return f"{scheme}://" if scheme == "file" else f"{scheme}://{location.partition('/')[0]}"
 
 
 def check_declared(options: SchemaOptions) -> None:
-    """Refuse what acts only on inferred schemas beside a declared one."""
-    for name, given in (("schemaLocation", options.schema_location), ("schemaHints", options.schema_hints)):
-        if given:
+    """Refuse options that act only on inferred schemas, together with a declared one."""
+    for name, value in (("schemaLocation", options.schema_location), ("schemaHints", options.schema_hints)):
+        if value:
             raise OptionError(
                 name,
                 "is for schemas that are inferred, and this one is declared with .schema(...); leave one of them out",
@@ -288,21 +288,23 @@ def check_declared(options: SchemaOptions) -> None:
 
 
 def check_target(values: Mapping[str, Any]) -> None:
-    """Rows go to one place; the path of a table is its warehouse."""
-    given = [name for name in _TARGETS if values[name] is not None]
-    if not given:
+    """Check that rows go to one place; the path of a table is its warehouse."""
+    targets = [name for name in _TARGETS if values[name] is not None]
+    if not targets:
         raise OptionError(
             "path",
             "is required: name the folder of the data files, here or in start(), or an Iceberg table in option "
             "'table', or the queue that receives the rows in option 'queueUrl'; write .option('path', "
             "'s3://lake/orders') after writeStream",
         )
-    if len(given) > 1 and given != ["table", "path"]:
-        raise OptionError(given[1], f"cannot be given beside {given[0]!r}: rows go to one place; leave one of them out")
+    if len(targets) > 1 and targets != ["table", "path"]:
+        raise OptionError(
+            targets[1], f"cannot be given beside {targets[0]!r}: rows go to one place; leave one of them out"
+        )
 
 
 def check_registering(values: Mapping[str, Any]) -> None:
-    """What becomes of objects that cannot be registered is only asked where objects are."""
+    """Check that the option for unregistrable objects is set only where objects are registered."""
     name = "onUnregistrable"
     if values["register"] is None and values[name] != "error":
         raise OptionError(
@@ -311,20 +313,20 @@ def check_registering(values: Mapping[str, Any]) -> None:
 
 
 def check_as_of(options: ViewOptions) -> None:
-    """Only what is published keeps its past; the other tables show the present."""
+    """Check that a past state is asked only of published data; the other tables show the present."""
     if options.as_of is not None and options.as_of_attempt is not None:
         raise OptionError("asOfAttempt", "and asOf both say which past is meant; keep one of them")
     name = "asOf" if options.as_of is not None else "asOfAttempt"
-    given = options.as_of is not None or options.as_of_attempt is not None
-    if given and options.view not in ("data", "splits"):
+    asks_for_past = options.as_of is not None or options.as_of_attempt is not None
+    if asks_for_past and options.view not in ("data", "splits"):
         raise OptionError(name, f"acts only on the views data and splits, not on {options.view}; leave it out")
 
 
-# what a reader may ask of its queues: checked once, when options and opened queues first come together
+# checks of the queues of a reader, when options and opened queues first come together
 
 
 def check_suitability(queues: Sequence[Queue], options: ReaderOptions) -> None:
-    """Raises OptionError for a queue that cannot keep the promise of `deliverySemantics`, or that is there twice."""
+    """Raise OptionError for a queue that cannot keep the promise of `deliverySemantics`, or that occurs twice."""
     _check_different(queues)
     semantics = options.delivery.delivery_semantics
     for queue in queues:
@@ -338,7 +340,7 @@ def check_suitability(queues: Sequence[Queue], options: ReaderOptions) -> None:
 
 
 def _check_different(queues: Sequence[Queue]) -> None:
-    """However they are written: by two names each would be received, counted and given its share as another one."""
+    """Refuse two names of one queue: it would be received, counted and given its share twice."""
     if len(queues) < 2:
         return
     names: dict[str, str] = {}
@@ -351,13 +353,13 @@ def _check_different(queues: Sequence[Queue]) -> None:
 
 
 def check_not_read(errors: Queue, queues: Iterable[Queue]) -> None:
-    """Raises OptionError where errors would go to a queue that is read: each would be one more message."""
+    """Raise OptionError where errors would go to a queue that is read: each would be one more message."""
     if identity_of(errors) in map(identity_of, queues):
         raise OptionError("errorQueueUrl", f"{errors.name} is the queue that is read; name another one for errors")
 
 
 def check_error_queue(queue: Queue) -> None:
-    """Raises OptionError for a queue in which errors would not stay until somebody reads them."""
+    """Raise OptionError for a queue in which errors would not stay until they are read."""
     if queue.capabilities.loses_while_closed:
         raise OptionError(
             "errorQueueUrl",
@@ -367,7 +369,7 @@ def check_error_queue(queue: Queue) -> None:
 
 
 def warn_of_retention(queues: Iterable[Queue], window: timedelta) -> None:
-    """A message that outlives the memory of its shard would be published a second time."""
+    """Warn of a queue whose messages outlive the memory of their shards: they would be published twice."""
     for queue in queues:
         kept = queue.capabilities.retention
         if kept is not None and kept > window.total_seconds():

@@ -1,8 +1,8 @@
-"""Texts that name columns: with their types, as Spark's DDL has them, and with transforms, as `partitionBy` has them.
+"""Texts that name columns: with types, as in Spark's DDL, and with transforms, as in `partitionBy`.
 
 `id BIGINT, tags.key STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>`: Spark itself parses DDL only in a JVM, which the
 process that is asked for a schema does not have. `day(ts), bucket(16, id), country`: the words of Iceberg, singular or,
-as Spark has them, plural. No pyarrow: `schema.ddl` makes Arrow types of what is read here.
+as in Spark, plural. No pyarrow: `schema.ddl` turns the result into Arrow types.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 
 Path = tuple[str, ...]
 """The names that lead to a field: `("tags", "key")`. `element`, `key` and `value` are the parts of arrays and maps."""
@@ -49,7 +49,7 @@ class DdlType(NamedTuple):
 
 
 def parse_fields(text: str) -> list[tuple[Path, DdlType]]:
-    """The fields of a DDL text in which dots lead into columns (`tags.key STRING`). Raises ValueError."""
+    """Parse the fields of a DDL text in which dots lead into columns (`tags.key STRING`). Raises ValueError."""
     return _Parser(text).fields()
 
 
@@ -62,7 +62,7 @@ class _Parser:
         self._advance()
 
     def fields(self) -> list[tuple[Path, DdlType]]:
-        found: list[tuple[Path, DdlType]] = []
+        fields: list[tuple[Path, DdlType]] = []
         seen: set[Path] = set()
         while not self._ended:
             path = self._path()
@@ -70,11 +70,11 @@ class _Parser:
                 raise ValueError(f"column {'.'.join(path)!r} is there twice")
             seen.add(path)
             self._take(":")
-            found.append((path, self._type()))
+            fields.append((path, self._type()))
             self._extras()
             if not self._take(",") and not self._ended:
                 raise self._unexpected("a comma")
-        return found
+        return fields
 
     def _path(self) -> Path:
         path = [self._name()]
@@ -93,8 +93,8 @@ class _Parser:
         if word == "struct":
             return self._within(self._struct)
         if word not in SIMPLE_TYPES:
-            known = ", ".join(sorted({*SIMPLE_TYPES, "decimal(p, s)", "array<>", "map<>", "struct<>"})).upper()
-            raise ValueError(f"{word.upper()!r} is not a type that is known here; write one of {known}")
+            names_of_types = ", ".join(sorted({*SIMPLE_TYPES, "decimal(p, s)", "array<>", "map<>", "struct<>"})).upper()
+            raise ValueError(f"{word.upper()!r} is not a type that is known here; write one of {names_of_types}")
         if word in ("varchar", "char", "character") and self._take("("):
             self._number()
             self._expect(")")
@@ -139,7 +139,7 @@ class _Parser:
         return kind
 
     def _extras(self) -> None:
-        """NOT NULL and COMMENT 'text': what is read may be null, and comments are for people."""
+        """Skip NOT NULL and COMMENT 'text': read values may be null, and comments are for people."""
         if self._keyword("not") and not self._keyword("null"):
             raise self._unexpected("NULL")
         if self._keyword("comment"):
@@ -153,11 +153,11 @@ class _Parser:
     def _split(text: str) -> Iterator[tuple[str, str]]:
         place = 0
         while place < len(text.rstrip()):
-            found = _TOKEN.match(text, place)
-            if found is None or found.lastgroup is None:
+            token = _TOKEN.match(text, place)
+            if token is None or token.lastgroup is None:
                 raise ValueError(f"{text[place : place + 20]!r} is not expected there")
-            place = found.end()
-            yield found.lastgroup, found[found.lastgroup]
+            place = token.end()
+            yield token.lastgroup, token[token.lastgroup]
 
     def _advance(self) -> None:
         self._kind, self._value = next(self._tokens, ("end", ""))
@@ -199,9 +199,9 @@ class _Parser:
         self._advance()
         return number
 
-    def _unexpected(self, wanted: str) -> ValueError:
-        found = "the end" if self._ended else repr(self._value)
-        return ValueError(f"expected {wanted}, found {found} in {self._text!r}")
+    def _unexpected(self, expected: str) -> ValueError:
+        actual = "the end" if self._ended else repr(self._value)
+        return ValueError(f"expected {expected}, found {actual} in {self._text!r}")
 
 
 # partitioning
@@ -227,7 +227,7 @@ class PartitionField(NamedTuple):
 
 
 def parse_partitioning(text: str) -> tuple[PartitionField, ...]:
-    """Raises ValueError with the part that is not understood."""
+    """Parse `partitionBy`. Raises ValueError with the part that is not understood."""
     fields: list[PartitionField] = []
     place = 0
     while place < len(text.rstrip()):
@@ -235,13 +235,13 @@ def parse_partitioning(text: str) -> tuple[PartitionField, ...]:
         field = match and _field(match)
         if not match or not field:
             raise ValueError(
-                f"{shown(text[place:].strip())} is no partitioning; write columns or transforms of them, separated by "
+                f"{quote(text[place:].strip())} is no partitioning; write columns or transforms of them, separated by "
                 "commas, as in day(ts), bucket(16, id), country"
             )
         fields.append(field)
         place = match.end()
     if text.rstrip().endswith(",") or len(set(fields)) < len(fields):
-        raise ValueError(f"{shown(text)} holds an empty field or one twice; write each once, as in day(ts), country")
+        raise ValueError(f"{quote(text)} holds an empty field or one twice; write each once, as in day(ts), country")
     return tuple(fields)
 
 

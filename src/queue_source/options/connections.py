@@ -1,4 +1,4 @@
-"""How object stores and queues are reached: `s3.X`, `sqs.X`, else `aws.X`; `azure.X` and `gcp.X`.
+"""How to reach object stores and queues: `s3.X`, `sqs.X`, else `aws.X`; `azure.X` and `gcp.X`.
 
 One way for all kinds of queues: the option `PREFIX.someName` becomes the keyword `some_name` of the adapters that take
 the prefix, so a kind with options of its own is one line in `_PREFIXES`.
@@ -154,14 +154,17 @@ GOOGLE_OPTIONS = (
 
 
 def storage_options(values: Mapping[str, Any]) -> StorageOptions:
-    """`s3.X`, else `aws.X`. Raises OptionError for half a key pair, and for a role or a profile together with keys."""
-    given = {
+    """Build the storage options from `s3.X`, else `aws.X`.
+
+    Raises OptionError for half a key pair, and for a role or a profile together with keys.
+    """
+    values_by_name = {
         option.name: values[f"s3.{option.name}"] or values[f"aws.{option.name}"]
         for option in options_of(StorageOptions)
     }
-    check_keys("aws", given)
-    keys = any(given[name] for name in _KEYS)
-    if given["roleArn"] and keys:
+    check_keys("aws", values_by_name)
+    keys = any(values_by_name[name] for name in _KEYS)
+    if values_by_name["roleArn"] and keys:
         raise OptionError(
             "s3.roleArn" if values["s3.roleArn"] else "aws.roleArn",
             "cannot be assumed for object storage with keys from options; leave the keys to the SDK's own chain, or "
@@ -169,19 +172,19 @@ def storage_options(values: Mapping[str, Any]) -> StorageOptions:
         )
     # the narrower name wins: s3.profile over the keys of aws., keys of s3. over aws.profile
     if values["s3.profile"] is None and values["s3.accessKeyId"] is not None:
-        given["profile"] = None
-    if given["profile"] and (keys or given["roleArn"]):
+        values_by_name["profile"] = None
+    if values_by_name["profile"] and (keys or values_by_name["roleArn"]):
         name = "s3.profile" if values["s3.profile"] else "aws.profile"
         other = "keys" if keys else "roleArn"
         raise OptionError(name, f"and {other} contradict each other for object storage; leave one of them out")
     _check_azure(values)
-    return build(StorageOptions, _as_given(given), azure=build(AzureOptions, _as_given(values)))
+    return build(StorageOptions, _as_given(values_by_name), azure=build(AzureOptions, _as_given(values)))
 
 
-def check_keys(service: str, given: Mapping[str, Any]) -> None:
+def check_keys(service: str, values: Mapping[str, Any]) -> None:
     """Refuse a key without its other half: OptionError."""
-    for missing, there in (_KEYS, _KEYS[::-1]):
-        if given.get(there) is not None and given.get(missing) is None:
+    for missing, present in (_KEYS, _KEYS[::-1]):
+        if values.get(present) is not None and values.get(missing) is None:
             raise OptionError(
                 f"{service}.{missing}",
                 "is missing while its other half is given; set both accessKeyId and secretAccessKey",
@@ -196,28 +199,28 @@ def _check_azure(values: Mapping[str, Any]) -> None:
 
 
 def with_secrets(options: StorageOptions) -> StorageOptions:
-    """The options as the libraries want them: what `env:` and `file:` refer to looked up. Raises OptionError."""
-    found, of_azure = _looked_up(options), _looked_up(options.azure)
-    if not found and not of_azure:
+    """Look up the secrets that `env:` and `file:` refer to, for the libraries. Raises OptionError."""
+    secrets, of_azure = _looked_up(options), _looked_up(options.azure)
+    if not secrets and not of_azure:
         return options
-    return replace(options, **found, azure=replace(options.azure, **of_azure))
+    return replace(options, **secrets, azure=replace(options.azure, **of_azure))
 
 
 def _looked_up(group: Any) -> dict[str, Any]:
-    """Field -> secret, for the fields that hold a reference."""
-    found: dict[str, Any] = {}
-    for name, one in declared(type(group)).items():
+    """Return field -> secret, for the fields that hold a reference."""
+    secrets: dict[str, Any] = {}
+    for name, declaration in declared(type(group)).items():
         text = getattr(group, name)
-        if one.type is types.SECRET and text is not None and is_reference(text):
+        if declaration.type is types.SECRET and text is not None and is_reference(text):
             try:
-                found[name] = revealed(text)
+                secrets[name] = revealed(text)
             except ValueError as error:
-                raise OptionError(one.name, str(error)) from None
-    return found
+                raise OptionError(declaration.name, str(error)) from None
+    return secrets
 
 
 def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Secrets or references as text; the fields that take them are not in the repr."""
+    """Return secrets or references as text; the fields that take them are not in the repr."""
     return {name: value.as_given() if isinstance(value, Secret) else value for name, value in values.items()}
 
 
@@ -236,31 +239,34 @@ class HasConnections(Protocol):
 
 
 def connections(urls: Sequence[SecretUrl], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """For each kind of queue what was given, by keyword; `values` holds every option of the reader or sink."""
+    """Return kind of queue -> the keywords of its adapter; `values` holds every option of the reader or sink."""
     from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is named
 
-    given = {kind: _given(prefixes, values) for kind, prefixes in _PREFIXES.items()}
-    for kind in {adapter_name(url.reveal()) for url in urls} & given.keys():
-        check_keys(_PREFIXES[kind][-1], given[kind])
-    return {kind: {_snake_case(name): value for name, value in found.items()} for kind, found in given.items()}
+    values_by_kind = {kind: _with_prefixes(prefixes, values) for kind, prefixes in _PREFIXES.items()}
+    for kind in {adapter_name(url.reveal()) for url in urls} & values_by_kind.keys():
+        check_keys(_PREFIXES[kind][-1], values_by_kind[kind])
+    return {
+        kind: {_snake_case(name): value for name, value in values_of_kind.items()}
+        for kind, values_of_kind in values_by_kind.items()
+    }
 
 
 def connection_options(url: SecretUrl, options: HasConnections) -> dict[str, Any]:
-    """The keywords of `open_queue` for this queue, secrets revealed: for the adapter, never for a message."""
+    """Return the keywords of `open_queue` for this queue, secrets revealed: for the adapter, never for a message."""
     from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is opened
 
-    given = options.connections.get(adapter_name(url.reveal()), {})
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()}
+    keywords = options.connections.get(adapter_name(url.reveal()), {})
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in keywords.items()}
 
 
-def _given(prefixes: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Option name without its prefix -> value, for what was given."""
-    found: dict[str, Any] = {}
+def _with_prefixes(prefixes: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return option name without its prefix -> value, for the options that are set."""
+    values_by_name: dict[str, Any] = {}
     for prefix in prefixes:
         for name, value in values.items():
             if name.startswith(f"{prefix}.") and value is not None:
-                found.setdefault(name.removeprefix(f"{prefix}."), value)
-    return found
+                values_by_name.setdefault(name.removeprefix(f"{prefix}."), value)
+    return values_by_name
 
 
 def _snake_case(name: str) -> str:

@@ -1,6 +1,6 @@
-"""What executors need to read content: what is read, in which format, from where, and with which schema.
+"""The options that executors need to read content: which content, in which format, from where, with which schema.
 
-Plain frozen dataclasses: what an executor unpickles loads the standard library only.
+Plain frozen dataclasses: an executor that unpickles them loads the standard library only.
 """
 
 from __future__ import annotations
@@ -170,27 +170,30 @@ class FormatOptions:
 
     @property
     def zone(self) -> str:
-        """The zone of timestamps without one. Tasks know it before they read; without Spark it is UTC."""
+        """The zone of timestamps without one. Tasks have it before they read; without Spark it is UTC."""
         return self.timezone or "UTC"
 
     @property
     def max_document_bytes(self) -> int:
-        """A json document (`multiLine`) is held with a copy of itself, and an item of it at a time with its values."""
+        """The limit of a json document (`multiLine`).
+
+        It is held with a copy of itself, and an item of it at a time with its values.
+        """
         return self.max_record_bytes * 3 // 2
 
     @property
     def max_values(self) -> int:
-        """Keys and values of one json record: each takes some hundred bytes while it is read."""
+        """The limit of keys and values of one json record: each takes some hundred bytes while it is read."""
         return self.max_record_bytes // 60
 
     @property
     def plain_utf8(self) -> bool:
-        """Whether the bytes of an object are taken as they are."""
+        """Tell whether the bytes of an object are taken as they are."""
         return codecs.lookup(self.encoding).name == "utf-8"
 
 
 class ContentKind(str, Enum):
-    """What is read, as the option `content` says. What follows from it is asked of this, and not of the name."""
+    """The kinds of option `content`. Code asks for their properties, and not for their names."""
 
     OBJECT = "object"
     MESSAGE = "message"
@@ -198,18 +201,18 @@ class ContentKind(str, Enum):
 
     @property
     def is_announced(self) -> bool:
-        """Whether messages and listings announce objects; else the messages themselves are the content."""
+        """Tell whether messages and listings announce objects; else the messages themselves are the content."""
         return self is not ContentKind.MESSAGE
 
     @property
     def is_read(self) -> bool:
-        """Whether bytes become rows; else the rows are the announced objects, and nobody opens them."""
+        """Tell whether bytes become rows; else the rows are the announced objects, which are never opened."""
         return self is not ContentKind.REFERENCE
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaOptions:
-    """How a schema that nobody declared is inferred, and what happens when objects have more columns.
+    """How an undeclared schema is inferred, and what happens when objects have more columns.
 
     Attributes:
         schema_location: A URI or an absolute path; None where the columns are declared.
@@ -303,5 +306,5 @@ class ContentOptions:
 
     @property
     def stops_at_bad_objects(self) -> bool:
-        """Whether nothing of a micro-batch is published when any of its objects cannot be read to its end."""
+        """Tell whether no part of a micro-batch is published when any of its objects cannot be read to its end."""
         return self.on_missing_object == self.on_corrupt_object == self.on_forbidden_object == "fail"

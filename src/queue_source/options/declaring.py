@@ -53,18 +53,18 @@ class OnChange(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of one option.
+    """The declaration of one option.
 
     Attributes:
-        default: Text as a user would write it; None: there is none, or `note` says what it is.
-        note: What the page has in the column "default" when `default` is None.
+        default: Text as a user would write it; None: there is none, or `note` describes it.
+        note: The text of the page's column "default" when `default` is None.
         required: Why the option cannot be omitted, for the error message; "" when it can be.
         unless: (another option, its value) with which a required option may be omitted all the same; the
             value None stands for any.
         formats: The file formats that it acts on; with another one it is refused, since it would do nothing.
-        beside: Other options beside which it acts whatever the format.
+        beside: Other options with which it acts whatever the format.
         on_change: What happens when it is another one at the next start; a sentence of its own where no other fits.
-            None: as its group says (`ON_CHANGE`), or nothing goes on from one start to the next.
+            None: the one of its group (`ON_CHANGE`), or nothing continues from one start to the next.
     """
 
     name: str
@@ -84,11 +84,11 @@ class Option:
 def _field(declare: Callable[Attributes, Option]) -> Callable[Attributes, Any]:
     def field(*positional: Attributes.args, **named: Attributes.kwargs) -> Any:
         declared = declare(*positional, **named)
-        shown = declared.type.name != "secret"
+        in_repr = declared.type.name != "secret"
         if declared.required:
-            return dataclasses.field(metadata={_DECLARED: declared}, repr=shown)
+            return dataclasses.field(metadata={_DECLARED: declared}, repr=in_repr)
         value = None if declared.default is None else declared.type.parse(declared.default)
-        return dataclasses.field(default=value, metadata={_DECLARED: declared}, repr=shown)
+        return dataclasses.field(default=value, metadata={_DECLARED: declared}, repr=in_repr)
 
     return field
 
@@ -101,7 +101,7 @@ The field's own default is the parsed `default`, or None; a required option has 
 
 
 def declared(group: type) -> dict[str, Option]:
-    """The options of a group: field name -> option, in the order of the fields."""
+    """Return the options of a group: field name -> option, in the order of the fields."""
     options = {
         field.name: field.metadata[_DECLARED] for field in dataclasses.fields(group) if _DECLARED in field.metadata
     }
@@ -115,17 +115,17 @@ def declared(group: type) -> dict[str, Option]:
 
 
 def options_of(*groups: type) -> tuple[Option, ...]:
-    """The options of all groups, in order."""
+    """Return the options of all groups, in order."""
     return tuple(option for group in groups for option in declared(group).values())
 
 
 def build(group: type[Group], values: Mapping[str, Any], **others: Any) -> Group:
-    """The group with the values of its options.
+    """Build the group with the values of its options.
 
     Args:
         group: A frozen dataclass whose fields are declared with `option`.
         values: Option name -> parsed value.
         others: Fields that are no option, or whose value depends on other options too.
     """
-    found = {field: values[option.name] for field, option in declared(group).items() if field not in others}
-    return group(**found, **others)
+    own_values = {field: values[option.name] for field, option in declared(group).items() if field not in others}
+    return group(**own_values, **others)

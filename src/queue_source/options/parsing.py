@@ -40,7 +40,7 @@ from queue_source.options.receiving import (
     NotificationOptions,
     QueueOptions,
 )
-from queue_source.options.secrets import Literal, Secret, SecretUrl, shown
+from queue_source.options.secrets import Literal, Secret, SecretUrl, quote
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
 from queue_source.options.times import instant, machine_time_zone
 from queue_source.options.values import SPARK_HIDES, check_shown, given_texts, read
@@ -54,11 +54,11 @@ _SECRET_PROPERTY = re.compile("credential|account-?key|connection-?string|author
 
 
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
-    """The options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
+    """Parse the options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(READER, options)
     if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
         values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
-    if values["maxPartitionBytes"] is None:  # what nobody reads may be in one partition, however large it is
+    if values["maxPartitionBytes"] is None:  # unread content may be in one partition, however large it is
         values["maxPartitionBytes"] = _PARTITION if ContentKind(values["content"]).is_read else sys.maxsize
     urls: tuple[SecretUrl, ...] = values["queueUrl"] or ()
     prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
@@ -86,14 +86,14 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
 
 
 def _setting(value: object) -> str:
-    """As text, "" for what is not given."""
+    """Return a value as text, "" for None."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
+    """Parse the options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
     values = read(SINK, {name: text for name, text in options.items() if name not in of_catalog})
     checks.check_target(values)
@@ -112,7 +112,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
-    """The options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
+    """Parse the options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(VIEWS, options)
     store = _absolute("storeUrl", values["storeUrl"])
     parsed = build(ViewOptions, values, storage=storage_options(values), store=store)
@@ -121,7 +121,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
 
 
 def _absolute(name: str, url: SecretUrl) -> SecretUrl:
-    """With the whole path of a file or folder: options are read on the driver, and tasks may run in another folder."""
+    """Return a URL with the whole path: options are read on the driver, and tasks may run in another folder."""
     try:
         written = url.reveal()
         whole = absolute_url(written)
@@ -131,12 +131,15 @@ def _absolute(name: str, url: SecretUrl) -> SecretUrl:
 
 
 def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOptions | None:
-    """The Iceberg table, where one is named; its warehouse may also be the argument of `start()`."""
+    """Build the Iceberg table's options, where one is named; its warehouse may also be the argument of `start()`."""
     warehouse, path = values["warehouse"], values["path"]
     checks.check_registering(values)
     if values["table"] is None:
-        given = {name: values[name] for name in ("partitionBy", "register")} | {"warehouse": warehouse, **of_catalog}
-        if alone := next((name for name, value in given.items() if value), None):
+        needing_table = {name: values[name] for name in ("partitionBy", "register")} | {
+            "warehouse": warehouse,
+            **of_catalog,
+        }
+        if alone := next((name for name, value in needing_table.items() if value), None):
             raise OptionError(alone, "acts only on an Iceberg table; name it with the option table, or leave this out")
         return None
     if warehouse and path and warehouse != path:
@@ -151,39 +154,42 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
 
 
 def _with_whole_paths(of_catalog: Mapping[str, str]) -> dict[str, str]:
-    """A catalog in a database: its file and its warehouse, which for other catalogs may be a name."""
+    """Return the properties of a catalog in a database with whole paths of its file and warehouse.
+
+    For other catalogs the warehouse may be a name.
+    """
     names = {name.lower().removeprefix(_CATALOG): name for name in of_catalog}
-    found = dict(of_catalog)
+    properties = dict(of_catalog)
     for key, whole in (("uri", absolute_url), ("warehouse", absolute_path)):
         name, uri = names.get(key), of_catalog.get(names.get("uri", ""), "")
         if name is not None and uri.startswith(("sqlite", "postgresql")):
             try:
-                found[name] = whole(of_catalog[name])
+                properties[name] = whole(of_catalog[name])
             except ValueError as error:
                 raise OptionError(name, str(error)) from None
-    return found
+    return properties
 
 
 def _property(name: str, text: str) -> Secret:
-    """A property of a catalog; PyIceberg decides which there are, so secrets are known by their names."""
+    """Build a property of a catalog; PyIceberg defines them, so secrets are recognised by their names."""
     secret = _SECRET_PROPERTY.search(name) is not None
     check_shown(name, name, text, secret)
     return Secret(text) if secret or SPARK_HIDES.search(name) or name.lower().endswith("uri") else Literal(text)
 
 
 def _notifications(values: Mapping[str, Any]) -> NotificationOptions:
-    """With times as instants: a process that parses options is not told the session's zone."""
-    given = {name: values[name] for name in ("modifiedAfter", "modifiedBefore") if values[name] is not None}
-    without_zone = any(time.tzinfo is None for time in given.values())
+    """Build the options of notifications, with times as instants: this process may lack the session's zone."""
+    times = {name: values[name] for name in ("modifiedAfter", "modifiedBefore") if values[name] is not None}
+    without_zone = any(time.tzinfo is None for time in times.values())
     assumed = machine_time_zone() if without_zone and values["timeZone"] is None else None
-    for name, time in given.items():
+    for name, time in times.items():
         try:
-            given[name] = instant(time, values["timeZone"] or assumed or "UTC")
+            times[name] = instant(time, values["timeZone"] or assumed or "UTC")
         except ValueError as error:
             raise OptionError(name, f"{time.isoformat()} is {error}; write another one") from None
     return build(
         NotificationOptions,
-        {**values, **given},
+        {**values, **times},
         allowed_prefixes=values["allowedPrefixes"] or (),
         assumed_zone=assumed,
         by_reference=not ContentKind(values["content"]).is_read,
@@ -206,20 +212,20 @@ def _format(values: Mapping[str, Any]) -> FormatOptions | None:
 
 
 def _evolution_mode(values: Mapping[str, Any]) -> str:
-    given: str | None = values["schemaEvolutionMode"]
-    if given is None:
+    mode: str | None = values["schemaEvolutionMode"]
+    if mode is None:
         return "none" if values["schemaLocation"] is None else "addNewColumns"
-    if given == "addNewColumns" and values["schemaLocation"] is None:
+    if mode == "addNewColumns" and values["schemaLocation"] is None:
         raise OptionError(
             "schemaEvolutionMode",
             "addNewColumns widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared "
             "schema, write rescue or failOnNewColumns",
         )
-    return given
+    return mode
 
 
 def _storage(values: Mapping[str, Any]) -> StorageOptions:
-    """Of what is announced: a name may lead elsewhere, so those who open a local file know where it may be."""
+    """Build the storage options for announced objects: a name may lead elsewhere, so local prefixes are included."""
     local = tuple(prefix for prefix in values["allowedPrefixes"] if prefix.startswith("file://"))
     return replace(storage_options(values), local_prefixes=local)
 
@@ -237,7 +243,7 @@ def _schema(values: Mapping[str, Any]) -> SchemaOptions:
 
 
 def _backfill(values: Mapping[str, Any], prefixes: tuple[str, ...], *, alone: bool) -> BackfillOptions:
-    """What is below another prefix is listed with that one."""
+    """Build the options of listings; a prefix below another one is listed with that one."""
     checks.check_backfill_is_given(values)
     outer = tuple(p for p in prefixes if not any(p.startswith(other) for other in prefixes if other != p))
     interval, grace = BACKFILL_ALONE if alone else BACKFILL_WITH_QUEUE
@@ -255,10 +261,10 @@ def _cleaning(values: Mapping[str, Any]) -> CleaningOptions:
 
 
 def _all_urls(values: Mapping[str, Any], urls: Sequence[SecretUrl]) -> list[SecretUrl]:
-    """The queues that are read, and the one for errors: never one of those, or each error would be one more message.
+    """Return the queues that are read, and the one for errors: never one of those, or errors would be messages.
 
-    They stay as they are written, since messages are known by the name of their queue: the reader process alone opens
-    them, in the folder from which their relative paths count.
+    They stay as they are written, since messages are identified by the name of their queue: the reader process alone
+    opens them, in the folder from which their relative paths count.
     """
     whole = {_absolute("queueUrl", url).reveal() for url in urls}
     errors: SecretUrl | None = values["errorQueueUrl"]
@@ -270,9 +276,9 @@ def _all_urls(values: Mapping[str, Any], urls: Sequence[SecretUrl]) -> list[Secr
 
 
 def _source_from(urls: Sequence[SecretUrl]) -> str:
-    """The queue's name as the source's name, where there is one queue and its name can be one.
+    """Derive the source's name from the queue's, where there is one queue with a suitable name.
 
-    Not a prefix's: another prefix, or the same in another order, would be a source that remembers nothing.
+    Never from a prefix: another prefix, or the same in another order, would be a source without its history.
     """
     if not urls:
         raise OptionError(
@@ -292,15 +298,17 @@ def _source_from(urls: Sequence[SecretUrl]) -> str:
         raise OptionError("source", f"cannot be the queue's name: {error}, or set the option source") from None
 
 
-# what has to be known of a reader to compare its source with a listing: what it would have read, under which names
+# the reader's options that a comparison of its source with a listing needs: its choice of objects, and their names
 
 
 @dataclass(frozen=True, slots=True)
 class ListingOptions:
-    """Attributes:
-    prefixes: What is listed, in the one form of URIs.
-    notifications: The reader's options that choose objects and make their ids.
-    choice: Those of them that were given, as JSON: equal for options that mean the same.
+    """The options of a listing.
+
+    Attributes:
+        prefixes: The prefixes to list, in the one form of URIs.
+        notifications: The reader's options that choose objects and make their ids.
+        choice: Those of them that were set, as JSON: equal for options that mean the same.
     """
 
     prefixes: tuple[str, ...]
@@ -310,13 +318,13 @@ class ListingOptions:
 
 
 def parse_listing_options(prefixes: Sequence[str], options: Mapping[str, str]) -> ListingOptions:
-    """Options of a reader (names in any case) for the objects under `prefixes`. Raises OptionError."""
+    """Parse options of a reader (names in any case) for the objects under `prefixes`. Raises OptionError."""
     values = read(LISTING, options)
     listed = _prefixes(prefixes)
     allowed = values["allowedPrefixes"] or listed
     if outside := next((prefix for prefix in listed if not prefix.startswith(allowed)), None):
         raise OptionError(
-            "PREFIX", f"{shown(outside)} begins with none of the allowedPrefixes, so the reader reads nothing of it"
+            "PREFIX", f"{quote(outside)} begins with none of the allowedPrefixes, so the reader reads nothing of it"
         )
     texts = given_texts(LISTING, options)
     chosen = [option.name for option in LISTING.sections[NotificationOptions.TITLE]]
@@ -326,22 +334,22 @@ def parse_listing_options(prefixes: Sequence[str], options: Mapping[str, str]) -
         if name in texts and values[name] not in (False, None)
     }
     fields = {field: option.name for field, option in declared(NotificationOptions).items() if option.name in chosen}
-    found = {field: values[name] for field, name in fields.items()} | {"allowed_prefixes": allowed}
-    notifications = NotificationOptions(**found)
+    arguments = {field: values[name] for field, name in fields.items()} | {"allowed_prefixes": allowed}
+    notifications = NotificationOptions(**arguments)
     return ListingOptions(listed, notifications, storage_options(values), json.dumps(written, sort_keys=True))
 
 
 def options_of_choice(choice: str) -> dict[str, str]:
-    """The options as they are written, of a choice."""
+    """Return the options of a choice, as texts."""
     values = json.loads(choice)
     return {name: _text(value) for name, value in values.items()}
 
 
 def _written(name: str, value: object, text: str) -> object:
-    """The value in a form that is the same for texts that mean the same."""
+    """Return the value in a form that is the same for texts that mean the same."""
     if isinstance(value, datetime):
-        if value.tzinfo is None:  # the zone that the reader takes is not known here
-            raise OptionError(name, f"{shown(text)} has no time zone; write one, as in 2026-11-01T00:00:00Z")
+        if value.tzinfo is None:  # the zone that the reader takes is unknown here
+            raise OptionError(name, f"{quote(text)} has no time zone; write one, as in 2026-11-01T00:00:00Z")
         return value.astimezone(timezone.utc).isoformat()
     return value if isinstance(value, bool | tuple) else text.strip()
 
@@ -353,15 +361,16 @@ def _text(value: bool | str | Sequence[str]) -> str:
 
 
 def _prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
-    found: list[str] = []
+    plain_prefixes: list[str] = []
     for prefix in prefixes:
         try:
-            found.append(plain_prefix(prefix))
+            plain_prefixes.append(plain_prefix(prefix))
         except ValueError as error:
             raise OptionError("PREFIX", str(error)) from None
-    for one in found:
-        if wider := next((other for other in found if other != one and one.startswith(other)), None):
+    for prefix in plain_prefixes:
+        if wider := next((other for other in plain_prefixes if other != prefix and prefix.startswith(other)), None):
             raise OptionError(
-                "PREFIX", f"{shown(one)} is under {shown(wider)}, so its objects would be counted twice; leave one out"
+                "PREFIX",
+                f"{quote(prefix)} is under {quote(wider)}, so its objects would be counted twice; leave one out",
             )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(plain_prefixes))

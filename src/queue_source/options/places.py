@@ -24,10 +24,12 @@ from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Attributes:
-    call: What a user calls before `format("cuesqueue")`.
-    sections: Title -> options.
-    no_path: Why `load()` takes no path here; "" where there is one.
+    """A place where options are set.
+
+    Attributes:
+        call: What a user calls before `format("cuesqueue")`.
+        sections: Title -> options.
+        no_path: Why `load()` takes no path here; "" where there is one.
     """
 
     call: str

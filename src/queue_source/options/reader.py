@@ -1,6 +1,6 @@
 """All options of `spark.readStream` and `spark.read`, as frozen groups that `parsing` builds once.
 
-Only `content` travels to executors; all else stays on the driver. Durations are `timedelta`, sizes bytes. Secrets and
+Only `content` travels to executors; the others stay on the driver. Durations are `timedelta`, sizes bytes. Secrets and
 URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 """
 
@@ -27,7 +27,7 @@ _VIEWS = ("data", "splits", "shards", "attempts", "errors", "cleanings", "files_
 
 
 def store_url() -> Any:
-    """The field `storeUrl`, which reader, sink and views have alike."""
+    """Declare the field `storeUrl`, which reader, sink and views have alike."""
     return option(
         "storeUrl",
         types.STORE_URL,
@@ -128,7 +128,7 @@ class DeduplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """The guarantee, and what happens when the store was lost, objects kill their readers, or anything is bad."""
+    """The guarantee, and what happens when the store was lost, objects end their readers' processes, or data is bad."""
 
     TITLE: ClassVar = "Delivery and errors"
     ON_CHANGE: ClassVar = OnChange.AT_ONCE

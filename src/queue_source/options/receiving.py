@@ -1,4 +1,4 @@
-"""How messages are received, what they announce, and what is listed beside them."""
+"""How messages are received, what they announce, and what is listed in addition."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class NotificationOptions:
     """How a message becomes shards. Form `json` alone needs the paths.
 
     Attributes:
-        assumed_zone: The zone in which a time without one was taken, where no option says it.
-        by_reference: Whether what is announced beside URI, size and ETag is kept, for rows of `content=reference`.
+        assumed_zone: The zone in which a time without one was taken, where no option has it.
+        by_reference: Whether facts in addition to URI, size and ETag are kept, for rows of `content=reference`.
     """
 
     TITLE: ClassVar = "Notifications"
@@ -169,8 +169,8 @@ class NotificationOptions:
 
     @property
     def chooses_by_time(self) -> bool:
-        """Whether it has to be known when an object was modified."""
-        return any(given is not None for given in (self.modified_after, self.modified_before, self.max_file_age))
+        """Tell whether the modification time of an object has to be known."""
+        return any(limit is not None for limit in (self.modified_after, self.modified_before, self.max_file_age))
 
 
 BACKFILL_WITH_QUEUE = timedelta(days=1), timedelta(minutes=10)
@@ -180,7 +180,7 @@ BACKFILL_ALONE = timedelta(minutes=1), timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class BackfillOptions:
-    """Listings that find what no message has announced; none while there are no `prefixes`."""
+    """Listings that find objects that no message has announced; none while there are no `prefixes`."""
 
     TITLE: ClassVar = "Backfill"
     ON_CHANGE: ClassVar = OnChange.ANNOUNCED

@@ -1,10 +1,10 @@
-"""Values that must not be shown: they print as `***`, and give themselves up only to `reveal()`.
+"""Values that must not be shown: they print as `***`, and only `reveal()` returns them.
 
 A value may be a reference, `env:NAME` or `file:PATH`. It travels as it is written, and each process that needs the
-secret looks it up: neither Spark's plan nor what is pickled for executors holds it.
+secret looks it up: neither Spark's plan nor the pickled data for executors holds it.
 
-Not a subclass of `str`: a secret that is joined, formatted or written as JSON by mistake is then a type error or
-three stars, and never a leak.
+Not a subclass of `str`: a secret that is joined, formatted or written as JSON by mistake is then a type error or three
+stars, and never a leak.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _LARGEST = 64 * 1024
 
 
 def is_reference(text: str) -> bool:
-    """Whether the text says where a secret is, and is none itself."""
+    """Tell whether the text is a reference to a secret, and not the secret itself."""
     return _REFERENCE.fullmatch(text) is not None
 
 
 def revealed(text: str) -> str:
-    """The text, or what it refers to in this process. Raises ValueError, which shows nothing of what was found."""
-    found = _REFERENCE.fullmatch(text)
-    if found is None:
+    """Return the text, or what it refers to in this process. Raises ValueError, whose text shows no part of it."""
+    reference = _REFERENCE.fullmatch(text)
+    if reference is None:
         return text
-    kind, name = found.groups()
+    kind, name = reference.groups()
     if kind == "env":
         value = os.environ.get(name, "")
         where = f"the environment variable {name!r} is not set in a process of the driver or an executor"
@@ -64,14 +64,14 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The secret, for the library that needs it. Never put it into a message.
+        """Return the secret, for the library that needs it. Never put it into a message.
 
         Raises ValueError for a reference that leads to nothing here.
         """
         return revealed(self._value)
 
     def as_given(self) -> str:
-        """What was written: the secret, or the reference to it."""
+        """Return what was written: the secret, or the reference to it."""
         return self._value
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Secret:
 
 
 class Literal(Secret):
-    """A text that is not shown, and never a reference: `file:///lake` names a folder."""
+    """A text that is not shown, and is never a reference: `file:///lake` names a folder."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ class Literal(Secret):
 
 
 def is_url(text: str) -> bool:
-    """Whether it begins as a URL does."""
+    """Tell whether a text begins like a URL."""
     return re.match(r"[A-Za-z][\w+.\-]*://", text) is not None
 
 
@@ -114,12 +114,12 @@ class SecretUrl(Secret):
 
     def reveal(self) -> str:
         url = revealed(self._value)
-        if url != self._value and not is_url(url):  # what a file held instead is in no message
+        if url != self._value and not is_url(url):  # the content of a file that is no URL is in no message
             raise ValueError(f"{self._value!r} leads to something that is no URL; write one there, as in scheme://...")
         return url
 
 
-def shown(value: str) -> str:
-    """The value as an error message may show it: quoted, shortened, without passwords."""
+def quote(value: str) -> str:
+    """Return the value for an error message: quoted, shortened, without passwords."""
     text = redact_url(value)
     return repr(text if len(text) <= 100 else text[:100] + "...")

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from queue_source.options.secrets import shown
+from queue_source.options.secrets import quote
 
 # durations: a whole number and a unit
 
@@ -35,30 +35,30 @@ _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def parse_duration(text: str) -> timedelta:
-    """A duration of one whole number and one unit. A bare number is refused: nobody can tell seconds from minutes.
+    """Parse a duration of one whole number and one unit. A bare number is refused: its unit would be a guess.
 
     Raises ValueError with the next step in its message.
     """
     clean = text.strip().lower()
     if _DIGITS.fullmatch(clean):
-        raise ValueError(f"{shown(text)} has no unit; write {clean}s for seconds, {clean}m for minutes or {clean}ms")
+        raise ValueError(f"{quote(text)} has no unit; write {clean}s for seconds, {clean}m for minutes or {clean}ms")
     match = _DURATION.fullmatch(clean)
     word = _DURATION_WORDS.get(match.group(2)) if match else None
     if match is None or word is None:
         raise ValueError(
-            f"{shown(text)} is not a duration; write a whole number and a unit, as in 500ms, 90s, 5m, 2h or 15 days"
+            f"{quote(text)} is not a duration; write a whole number and a unit, as in 500ms, 90s, 5m, 2h or 15 days"
         )
     try:
         return int(match.group(1)) * _DURATION_UNITS[word]
     except (OverflowError, ValueError):  # ValueError: Python refuses to read thousands of digits
-        raise ValueError(f"{shown(text)} is too long a duration; write less than a million days") from None
+        raise ValueError(f"{quote(text)} is too long a duration; write less than a million days") from None
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest text that `parse_duration` reads as this duration (to the millisecond)."""
+    """Return the shortest text that `parse_duration` reads as this duration (to the millisecond)."""
     for word in ("days", "h", "m", "s"):
-        count, rest = divmod(duration, _DURATION_UNITS[word])
-        if count and not rest:
+        count, remainder = divmod(duration, _DURATION_UNITS[word])
+        if count and not remainder:
             return {"1 days": "1 day"}.get(f"{count} days", f"{count} days") if word == "days" else f"{count}{word}"
     milliseconds = duration // _DURATION_UNITS["ms"]
     return f"{milliseconds}ms" if milliseconds else "0s"
@@ -87,33 +87,33 @@ _SHORT_NAMES = {
 
 @lru_cache(maxsize=1024)
 def parse_time_zone(text: str) -> str:
-    """The zone's IANA name, or its offset as `+HH:MM` (`+HH:MM:SS` where it has seconds); `UTC` for all that mean UTC.
+    """Return the zone's IANA name, or its offset as `+HH:MM` (or `+HH:MM:SS`); `UTC` for all that mean UTC.
 
-    Raises ValueError with the next step for what is neither.
+    Raises ValueError with the next step for other texts.
     """
     zone = text.strip()
     zone = _SHORT_NAMES.get(zone, zone)
     if zone in ("Z", "UT", "GMT", "UTC"):
         return "UTC"
-    found = _OFFSET.fullmatch(zone)
-    if found is not None:
-        minutes, seconds = int(found["minutes"] or found["joined"] or 0), int(found["seconds"] or found["more"] or 0)
-        offset = timedelta(hours=int(found["hours"]), minutes=minutes, seconds=seconds)
+    parts = _OFFSET.fullmatch(zone)
+    if parts is not None:
+        minutes, seconds = int(parts["minutes"] or parts["joined"] or 0), int(parts["seconds"] or parts["more"] or 0)
+        offset = timedelta(hours=int(parts["hours"]), minutes=minutes, seconds=seconds)
         if minutes > 59 or seconds > 59 or offset > _MAXIMUM:
-            raise ValueError(f"{shown(text)} is beyond +18:00 or -18:00, or has more than 59 minutes; {_NEXT_STEP}")
+            raise ValueError(f"{quote(text)} is beyond +18:00 or -18:00, or has more than 59 minutes; {_NEXT_STEP}")
         tail = f":{seconds:02}" if seconds else ""
-        return f"{found['sign']}{int(found['hours']):02}:{minutes:02}{tail}" if offset else "UTC"
+        return f"{parts['sign']}{int(parts['hours']):02}:{minutes:02}{tail}" if offset else "UTC"
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name is a directory of the zone database
-        raise ValueError(f"{shown(text)} is not a time zone; {_NEXT_STEP}") from None
+        raise ValueError(f"{quote(text)} is not a time zone; {_NEXT_STEP}") from None
     return zone
 
 
 def machine_time_zone() -> str:
-    """The zone of this machine, as Java finds it for `spark.sql.session.timeZone`: `TZ`, or where /etc/localtime leads.
+    """Return the zone of this machine, as Java determines `spark.sql.session.timeZone`: `TZ`, or /etc/localtime.
 
-    UTC where neither tells.
+    UTC where both are missing.
     """
     name = os.environ.get("TZ", "").removeprefix(":")
     if not name:
@@ -125,14 +125,14 @@ def machine_time_zone() -> str:
 
 
 def fixed_offset(zone: str) -> timedelta | None:
-    """The offset of a zone `+HH:MM`, as `parse_time_zone` writes it; None for a zone with a name."""
+    """Return the offset of a zone `+HH:MM`, as `parse_time_zone` writes it; None for a zone with a name."""
     if zone[:1] not in ("+", "-"):
         return None
     offset = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6]), seconds=int(zone[7:9] or 0))
     return offset if zone[0] == "+" else -offset
 
 
-# timestamps as Spark's file sources read them in `modifiedAfter`: with their own zone, or in one that is given
+# timestamps as Spark's file sources read them in `modifiedAfter`: with their own zone, or in a default one
 
 _TIMESTAMP = re.compile(
     r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
@@ -142,31 +142,31 @@ _TIMESTAMP = re.compile(
 
 
 def parse_local_time(text: str) -> datetime:
-    """The time; without a zone (naive) if the text has none. Raises ValueError, whose text may be empty.
+    """Parse a time; without a zone (naive) if the text has none. Raises ValueError, whose text may be empty.
 
     Digits beyond microseconds are cut off.
     """
-    found = _TIMESTAMP.fullmatch(text.strip())
-    if found is None:
+    parts = _TIMESTAMP.fullmatch(text.strip())
+    if parts is None:
         raise ValueError
-    year, month, day = (int(found[name] or 1) for name in ("year", "month", "day"))
-    hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
-    micros = int((found["fraction"] or "").ljust(6, "0")[:6])
+    year, month, day = (int(parts[name] or 1) for name in ("year", "month", "day"))
+    hour, minute, second = (int(parts[name] or 0) for name in ("hour", "minute", "second"))
+    micros = int((parts["fraction"] or "").ljust(6, "0")[:6])
     local = datetime(year, month, day, hour, minute, second, micros)
-    return local if found["zone"] is None else instant(local, parse_time_zone(found["zone"]))
+    return local if parts["zone"] is None else instant(local, parse_time_zone(parts["zone"]))
 
 
 def instant(time: datetime, zone: str) -> datetime:
-    """A time without a zone is in `zone`, as `parse_time_zone` returned it; one with a zone stays what it is.
+    """Return the instant of a time, in `zone` (as `parse_time_zone` returned it) unless it has a zone itself.
 
     When the clock is put back it is the earlier of two, when it skips an hour it is in the next one: as in Java.
     """
     if time.tzinfo is not None:
         return time
     offset = fixed_offset(zone)
-    there: tzinfo = ZoneInfo(zone) if offset is None else timezone(offset)
+    zone_info: tzinfo = ZoneInfo(zone) if offset is None else timezone(offset)
     try:
-        return time.replace(tzinfo=there).astimezone(timezone.utc)
+        return time.replace(tzinfo=zone_info).astimezone(timezone.utc)
     except OverflowError:
         raise ValueError("beyond the years 1 to 9999") from None
 
@@ -206,7 +206,7 @@ class Pattern:
 
 @lru_cache(maxsize=64)
 def parse_pattern(text: str) -> Pattern:
-    """What a pattern means. Raises ValueError with the next step."""
+    """Parse a pattern. Raises ValueError with the next step."""
     expression: list[str] = []
     groups: dict[str, int] = {}
     place = 0
@@ -227,7 +227,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def _regex(token: re.Match[str], groups: dict[str, int]) -> str:
-    """The regular expression of one token; the group of a part of the moment is added to `groups`."""
+    """Return the regular expression of one token; the group of a part of the moment is added to `groups`."""
     if token["quoted"] is not None:
         return re.escape(token["quoted"].replace("''", "'") or "'")
     if token["open"]:

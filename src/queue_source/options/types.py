@@ -17,7 +17,7 @@ from queue_source.common.globs import PathGlob, name_matcher, path_glob
 from queue_source.common.local_paths import absolute_path, check_file
 from queue_source.errors import MalformedNotification
 from queue_source.options.columns import parse_fields, parse_partitioning
-from queue_source.options.secrets import Secret, SecretUrl, is_reference, is_url, shown
+from queue_source.options.secrets import Secret, SecretUrl, is_reference, is_url, quote
 from queue_source.options.times import parse_duration, parse_local_time, parse_pattern, parse_time_zone
 from queue_source.queues.urls import NAMES_CODE, names_code
 from queue_source.tags import parse_filters
@@ -32,7 +32,7 @@ _SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])(?:i?b)?|(b))?")
 
 @dataclass(frozen=True, slots=True)
 class OptionType:
-    """One type of value. `values` is what the documentation says may be written."""
+    """One type of value. `values` is the documentation of valid texts."""
 
     name: str
     values: str
@@ -40,32 +40,32 @@ class OptionType:
 
 
 def choice(*names: str, refused: Sequence[str] = ()) -> OptionType:
-    """One of `names`, in any case; `refused` are words that elsewhere are values of the option, and not here."""
-    known = {name.lower(): name for name in names}
+    """Make the type of one of `names`, in any case; `refused` are values of the option elsewhere, and not here."""
+    names_by_word = {name.lower(): name for name in names}
     elsewhere = {name.lower() for name in refused}
 
     def parse(text: str) -> str:
         word = text.strip().lower()
-        if word in known:
-            return known[word]
+        if word in names_by_word:
+            return names_by_word[word]
         allowed = f"write {names[0]}" if len(names) == 1 else f"write one of {', '.join(names)}"
         if word in elsewhere:
-            raise ValueError(f"{shown(text)} is not supported; {allowed}")
-        close = difflib.get_close_matches(word, known, n=1)
-        hint = f"did you mean {known[close[0]]!r}? " if close else ""
-        raise ValueError(f"{shown(text)} is not a value of this option; {hint}{allowed}")
+            raise ValueError(f"{quote(text)} is not supported; {allowed}")
+        close = difflib.get_close_matches(word, names_by_word, n=1)
+        hint = f"did you mean {names_by_word[close[0]]!r}? " if close else ""
+        raise ValueError(f"{quote(text)} is not a value of this option; {hint}{allowed}")
 
     return OptionType("choice", ", ".join(f"`{name}`" for name in names), parse)
 
 
 def number(minimum: int, maximum: int = 2**31 - 1) -> OptionType:
-    """A whole number from `minimum` to `maximum`."""
+    """Make the type of a whole number from `minimum` to `maximum`."""
 
     def parse(text: str) -> int:
         clean = text.strip()
         if not re.fullmatch(r"[0-9]{1,18}", clean) or not minimum <= int(clean) <= maximum:
             raise ValueError(
-                f"{shown(text)} is not a whole number from {minimum} to {maximum}; write one, as in {minimum}"
+                f"{quote(text)} is not a whole number from {minimum} to {maximum}; write one, as in {minimum}"
             )
         return int(clean)
 
@@ -73,61 +73,61 @@ def number(minimum: int, maximum: int = 2**31 - 1) -> OptionType:
 
 
 def parse_size(text: str) -> int:
-    """A number of bytes: `128m`, `1g`, `10kb`, or plain bytes, as Spark has it. Units are powers of 1,024.
+    """Parse a number of bytes: `128m`, `1g`, `10kb`, or plain bytes, as in Spark. Units are powers of 1,024.
 
     Raises ValueError with the next step in its message.
     """
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or len(match.group(1)) > 18:
         raise ValueError(
-            f"{shown(text)} is not a size; write a whole number of bytes or with a unit, as in 10kb, 128m or 1g"
+            f"{quote(text)} is not a size; write a whole number of bytes or with a unit, as in 10kb, 128m or 1g"
         )
     return int(match.group(1)) * _SIZE_UNITS[match.group(2) or ""]
 
 
 def _positive_duration(text: str) -> timedelta:
     if not (duration := parse_duration(text)):
-        raise ValueError(f"{shown(text)} is not more than zero; write a longer duration, as in 1s")
+        raise ValueError(f"{quote(text)} is not more than zero; write a longer duration, as in 1s")
     return duration
 
 
 def _positive_size(text: str) -> int:
     if not (size := parse_size(text)):
-        raise ValueError(f"{shown(text)} is not more than zero; write a larger size, as in 1m")
+        raise ValueError(f"{quote(text)} is not more than zero; write a larger size, as in 1m")
     return size
 
 
 def _memory(text: str) -> int:
     if (size := parse_size(text)) < _LEAST_MEMORY:
-        raise ValueError(f"{shown(text)} is too little for most objects; write 64m or more")
+        raise ValueError(f"{quote(text)} is too little for most objects; write 64m or more")
     return size
 
 
 def _boolean(text: str) -> bool:
     word = text.strip().lower()
     if word not in ("true", "false"):
-        raise ValueError(f"{shown(text)} is neither true nor false; write true or false")
+        raise ValueError(f"{quote(text)} is neither true nor false; write true or false")
     return word == "true"
 
 
 def check_name(text: str) -> str:
-    """A source's or pipeline's name: it becomes part of tokens, paths and lists, so their separators are refused."""
+    """Check a source's or pipeline's name: it becomes part of tokens, paths and lists, without their separators."""
     if not text.strip():
         raise ValueError("a name must not be empty; write one, as in orders")
     if text != text.strip():
-        raise ValueError(f"{shown(text)} begins or ends with a space; leave it out")
+        raise ValueError(f"{quote(text)} begins or ends with a space; leave it out")
     if len(text) > MAX_NAME:
-        raise ValueError(f"{shown(text)} has {len(text)} characters; write a name of at most {MAX_NAME} characters")
+        raise ValueError(f"{quote(text)} has {len(text)} characters; write a name of at most {MAX_NAME} characters")
     bad = next((c for c in text if c in "/," or not c.isprintable()), None)
     if bad is not None:
-        raise ValueError(f"{shown(text)} contains {bad!r}; leave out '/', ',' and control characters")
+        raise ValueError(f"{quote(text)} contains {bad!r}; leave out '/', ',' and control characters")
     return text
 
 
 def _check_names(text: str) -> tuple[str, ...]:
     names = tuple(check_name(name.strip()) for name in text.split(","))
     if len(set(names)) < len(names):
-        raise ValueError(f"{shown(text)} has a name twice; write each pipeline once, as in orders, payments")
+        raise ValueError(f"{quote(text)} has a name twice; write each pipeline once, as in orders, payments")
     return names
 
 
@@ -136,9 +136,9 @@ def _character(*, may_be_empty: bool) -> OptionType:
 
     def parse(text: str) -> str:
         character = "\t" if text == r"\t" else text
-        one = len(character) == 1 and character.isascii() and character not in "\r\n\0"
-        if not one and not (may_be_empty and not character):
-            raise ValueError(f"{shown(text)} is not one ASCII character; write {values.replace('`', '')}")
+        is_single = len(character) == 1 and character.isascii() and character not in "\r\n\0"
+        if not is_single and not (may_be_empty and not character):
+            raise ValueError(f"{quote(text)} is not one ASCII character; write {values.replace('`', '')}")
         return character
 
     return OptionType("character", values, parse)
@@ -149,17 +149,17 @@ def _date_pattern(text: str) -> str:
     try:
         parse_pattern(pattern)
     except ValueError as error:
-        raise ValueError(f"{shown(pattern)} {error}") from None
+        raise ValueError(f"{quote(pattern)} {error}") from None
     return pattern
 
 
 def _time(text: str) -> datetime:
-    """A time without an offset is UTC; Python before 3.11 reads no Z."""
+    """Parse a time; without an offset it is UTC. Python before 3.11 reads no Z."""
     try:
         time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
     except ValueError:
         raise ValueError(
-            f"{shown(text)} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"
+            f"{quote(text)} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"
         ) from None
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
 
@@ -169,7 +169,7 @@ def _timestamp(text: str) -> datetime:
         return parse_local_time(text)
     except ValueError as error:
         raise ValueError(
-            f"{shown(text)} is not a timestamp{f' ({error})' if str(error) else ''}; write yyyy-MM-ddTHH:mm:ss, best "
+            f"{quote(text)} is not a timestamp{f' ({error})' if str(error) else ''}; write yyyy-MM-ddTHH:mm:ss, best "
             "with its zone, as in 2026-11-20T08:30:00Z or 2026-11-20T09:30:00+01:00"
         ) from None
 
@@ -177,7 +177,7 @@ def _timestamp(text: str) -> datetime:
 def _delivery_hash(text: str) -> str:
     digest = text.strip().lower()
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise ValueError(f"{shown(text)} is not a delivery hash, which has 64 hexadecimal digits; see view 'attempts'")
+        raise ValueError(f"{quote(text)} is not a delivery hash, which has 64 hexadecimal digits; see view 'attempts'")
     return digest
 
 
@@ -185,23 +185,24 @@ def _prefixes(text: str) -> tuple[str, ...]:
     prefixes = tuple(part.strip() for part in text.split(","))
     if not all(prefixes):
         raise ValueError(
-            f"{shown(text)} has an empty prefix, which would allow everything; write prefixes separated by commas, "
+            f"{quote(text)} has an empty prefix, which would allow everything; write prefixes separated by commas, "
             "as in s3://landing/, file:///data/in/"
         )
-    found = tuple(dict.fromkeys(map(plain_prefix, prefixes)))
-    if climbing := next((prefix for prefix in found if climbs(prefix)), None):  # no object that is read begins with it
-        raise ValueError(f"{shown(climbing)} {_CLIMBS}")
-    return found
+    plain_prefixes = tuple(dict.fromkeys(map(plain_prefix, prefixes)))
+    # no object that is read begins with it
+    if climbing := next((prefix for prefix in plain_prefixes if climbs(prefix)), None):
+        raise ValueError(f"{quote(climbing)} {_CLIMBS}")
+    return plain_prefixes
 
 
 _CLIMBS = "has a segment '.' or '..'; write the path that it stands for"
 
 
 def _folder(text: str) -> str:
-    """A prefix that stands for what is below it."""
+    """Parse a prefix that stands for the objects below it."""
     (prefix,) = _prefixes(text) if "," not in text else (plain_prefix(text.strip()),)
     if climbs(prefix):
-        raise ValueError(f"{shown(text)} {_CLIMBS}")
+        raise ValueError(f"{quote(text)} {_CLIMBS}")
     return prefix if prefix.endswith("/") else f"{prefix}/"
 
 
@@ -217,14 +218,14 @@ _NEXT_QUEUE_URL = re.compile(rf",\s*(?={_QUEUE_URL.pattern})")
 
 
 def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
-    """The queue URLs of a comma-separated list; a comma within a URL stays in it."""
+    """Split a comma-separated list of queue URLs; a comma within a URL stays in it."""
     urls = [url.strip() for url in _NEXT_QUEUE_URL.split(text)]
     for url in urls:
         if names_code(url) and not is_reference(url):
-            raise ValueError(f"{shown(url)} {NAMES_CODE}")
+            raise ValueError(f"{quote(url)} {NAMES_CODE}")
         if not _QUEUE_URL.match(url):
             raise ValueError(
-                f"{shown(url)} is not a queue's URL; write scheme://..., as in sql+sqlite:///jobs.db?queue=files"
+                f"{quote(url)} is not a queue's URL; write scheme://..., as in sql+sqlite:///jobs.db?queue=files"
             )
     return tuple(SecretUrl(url) for url in urls)
 
@@ -232,7 +233,7 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
 def _queue_url(text: str) -> SecretUrl:
     urls = split_queue_urls(text)
     if len(urls) > 1:
-        raise ValueError(f"{shown(text)} names {len(urls)} queues; write the URL of one")
+        raise ValueError(f"{quote(text)} names {len(urls)} queues; write the URL of one")
     return urls[0]
 
 
@@ -240,14 +241,14 @@ def _glob(text: str) -> re.Pattern[str]:
     try:
         return name_matcher(_given_text(text))
     except ValueError as error:
-        raise ValueError(f"{shown(text)} {error}; write a glob of names, as in *.csv") from None
+        raise ValueError(f"{quote(text)} {error}; write a glob of names, as in *.csv") from None
 
 
 def _path_glob(text: str) -> PathGlob:
     try:
         return path_glob(_given_text(text))
     except ValueError as error:
-        raise ValueError(f"{shown(text)} {error}; write a glob of URIs, as in s3://landing/**/*.csv") from None
+        raise ValueError(f"{quote(text)} {error}; write a glob of URIs, as in s3://landing/**/*.csv") from None
 
 
 def _tag_filter(text: str) -> tuple[str, ...]:
@@ -262,7 +263,7 @@ def _uris(text: str) -> tuple[str, ...]:
     try:
         return tuple(map(plain_uri, uris))
     except MalformedNotification as error:
-        raise ValueError(f"{shown(text)}: {error}; write URIs of objects, as in s3://landing/sample.json") from None
+        raise ValueError(f"{quote(text)}: {error}; write URIs of objects, as in s3://landing/sample.json") from None
 
 
 def _columns(text: str) -> str:
@@ -282,14 +283,14 @@ def _shares(text: str) -> str:
         numbers = [int(number) for number in word.partition(":")[2].split(",")]
         if sum(numbers) == 100 and 0 not in numbers:
             return word
-        raise ValueError(f"{shown(text)} does not add up to 100, or has a 0; write one number a queue, as in 70,30")
-    raise ValueError(f"{shown(text)} is not a way to share; write round-robin, greedy or percentage:70,30")
+        raise ValueError(f"{quote(text)} does not add up to 100, or has a 0; write one number a queue, as in 70,30")
+    raise ValueError(f"{quote(text)} is not a way to share; write round-robin, greedy or percentage:70,30")
 
 
 def _store_url(text: str) -> SecretUrl:
     if not is_url(text.strip()) and not is_reference(text.strip()):
         raise ValueError(
-            f"{shown(text)} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
+            f"{quote(text)} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
             "postgresql+psycopg://user:password@host/database"
         )
     return SecretUrl(text.strip())
@@ -299,7 +300,7 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
     if not all(names) or len(set(names)) < len(names):
         raise ValueError(
-            f"{shown(text)} has an empty name, or a name twice; write names separated by commas, as in day,country"
+            f"{quote(text)} has an empty name, or a name twice; write names separated by commas, as in day,country"
         )
     return names
 
@@ -308,17 +309,17 @@ def _domains(text: str) -> tuple[str, ...]:
     domains = tuple(part.strip().lower() for part in text.split(",")) if text.strip() else ()
     if not all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", domain) for domain in domains):
         raise ValueError(
-            f"{shown(text)} is not a domain, or several; write what follows the account, as in dfs.core.windows.net"
+            f"{quote(text)} is not a domain, or several; write what follows the account, as in dfs.core.windows.net"
         )
     return domains
 
 
 def _encoding(text: str) -> str:
     try:
-        "a".encode(text.strip())  # Python also has codecs that are none of text, such as hex
+        "a".encode(text.strip())  # Python also has codecs for other things than text, such as hex
         return codecs.lookup(text.strip()).name
     except (LookupError, ValueError):
-        raise ValueError(f"{shown(text)} is not a known character set; write one, as in UTF-8") from None
+        raise ValueError(f"{quote(text)} is not a known character set; write one, as in UTF-8") from None
 
 
 def _line_end(text: str) -> str:
@@ -340,7 +341,7 @@ def _secret(text: str) -> Secret:
 def _table_name(text: str) -> str:
     parts = text.strip().split(".")
     if len(parts) < 2 or not all(part and part == part.strip() and part.isprintable() for part in parts):
-        raise ValueError(f"{shown(text)} is not the name of a table in a namespace; write both, as in db.events")
+        raise ValueError(f"{quote(text)} is not the name of a table in a namespace; write both, as in db.events")
     return ".".join(parts)
 
 

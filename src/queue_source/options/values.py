@@ -1,4 +1,4 @@
-"""Spark's string map becomes the value of each option, by its own name: what is unknown or unreadable is refused."""
+"""Converts Spark's string map to the value of each option, by its own name; refuses unknown and unreadable ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queue_source.options.places import PLACES, READER, SINK, Place
 from queue_source.options.secrets import Secret, is_reference
 from shard_store.redaction import redact_url
 
-# other names of options: those of earlier versions, of other sources and of Spark, and what becomes of them here
+# other names of options: those of earlier versions, of other sources and of Spark, and their meaning here
 
 ALIASES = {
     "store": "storeUrl",
@@ -105,7 +105,7 @@ _SPARK_OWN = {name.lower() for name in SPARK_OWN}
 
 
 def read(place: Place, options: Mapping[str, str]) -> dict[str, Any]:
-    """Every option of the place by its own name, defaults filled in. Raises OptionError."""
+    """Return every option of the place by its own name, defaults filled in. Raises OptionError."""
     texts = given_texts(place, options)
     values: dict[str, Any] = {}
     for option in place.options:
@@ -125,23 +125,23 @@ def _is_so(own: Any, value: str | None) -> bool:
 
 
 def given_texts(place: Place, options: Mapping[str, str]) -> dict[str, str]:
-    """Option name -> text, for what was given. Raises OptionError."""
+    """Return option name -> text, for the options that are set. Raises OptionError."""
     table = {option.name.lower(): option for option in place.options}
-    found: dict[str, tuple[str, str]] = {}  # own name -> (name as written, text)
+    texts: dict[str, tuple[str, str]] = {}  # own name -> (name as written, text)
     for written, text in options.items():
         option = _resolve(place, table, written)
         if option is None:
             continue
         if option.type in (types.SECRET, types.STORE_URL):
             check_shown(written, option.name, text, secret=option.type is types.SECRET)
-        earlier = found.setdefault(option.name, (written, text))
+        earlier = texts.setdefault(option.name, (written, text))
         if earlier[1] != text:
             raise OptionError(option.name, f"is given twice, as {earlier[0]!r} and as {written!r}; keep one of them")
-    return {name: text for name, (_, text) in found.items()}
+    return {name: text for name, (_, text) in texts.items()}
 
 
 def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option | None:
-    """The option that a name as written means; None for what is accepted without a meaning here."""
+    """Return the option with a name as written; None for a name that is accepted without a meaning here."""
     name = written.lower()
     if place is SINK and name in _SPARK_OWN:
         return None
@@ -187,9 +187,10 @@ def _unknown(place: Place, table: Mapping[str, Option], name: str) -> str:
 def _parse(option: Option, text: str) -> Any:
     try:
         value = option.type.parse(text)
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, Secret):
-                one.reveal()  # a reference that leads nowhere is told by the option's name, before anything starts
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Secret):
+                # a reference that leads nowhere is reported with the option's name, before anything starts
+                item.reveal()
         return value
     except ValueError as error:
         # "from None": the chain of causes could show the value of a secret
@@ -197,7 +198,7 @@ def _parse(option: Option, text: str) -> Any:
 
 
 def _check_format(option: Option, values: Mapping[str, Any]) -> None:
-    """An option of one file format does nothing with another: say so instead of ignoring it."""
+    """Refuse an option of one file format with another, instead of ignoring it."""
     if any(values[name] is not None for name in option.beside):
         return
     if option.formats and values["fileFormat"] not in option.formats:

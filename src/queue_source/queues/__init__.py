@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One kind of queue: its adapter is imported only when such a URL is opened."""
+    """A kind of queue. Its adapter is imported only when such a URL is opened."""
 
     module: str
     factory: str
@@ -76,8 +76,8 @@ def open_queue(url: str, **options: Any) -> Queue:
         Any.
     """
     kind = scheme(url)
-    found = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
-    if found is None:
+    adapter_kind = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
+    if adapter_kind is None:
         factory = own_factory(kind, redact(url)) if kind else None
         if factory is None:
             raise QueueConfigurationError(redact(url), _unknown(url, kind))
@@ -86,15 +86,15 @@ def open_queue(url: str, **options: Any) -> Queue:
             problem = f"made a {type(queue).__name__}, which is not a Queue: it has no {', '.join(missing)}"
             raise QueueConfigurationError(redact(url), problem)
         return cast(Queue, queue)
-    opened: Queue = getattr(_adapter(url, found), found.factory)(url, **options)
+    opened: Queue = getattr(_adapter(url, adapter_kind), adapter_kind.factory)(url, **options)
     return opened
 
 
 def adapter_name(url: str) -> str:
-    """The adapter that a URL picks, as `sqs` or `sql`; "" for a queue of the user's own and for an unknown kind."""
+    """Return the adapter of a URL, as `sqs` or `sql`; "" for a queue of the user's own and for an unknown kind."""
     kind = scheme(url)
-    found = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
-    return found.module.rpartition(".")[2] if found else ""
+    adapter_kind = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
+    return adapter_kind.module.rpartition(".")[2] if adapter_kind else ""
 
 
 def _adapter(url: str, kind: _Kind) -> Any:
@@ -110,8 +110,8 @@ def _adapter(url: str, kind: _Kind) -> Any:
 
 
 def _forms() -> str:
-    there = {kind.form for kind in _KINDS.values() if importlib.util.find_spec(kind.module)}
-    return ", ".join([*sorted(there), *(f"{name}://..." for name in sorted(own_schemes()))])
+    installed = {kind.form for kind in _KINDS.values() if importlib.util.find_spec(kind.module)}
+    return ", ".join([*sorted(installed), *(f"{name}://..." for name in sorted(own_schemes()))])
 
 
 def _unknown(url: str, kind: str) -> str:

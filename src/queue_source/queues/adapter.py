@@ -1,4 +1,4 @@
-"""What the adapters here have in common."""
+"""The code that the adapters of this package share."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class BaseQueue(Queue):
 
     @abstractmethod
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
-        """As `Queue.receive`; errors of a queue that was closed meanwhile do not count."""
+        """Receive as `Queue.receive`; errors of a queue that was closed meanwhile do not count."""
 
     @abstractmethod
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
-        """As `SendsMany.send_messages`."""
+        """Send as `SendsMany.send_messages`."""
 
     def send(
         self,
@@ -54,7 +54,7 @@ class BaseQueue(Queue):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """As `Queue.send`; how many go out at once is as for `send_messages`."""
+        """Send as `Queue.send`, in the batches of `send_messages`."""
         return self.send_messages([Outgoing(body, tag, headers or {}, group) for body in encode_payloads(payloads)])
 
     def _refuse_closed(self) -> None:
@@ -63,13 +63,13 @@ class BaseQueue(Queue):
 
 
 def check_lease(seconds: float) -> None:
-    """Raises ValueError for a lease of no time."""
+    """Raise ValueError for a lease of no time."""
     if not seconds > 0:
         raise ValueError(f"lease must be more than 0 seconds, not {seconds!r}")
 
 
 def convert_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) -> list[T]:
-    """What `make` makes of each message; its ValueErrors say which one."""
+    """Make one item of each message; a ValueError of `make` names the message."""
     made = []
     for place, message in enumerate(messages):
         try:
@@ -80,12 +80,12 @@ def convert_each(messages: Sequence[Outgoing], make: Callable[[Outgoing], T]) ->
 
 
 def copy_of(message: Received) -> Outgoing:
-    """The message that `republish` puts to the back."""
+    """Build the message that `republish` puts to the back."""
     return Outgoing(message.body, message.tag, republished(message.headers), message.group)
 
 
 def peek_by_receiving(queue: Queue, max_messages: int, wait: float = 0.0) -> list[Received]:
-    """`peek` of a queue that can only deliver: receives up to `max_messages`, and makes all of them visible again.
+    """Peek into a queue that can only deliver: receive up to `max_messages`, and make all of them visible again.
 
     No other consumer gets them meanwhile. Ends with the first receive that brings nothing in `wait` seconds.
     """

@@ -1,8 +1,8 @@
-"""The one small protocol of every queue, and what differs between queues as data (never `isinstance`).
+"""The one small protocol of every queue, and the differences between queues as data (never `isinstance`).
 
-Who owes what: a queue delivers each message at least once and keeps it invisible to others until its lease ends;
-the caller extends the lease, and acknowledges a message only when everything it announced is done (invariant 1).
-All calls may come from several threads at once. Errors are `queue_source.errors.QueueError`s.
+The duties: a queue delivers each message at least once and keeps it invisible to others until its lease ends; the
+caller extends the lease, and acknowledges a message only when everything it announced is done (invariant 1). All calls
+may come from several threads at once. Errors are `queue_source.errors.QueueError`s.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ class Capabilities:
     max_lease: float | None = None  # longest extension that one call may ask for
     lease_cap: float | None = None  # longest time for which one delivery may be held in all; None = no limit
     ordered_groups: bool = False
-    max_wait: float = 20.0  # longest time that a receive may wait; short where nothing can interrupt it
+    max_wait: float = 20.0  # longest time that a receive may wait; short where it cannot be interrupted
     can_delay: bool = True  # nack(delay) is honoured
-    retention: float | None = None  # how long the queue keeps a message, where it says so
+    retention: float | None = None  # how long the queue keeps a message, where it reports that
     reports_depth: bool = True  # else `depth` raises: no number is better than a wrong one
     reports_stale: bool = True  # else expired receipts are accepted without an error; only the caller's clock knows
     empty_is_certain: bool = False  # a receive that does not wait and returns nothing proves that nothing was visible
-    loses_while_closed: bool = False  # what arrives while no reader is open is lost: only at-most-once can be promised
+    # messages that arrive while no reader is open are lost: only at-most-once can be promised
+    loses_while_closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Which methods a kind of queue has beside those of `Queue`; known without a connection, unlike `Capabilities`.
+    """Which methods a kind of queue has in addition to those of `Queue`.
 
-    An adapter says it in its attribute `extras`; one without that attribute has none of them.
+    Known without a connection, unlike `Capabilities`. An adapter declares them in its attribute `extras`; one without
+    that attribute has none of them.
     """
 
     sends_many: bool = False  # it is a `SendsMany`
@@ -59,7 +61,7 @@ class Extras:
 class Depth:
     """Messages that can be received now (`ready`), are leased (`in_flight`), or wait for a nack's delay (`delayed`).
 
-    Approximate where the queue says so; a queue that cannot count delayed ones separately counts them as `in_flight`.
+    Approximate where the queue itself is; a queue that cannot count delayed ones separately counts them as `in_flight`.
     """
 
     ready: int
@@ -84,7 +86,7 @@ class Queue(Protocol):
 
     @property
     def identity(self) -> str:
-        """The same text for the same queue however its URL is written, and another for every other queue.
+        """A text that is the same however the queue's URL is written, and another for every other queue.
 
         The service may be asked for it.
         """
@@ -171,12 +173,12 @@ class Queue(Protocol):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """The earlier name of `send`, kept for existing code."""
+        """Send messages as `send` does: its earlier name, kept for existing code."""
         return self.send(payloads, tag=tag, headers=headers, group=group)
 
     @abstractmethod
     def depth(self) -> Depth:
-        """How many messages there are. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
+        """Count the messages. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
 
     @abstractmethod
     def close(self) -> None:
@@ -206,7 +208,7 @@ class SendsMany(Protocol):
 
 
 class Unsendable(ValueError):
-    """A message that this kind of queue does not carry; `place` says which of those that were to be sent."""
+    """A message that this kind of queue cannot carry; `place` is its place among those that were to be sent."""
 
     def __init__(self, place: int, problem: str) -> None:
         self.place, self.problem = place, problem
@@ -214,7 +216,7 @@ class Unsendable(ValueError):
 
 
 def send_messages(queue: Queue, messages: Sequence[Outgoing]) -> None:
-    """As `SendsMany.send_messages`; a queue without it sends one by one, and ignores deduplication ids."""
+    """Send as `SendsMany.send_messages`; a queue without it sends one by one, and ignores deduplication ids."""
     if _extras(queue).sends_many:
         cast(SendsMany, queue).send_messages(messages)
         return
@@ -226,55 +228,55 @@ def send_messages(queue: Queue, messages: Sequence[Outgoing]) -> None:
 
 
 class Transactional(Protocol):
-    """A queue in a SQL database: what is sent can be part of a transaction of that database."""
+    """A queue in a SQL database: its sending can be part of a transaction of that database."""
 
     def joins(self, database: Database) -> bool:
-        """Whether it is in this very database, as far as the URLs show; then its tables are there from now on."""
+        """Tell whether the queue is in this database, as far as the URLs show; then create its tables there."""
 
     def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
-        """As `SendsMany.send_messages`, but part of this transaction, and sent when it commits.
+        """Send as `SendsMany.send_messages`, but as part of this transaction: the messages are sent when it commits.
 
         The transaction is in a database that the queue `joins`.
         """
 
 
 def transactional(queue: Queue) -> Transactional | None:
-    """The queue with the methods of `Transactional`, where it has them."""
+    """Return the queue as `Transactional`, if it has those methods."""
     return cast(Transactional, queue) if _extras(queue).transactional else None
 
 
 class Administered(Protocol):
-    """What some kinds of queues can do beside the verbs, for people and the commands `cuesqueue queue ...`."""
+    """What some kinds of queues can do in addition to the verbs, for people and the commands `cuesqueue queue ...`."""
 
     def exists(self) -> bool:
-        """Whether it is there; creates nothing."""
+        """Tell whether it exists; creates nothing."""
 
     def create(self) -> None:
-        """Make it as its URL says; what is there already is left as it is."""
+        """Create it as its URL says; an existing one is left as it is."""
 
     def delete(self) -> None:
-        """Remove it with all its messages; fine when it is not there."""
+        """Remove it with all its messages; does nothing where it is absent."""
 
     def purge(self) -> int | None:
-        """Delete its messages; returns how many there were, as `depth` reports it, or None where nothing does.
+        """Delete its messages; return how many there were, as `depth` reports it, or None without a count.
 
-        What consumers hold may stay theirs.
+        Consumers may keep the messages that they hold.
         """
 
     def peek(self, max_messages: int) -> list[Received]:
-        """The next messages, which stay in the queue; their receipts are good for nothing.
+        """Return the next messages, which stay in the queue; their receipts cannot be used.
 
-        Where a service shows messages only to who takes them, this counts as a delivery (`peek_by_receiving`).
+        Where a service shows messages only to those who take them, this counts as a delivery (`peek_by_receiving`).
         """
 
 
 def administered(queue: Queue) -> Administered | None:
-    """The queue with the methods of `Administered`, where it has them."""
+    """Return the queue as `Administered`, if it has those methods."""
     return cast(Administered, queue) if _extras(queue).administered else None
 
 
 def identity_of(queue: Queue) -> str:
-    """The queue's identity; its name, where a queue of a user's own does not inherit from `Queue`."""
+    """Return the queue's identity, or its name, where a queue of a user's own does not inherit from `Queue`."""
     return getattr(queue, "identity", queue.name)
 
 
@@ -287,14 +289,14 @@ REPUBLISH_COUNT = "Republish-Count"
 
 
 def encode_payloads(payloads: Sequence[Payload]) -> list[bytes]:
-    """The bodies of what is to be sent; raises TypeError or ValueError before anything is sent."""
+    """Encode the bodies of what is to be sent; raises TypeError or ValueError before anything is sent."""
     if isinstance(payloads, str | bytes | bytearray | Mapping):
         raise TypeError("a queue sends a list of payloads: write [payload] for a single one")
     return [encode_payload(payload) for payload in payloads]
 
 
 def encode_payload(payload: Payload) -> bytes:
-    """Bytes and text as they are (text as UTF-8), anything else as compact JSON."""
+    """Encode a payload: bytes and text as they are (text as UTF-8), anything else as compact JSON."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     if isinstance(payload, str):
@@ -310,7 +312,7 @@ def _plain(value: object) -> object:
 
 
 def republished(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of the copy; a count that is no number is taken as 0, since senders may write what they like."""
+    """Return the headers of the copy; a count that is no number is taken as 0, since any sender may write it."""
     count = headers.get(REPUBLISH_COUNT, "0")
     before = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
     return {**headers, REPUBLISH_COUNT: str(before + 1)}

@@ -1,9 +1,9 @@
-"""Log ids: the header by which log lines of one request are found over many services.
+"""Log ids: the header by which the log lines of one request are recognised over many services.
 
     with log_id(message.headers["X-Ascent-Log-Id"]):
         queue.send([...])        # a queue whose URL says log_id_header=X-Ascent-Log-Id
 
-What is received has it among its headers, what is republished keeps it, and what is sent inside gets it.
+Received messages have it among their headers, republished ones keep it, and messages sent inside the block get it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def log_id(value: str) -> Iterator[None]:
 
 
 def current_log_id() -> str | None:
-    """What `log_id` has set here."""
+    """Return the log id that `log_id` has set here."""
     return _current.get()
 
 
 def log_id_of(queue: object, headers: Mapping[str, str]) -> str | None:
-    """The log id that a message of this queue carries: its queue says which header has it, where one has."""
+    """Return the log id of a message, from the header that its queue names, if it names one."""
     header = getattr(queue, "log_id_header", None)
     return headers.get(header) if header else None
 
 
 def stamped(headers: Mapping[str, str] | None, header: str | None) -> dict[str, str]:
-    """The headers with the current log id; one that is given stays."""
+    """Return the headers with the current log id; a header that has one already keeps it."""
     value = _current.get()
     stamp = {header: value} if header and value is not None else {}
     return {**stamp, **(headers or {})}

@@ -1,7 +1,7 @@
-"""Queues of users' own, by the scheme of their URL: what is installed, or what a program registers.
+"""Queues of users' own, by the scheme of their URL: installed with a package, or registered by a program.
 
-A text (an option, a row of the store) selects among these, and never names code itself: whoever may write a text would
-run what he likes.
+A text (an option, a row of the store) only selects among these, and never names code itself: anyone who may write such
+a text could otherwise run any code.
 """
 
 from __future__ import annotations
@@ -46,36 +46,34 @@ def register_queue(scheme: str, factory: Factory) -> None:
 
 
 def register_queues(factories: Mapping[str, Factory]) -> None:
-    """`register_queue` for several."""
+    """Register several schemes, each as `register_queue`."""
     for scheme, factory in factories.items():
         register_queue(scheme, factory)
 
 
-def own_factory(scheme: str, shown: str) -> Factory | None:
-    """What makes the queues of this scheme; None for a scheme that nobody has declared.
+def own_factory(scheme: str, name: str) -> Factory | None:
+    """Return the factory for the queues of this scheme; None for an undeclared scheme.
 
-    Raises QueueConfigurationError, for the URL `shown`, when two packages declare it or its module cannot be imported.
+    Raises QueueConfigurationError, for the URL `name`, when two packages declare it or its module cannot be imported.
     """
     if scheme in _registered:
         return _registered[scheme]
     declared = {point.value: point for point in _declared() if point.name == scheme}
     if len(declared) > 1:
         raise QueueConfigurationError(
-            shown, f"two packages declare {scheme!r} in {GROUP}: {', '.join(sorted(declared))}; uninstall one of them"
+            name, f"two packages declare {scheme!r} in {GROUP}: {', '.join(sorted(declared))}; uninstall one of them"
         )
     for value, point in declared.items():
         try:
-            found: Factory = point.load()
+            factory: Factory = point.load()
         except (ImportError, AttributeError) as error:
-            raise QueueConfigurationError(
-                shown, f"{value!r}, which {GROUP} names, cannot be loaded: {error}"
-            ) from error
-        return found
+            raise QueueConfigurationError(name, f"{value!r}, which {GROUP} names, cannot be loaded: {error}") from error
+        return factory
     return None
 
 
 def own_schemes() -> set[str]:
-    """All schemes that are declared or registered."""
+    """Return all schemes that are declared or registered."""
     return {*_registered, *(point.name for point in _declared())}
 
 

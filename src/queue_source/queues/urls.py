@@ -1,4 +1,4 @@
-"""Pure functions on queue URLs: what kind it is, its short name, its text and nothing secret."""
+"""Pure functions on queue URLs: the kind, the short name, and the text without secrets."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ NAMES_CODE = (
     "names a Python function, which no URL does any more: declare it as an entry point of the group cuesqueue.queues, "
     "or call cuesqueue.register_queue, and write SCHEME://...; see docs/how-to/own-queues.md"
 )
-# what a URL parser would stumble over: hidden before the URL is taken apart, and only there
+# characters that a URL parser would misread: hidden only while the URL is taken apart
 _SHOWN_PASSWORD = f":{HIDDEN}@"
 _PORTS = {"amqp": 5672, "amqps": 5671, "postgresql": 5432, "mysql": 3306}
 
 
 def scheme(url: str) -> str:
-    """What picks the adapter: `sqs`, `https`, `sql+sqlite`, ..., "" for none."""
+    """Return the scheme that picks the adapter: `sqs`, `https`, `sql+sqlite`, ..., "" for none."""
     head, separator, _ = url.partition("://")
     return head.lower() if separator else ""
 
 
 def names_code(url: str) -> bool:
-    """Whether it has the form `package.module:factory?...`, which version 0.1.0 imported and called."""
+    """Tell whether it has the form `package.module:factory?...`, which version 0.1.0 imported and called."""
     return _CODE.fullmatch(url) is not None
 
 
 def without_fragment(url: str) -> str:
-    """The URL for a parser: a `#` in it is a wildcard of a tag filter, and starts no fragment."""
+    """Escape `#` for a parser: it is a wildcard of a tag filter, and starts no fragment."""
     return url.replace("#", "%23")
 
 
 def queue_name(url: str) -> str:
-    """The short name that stands for the queue where the user gives none (the default of option `source`)."""
+    """Return the short name of the queue where the user gives none (the default of option `source`)."""
     kind = scheme(url)
     parts = _split(url)
     parameters = dict(parse_qsl(parts.query))
@@ -54,10 +54,10 @@ def queue_name(url: str) -> str:
 
 
 def canonical(url: str) -> str:
-    """One text for all URLs that a text shows to be one queue's: without user, password, usual port and parameters.
+    """Return one text for all URLs that are visibly the same queue's.
 
-    What no text shows is for the queue's own `identity`. Of SQS only the queue's name is left: its message ids are
-    unique everywhere, so that it does no harm when two queues have one text.
+    It has no user, password, usual port and parameters. What no URL shows is left to the queue's own `identity`. For
+    SQS only the queue's name is kept: its message ids are unique everywhere, so two queues with one text do no harm.
     """
     kind = scheme(url)
     try:
@@ -90,5 +90,5 @@ def _split(url: str) -> SplitResult:
 
 
 def _host(host: str | None, port: int | None, kind: str) -> str:
-    """In small letters, with a port that is not the kind's own."""
+    """Return the host in small letters, with a port that is not the default of the kind."""
     return (host or "localhost") if port in (None, _PORTS.get(kind)) else f"{host or 'localhost'}:{port}"

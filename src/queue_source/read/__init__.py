@@ -1,1 +1,1 @@
-"""The executor's side of a task: from the ranges of a partition to Arrow batches."""
+"""The executor's part of a batch: from the ranges of a partition to Arrow batches."""

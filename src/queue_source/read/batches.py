@@ -1,4 +1,4 @@
-"""Batches on their way to Spark: held back until they are known to be good, and of a size that is worth its way."""
+"""Batches for Spark: held back until they are known to be good, and of a size that is worth sending."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SMALL = 64 << 10
 
 
 def all_or_nothing(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches, once the last of them is there; what `batches` raises is raised before the first.
+    """Yield the batches once the last of them is read; an error of `batches` is raised before the first.
 
-    What is more than `HELD_BYTES` goes to a file of its own on local disk, gone when it was read.
+    More than `HELD_BYTES` goes to a temporary file on local disk.
     """
     held: list[pa.RecordBatch] = []
     size = 0
@@ -44,7 +44,7 @@ def all_or_nothing(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iter
 
 
 def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, small batches put together."""
+    """Yield the same rows in the same order, with small batches joined."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -55,19 +55,21 @@ def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows += batch.num_rows
         size += _size(batch)
         if rows >= MIN_ROWS or size >= MIN_BYTES:
-            yield from _one(held)
+            yield from _join(held)
             held, rows, size = [], 0, 0
-    yield from _one(held)
+    yield from _join(held)
 
 
 def _size(batch: pa.RecordBatch) -> int:
-    """Its bytes; of a small one, which may be a part of a table that is small too, those of its buffers: 20 times as
-    quick to know."""
+    """Return the bytes of a batch.
+
+    Those of a small one are the bytes of its buffers, which is 20 times as fast: its table may be small too.
+    """
     buffers: int = batch.get_total_buffer_size()
     return buffers if buffers < _SMALL else batch.nbytes
 
 
-def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if len(batches) < 2:
         return batches
     joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -1,8 +1,8 @@
-"""Many small objects as one block: opening the parser costs more than what is in each of them.
+"""Reads many small objects as one block: opening the parser costs more than parsing each of them.
 
-Only rows that nothing is wrong with come out of here. Where the block as a whole is not read quickly (a bad record, a
-missing or replaced object, a compressed one, another header), it is cut until the unusual objects stand alone; those
-are for `read_object`, which says what is wrong, and with which one.
+Only faultless rows are returned here. Where the block as a whole is not read quickly (a bad record, a missing or
+replaced object, a compressed one, another header), it is cut until the unusual objects are alone; `read_object` reads
+those, and reports the fault and its object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Content = tuple[int, bytes | None]
 
 
 def may_be_joined(schema: pa.Schema, options: FormatOptions) -> bool:
-    """Whether rows of several objects may be read at once: no column says from which object a row comes."""
+    """Tell whether rows of several objects may be read at once: no column depends on the object of a row."""
     return format_of(options).combines(options) and len(data_schema(schema, options)) == len(schema)
 
 
@@ -44,33 +44,33 @@ def read_together(
     options: FormatOptions,
     storage: StorageOptions | None = None,
 ) -> Iterator[pa.Table | int]:
-    """In the order of `objects`: the rows of some of them, or the place of one that has to be read by itself.
+    """Yield, in the order of `objects`, the rows of some of them, or the place of one that has to be read alone.
 
-    Executor worker. Raises nothing of its own: what an object store refuses is asked for again when it is read alone.
+    Runs in an executor worker. Raises nothing of its own: a refused object is requested again when it is read alone.
     """
     if all(is_local(uri) for uri, _ in objects):
         contents = [_content(uri, expected, storage) for uri, expected in objects]
-    else:  # a request takes its time, and most of it is waiting
+    else:  # a request is mostly waiting
         with ThreadPoolExecutor(min(_THREADS, len(objects)), thread_name_prefix="cuesqueue-small") as threads:
-            contents = list(threads.map(lambda one: _content(one[0], one[1], storage), objects))
+            contents = list(threads.map(lambda announced: _content(announced[0], announced[1], storage), objects))
     format = format_of(options)
     numbered: Sequence[Content] = list(enumerate(contents))
 
     def read(some: Sequence[Content]) -> pa.Table | None:
-        found = [data for _, data in some if data is not None]
-        if len(found) < len(some) or (len(some) == 1 and found[0] and not format.combines_alone):
+        bodies = [data for _, data in some if data is not None]
+        if len(bodies) < len(some) or (len(some) == 1 and bodies[0] and not format.combines_alone):
             return None
         try:
             with BoundedMemory(format.decode_memory(options)):
-                return format.combine(found, schema, options)
-        except BadObject:  # one of them is too large, or all together
+                return format.combine(bodies, schema, options)
+        except BadObject:  # one of them is too large, or all together are
             return None
 
     yield from read_in_pieces(numbered, read, halves, lambda alone: (place for place, _ in alone))
 
 
 def _content(uri: str, expected: ExpectedObject, storage: StorageOptions | None) -> bytes | None:
-    """All of an object as it is stored; None when it is not plain text as it was announced, or was replaced."""
+    """Read all of an object as it is stored; None when it is not plain text as announced, or was replaced."""
     try:
         with open_object(uri, storage, size=expected.size) as file:
             size = file.size()

@@ -1,4 +1,4 @@
-"""What the error table keeps of bad records, of bad objects, and of objects that kill their readers."""
+"""Builds the error records of bad records, of bad objects, and of objects that end their readers' processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KILLS = "kills-its-reader"
 
 
 def bad_records(piece: Piece, identity: PlanIdentity, problems: BadRecords) -> list[ErrorRecord]:
-    """The first ones, each at its position; and how many more there are, at the position of the last."""
+    """Build records of the first errors, each at its position; and of the number of others, at the last position."""
 
     def record(
         cause: str, offset: int, detail: str, input: bytes | None = None, size: int | None = None
@@ -39,9 +39,10 @@ def bad_records(piece: Piece, identity: PlanIdentity, problems: BadRecords) -> l
 
 
 def bad_object(piece: Piece, identity: PlanIdentity, error: BadObject, *, skipped: bool) -> ErrorRecord:
-    """Scopes `object` and `part` quarantine the shard when its plan is published; `skipped` ones count as done.
+    """Build the record of a bad object. Scopes `object` and `part` quarantine the shard when its plan is published.
 
-    All pieces of a range report it at one position, so that it is one error, and a repeated plan knows its range again.
+    `skipped` ones count as done. All pieces of a range report it at one position, so that it is one error, and a
+    repeated plan recognises its range.
     """
     content, payload = piece.content, piece.content.payload
     message = {} if payload is None else kept_message(payload.value, payload.tag, payload.headers, content.group)
@@ -58,7 +59,7 @@ def bad_object(piece: Piece, identity: PlanIdentity, error: BadObject, *, skippe
     )
 
 
-def kills_its_reader(piece: Piece, identity: PlanIdentity, killed: int) -> ErrorRecord:
+def fatal_object(piece: Piece, identity: PlanIdentity, killed: int) -> ErrorRecord:
     detail = (
         f"{killed} readers died, or failed with an unknown error, while they read this object alone (out of memory, a "
         "crash of native code, a bug); read it with more memory, or report it; 'maxAttempts' is how many may die"

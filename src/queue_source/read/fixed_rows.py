@@ -1,4 +1,4 @@
-"""Rows whose columns are fixed, and for which nothing is read: messages as they are, and objects by reference."""
+"""Rows with fixed columns, for which no object is read: messages as they are, and objects by reference."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ Row = tuple[Content, ObjectMetadata]
 
 @dataclass(frozen=True, slots=True)
 class FixedRows:
-    """Attributes:
-    subject: What a row is, in errors.
-    schema: All columns; a user's schema may leave some out, in any order, and add `_metadata`.
-    value: The value of the column of this name.
-    metadata: Adds what is known of the content beside its message.
+    """Rows of one kind.
+
+    Attributes:
+        subject: What a row is, in errors.
+        schema: All columns; a user's schema may leave some out, in any order, and add `_metadata`.
+        value: The value of the column of this name.
+        metadata: Adds the facts about the content to those about its message.
     """
 
     subject: str
@@ -34,20 +36,23 @@ class FixedRows:
     metadata: Callable[[Content, ObjectMetadata], ObjectMetadata]
 
     def check(self, declared: pa.Schema) -> None:
-        """Refuse columns that there are not. Driver; raises OptionError naming the column."""
+        """Refuse columns that do not exist. Runs in the driver; raises OptionError with the column."""
         check_metadata_field(declared)
         for field in declared:
             if field.name == METADATA_COLUMN:
                 continue
             if field.name not in self.schema.names:
-                known = ", ".join(self.schema.names)
-                raise OptionError("schema", f"{self.subject} has no column {field.name!r}; its columns are {known}")
+                columns = ", ".join(self.schema.names)
+                raise OptionError("schema", f"{self.subject} has no column {field.name!r}; its columns are {columns}")
             own = self.schema.field(field.name).type
             if not _same(field.type, own):
                 raise OptionError("schema", f"column {field.name!r} of {self.subject} is {own}, not {field.type}")
 
     def batches(self, rows: Sequence[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """One row each, in their order. Executor worker; `schema` passed `check`, and the contents `check_begun`."""
+        """Yield one row for each content, in their order.
+
+        Runs in an executor worker; `schema` passed `check`, and the contents `check_begun`.
+        """
         for start in range(0, len(rows), _ROWS):
             chunk = rows[start : start + _ROWS]
             yield pa.record_batch([self._column(field, chunk) for field in schema], schema=schema)
@@ -58,12 +63,12 @@ class FixedRows:
         return pa.array([self.value(field.name, content) for content, _ in rows], field.type)
 
 
-_MESSAGES = FixedRows("a message", MESSAGE_SCHEMA, message_value, metadata=lambda _, known: known)
+_MESSAGES = FixedRows("a message", MESSAGE_SCHEMA, message_value, metadata=lambda _, metadata: metadata)
 _REFERENCES = FixedRows("an object by reference", REFERENCE_SCHEMA, reference_value, metadata=as_file)
 
 
 def fixed_rows(content: ContentOptions) -> FixedRows | None:
-    """What the rows are where nothing is read; None where a format says what is in them."""
+    """Return the rows where no object is read; None where a format defines them."""
     if content.format is not None:
         return None
     return _REFERENCES if content.kind.is_announced else _MESSAGES
@@ -72,7 +77,7 @@ def fixed_rows(content: ContentOptions) -> FixedRows | None:
 def check_begun(options: ContentOptions, contents: Iterable[Content]) -> None:
     """Raise OptionError for a message where objects are announced, and for an object where messages are the content.
 
-    The start of a reader refuses that for what it knows; it takes over from others what is announced to both.
+    The start of a reader refuses its own; those taken over from other pipelines are refused here.
     """
     is_announced = options.kind.is_announced
     if other := next((content for content in contents if (content.payload is None) is not is_announced), None):
@@ -84,7 +89,7 @@ def check_begun(options: ContentOptions, contents: Iterable[Content]) -> None:
 
 
 def _same(declared: pa.DataType, own: pa.DataType) -> bool:
-    """Spark writes strings, binaries and maps in more than one Arrow form."""
+    """Tell whether the types are the same for Spark, which writes strings, binaries and maps in several Arrow forms."""
     if pa.types.is_map(declared) and pa.types.is_map(own):
         return _same(declared.key_type, own.key_type) and _same(declared.item_type, own.item_type)
     large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary(), pa.int32(): pa.int64()}

@@ -1,12 +1,12 @@
-"""Finding the object that kills its reader, from the marks that dead readers leave behind. Executor worker.
+"""Identifies the object that ends its reader's process, from the marks that dead readers leave. In executor workers.
 
 A plan that has failed before is read with marks in the store: each task marks what it reads, and removes the mark when
 it ends. What is still marked at the next attempt is suspected, guilty or not: whole executors die, with all that they
-read. So that attempt reads the plan in one task. It reads the suspects first, in parts, each marked by itself, and then
-all the others under one mark. Now a mark that is left behind counts as a death: the next try, often by the same
-task, splits that part again, until it is one object. One that has died so `maxAttempts` times is given up.
+read. So that attempt reads the plan in one task. It reads the suspects first, in parts, each with its own mark, and
+then all the others under one mark. Now a remaining mark counts as a death: the next try, often by the same task, splits
+that part again, until it is one object. An object at which `maxAttempts` readers have died is given up.
 
-So it takes a few deaths to find one object among 100,000, and some dozens of short transactions for each of them.
+So it takes a few deaths to identify one object among 100,000, and some dozens of short transactions for each of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Read = Callable[[Sequence[Piece]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of one plan's reads. Each call is a short connection of its own: a read may take long."""
+    """The marks of one plan's reads. Each call is a short connection of its own, since a read may take long."""
 
     identity: PlanIdentity
     store: PlanStore
@@ -52,13 +52,13 @@ class Marks:
             return store.read_marks(self.identity)
 
     def clear(self) -> None:
-        """All that was suspected is read, or given up."""
+        """Remove the marks: all suspects are read, or given up."""
         with self.store.open() as store:
             store.end_read(self.identity, EVERYTHING)
 
     @contextmanager
     def during(self, mark: ReadMark) -> Iterator[None]:
-        """Mark a read for as long as it lasts; it stays marked when the process dies, or fails in an unknown way."""
+        """Mark a read for as long as it lasts; the mark remains when the process dies, or fails in an unknown way."""
         with self.store.open() as store:
             store.begin_read(self.identity, mark)
         try:
@@ -74,13 +74,13 @@ class Marks:
 def read_alone(
     marks: Marks, pieces: Sequence[Piece], max_attempts: int, read: Read, give_up: Callable[[Piece, int], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Read a whole plan with nothing beside it, each piece once, and find what kills its reader.
+    """Read a whole plan in one task, each piece once, and identify the object that ends its reader's process.
 
-    `give_up` gets a piece that is not read, since it has killed so many readers: at least `max_attempts`.
+    `give_up` gets a piece that is not read, since at least `max_attempts` readers have died at it.
     """
-    left = marks.left_behind()
-    deaths = {(mark.first, mark.end): mark.unended for mark in left if mark.task == ALONE}
-    suspects, others = split_suspects(pieces, left)
+    remaining_marks = marks.left_behind()
+    deaths = {(mark.first, mark.end): mark.unended for mark in remaining_marks if mark.task == ALONE}
+    suspects, others = split_suspects(pieces, remaining_marks)
     for part in suspects:
         interval = interval_of(part)
         killed = deaths.get(interval, 0)
@@ -89,7 +89,7 @@ def read_alone(
             continue
         with marks.during(ReadMark(*interval, ALONE, killed)):
             yield from read(part)
-    if left:
+    if remaining_marks:
         marks.clear()
     if others:
         with marks.during(ReadMark(*interval_of(others), ALONE)):
@@ -101,7 +101,7 @@ def interval_of(pieces: Sequence[Piece]) -> Interval:
 
 
 def split_suspects(pieces: Sequence[Piece], marks: Sequence[ReadMark]) -> tuple[list[list[Piece]], list[Piece]]:
-    """What is read by itself, part by part; and the others, on which no suspicion falls. Each piece is there once.
+    """Divide the pieces into suspects, part by part, and all others. Each piece occurs once.
 
     `pieces` are in the order of their places. All of an ordered group is on one side, in its order.
     """
@@ -119,9 +119,9 @@ def split_suspects(pieces: Sequence[Piece], marks: Sequence[ReadMark]) -> tuple[
 
 
 def _narrowest(marks: Sequence[ReadMark]) -> tuple[set[Interval], set[Interval]]:
-    """Where readers died alone, and where they died beside others; the smallest intervals that are known.
+    """Return the smallest known intervals in which readers died alone, and in which they died with others.
 
-    Where one has died alone that is a part of another, it is what killed both.
+    Where one has died alone in a part of another interval, the same object ended both.
     """
     died = {(mark.first, mark.end) for mark in marks if mark.task == ALONE}
     marked = {(mark.first, mark.end) for mark in marks}
@@ -132,7 +132,7 @@ def _narrowest(marks: Sequence[ReadMark]) -> tuple[set[Interval], set[Interval]]
 
 
 def _split(pieces: list[Piece]) -> list[list[Piece]]:
-    """Into parts of about as many pieces."""
+    """Split the pieces into parts of about equal numbers."""
     count = min(FAN_OUT, len(pieces))
     bounds = [number * len(pieces) // count for number in range(count + 1)]
     return [pieces[a:b] for a, b in itertools.pairwise(bounds)]

@@ -1,8 +1,8 @@
 """Messages that hold records: their bodies are read as objects of `fileFormat` would be (`content=message`).
 
 Small bodies come by the thousand, and a reader for each would take longer than its parsing: bodies that are one record
-each are put together, a line each, and parsed at once. Where that fails, some body among them is unusual: they are
-halved and halved again, and that one is read alone.
+each are joined, a line each, and parsed at once. Where that fails, some body among them is unusual: they are halved and
+halved again, and that one is read alone.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Finished = Callable[[int, BadRecords, BadObject | None], None]
 def parsed_messages(
     messages: Sequence[Message], schema: pa.Schema, options: FormatOptions, finished: Finished
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of all messages, in their order, in batches of exactly `schema`. Executor worker.
+    """Yield the rows of all messages, in their order, in batches of exactly `schema`. Runs in an executor worker.
 
-    No row of a message leaves that is bad as a whole. Raises what `finished` raises, and NewColumns.
+    No row of a message that is bad as a whole is returned. Raises what `finished` raises, and NewColumns.
     """
     reader = _Bodies(schema, options, finished)
     sized = [((place, message), len(message[0].value)) for place, message in enumerate(messages)]
@@ -55,7 +55,7 @@ class _Bodies:
     finished: Finished
 
     def together(self, numbered: Sequence[Numbered]) -> Iterator[pa.RecordBatch] | None:
-        """A row a message, or None where that cannot be had."""
+        """Read the bodies as one text, a row a message; None where that is impossible."""
         if len(numbered) <= _ALONE:
             return None
         format = format_of(self.options)
@@ -68,7 +68,7 @@ class _Bodies:
         try:
             with BoundedMemory(format.decode_memory(self.options)):
                 table = reader.read_quickly(b"\n".join(lines))
-        except BadObject:  # one of them is too large, or all together
+        except BadObject:  # one of them is too large, or all together are
             return None
         if table is None or table.num_rows != len(numbered):
             return None
@@ -97,7 +97,7 @@ class _Bodies:
             yield from self._batches(table, [metadata])
 
     def _batches(self, table: pa.Table, metadata: Sequence[ObjectMetadata]) -> Iterator[pa.RecordBatch]:
-        """The declared columns; `metadata` is that of each row, or one for all of them."""
+        """Yield the declared columns; `metadata` is that of each row, or one for all of them."""
         if METADATA_COLUMN in self.schema.names:
             place = self.schema.get_field_index(METADATA_COLUMN)
             kind = self.schema.field(place).type

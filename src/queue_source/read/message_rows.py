@@ -1,4 +1,4 @@
-"""Rows of `content=message`: each message is one row, as it came."""
+"""Rows of `content=message`: each message is one row, unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGE_SCHEMA = pa.schema(
 
 
 def message_value(name: str, content: Content) -> object:
-    """The value of a column of a message, whose body came with the plan."""
+    """Return the value of a column of a message, whose body came with the plan."""
     payload = content.payload or Payload(b"", "")
     if name in ("queue", "receive_count"):
         return getattr(content, name)

@@ -1,7 +1,7 @@
 """One object, or a range of one: from its URI to Arrow batches in the declared schema, or a BadObject.
 
-The entry of the executor side. All or nothing: no row leaves before the whole object is known to be good, where it may
-be bad in its middle (`batches`). Objects that cannot be (plain text, whose bad records are reported one by one) are
+The entry of the executor side. All or nothing: no row is returned before the whole object is known to be good, where it
+may be bad in its middle (`batches`). Other objects (plain text, whose bad records are reported one by one) are
 streamed. Either way a worker's memory is bounded by blocks, not by the object.
 """
 
@@ -51,16 +51,16 @@ def read_object(
     metadata: ObjectMetadata | None = None,
     part: Part | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the object (or part), in batches of exactly `schema`, none of them empty; bad records go to `bad`.
+    """Yield the rows of the object (or part), in non-empty batches of exactly `schema`; bad records go to `bad`.
 
-    Executor worker. `metadata` fills the column `_metadata`, if `schema` has it; path, name, size and time that it
-    leaves open are filled from the object. All rows are of the version that was opened. Raises BadObject, ObjectRefused
-    and ObjectReplaced before the first batch or never, and ObjectStoreError for what another try may cure.
+    Runs in an executor worker. `metadata` fills the column `_metadata`, if `schema` has it; missing path, name, size
+    and time are filled from the object. All rows are of the version that was opened. Raises BadObject, ObjectRefused
+    and ObjectReplaced before the first batch or never, and ObjectStoreError for errors that may pass.
     """
     part = part or Part()
-    wanted = data_schema(schema, options)
+    data_columns = data_schema(schema, options)
     from_path = path_columns(uri, schema, options)
-    given = is_small = False
+    has_yielded = is_small = False
     expected = expected or ExpectedObject()
     with open_object(uri, storage, size=expected.size) as file:
         size = file.size()
@@ -75,7 +75,7 @@ def read_object(
         rows = 0
         try:
             with memory:
-                tables = format.open(OpenObject(uri, file, size, storage), part, wanted, options, bad)
+                tables = format.open(OpenObject(uri, file, size, storage), part, data_columns, options, bad)
                 first = next(tables.rows, None)
             read = _batches(memory.each(tables.rows, first), schema, filled, from_path)
             del first
@@ -83,26 +83,26 @@ def read_object(
             for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:
                 rows += batch.get_total_buffer_size()
                 yield batch
-                given = True
-            # what had to be read record by record may have taken many times its size
+                has_yielded = True
+            # parsing record by record may have taken many times its size
             is_small = size + rows <= _SMALL and not bad.count
         except NewColumns as noticed:
             noticed.where = uri
             raise
         except (BadObject, ObjectRefused, ObjectReplaced) as error:
-            traceback.clear_frames(error.__traceback__)  # they hold what was read of the object
-            if given:  # it changed while it was read: another try sees it from its beginning
+            traceback.clear_frames(error.__traceback__)  # they hold the content of the object
+            if has_yielded:  # it changed while it was read: another try reads it from its beginning
                 raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
-            if isinstance(error, BadObject) and not file.is_same():  # what is bad may be parts of two versions
+            if isinstance(error, BadObject) and not file.is_same():  # the bad part may be a mixture of two versions
                 raise _replaced(uri) from error
             raise
         finally:
             if not is_small:
-                release_memory()  # what it took is not held beside the next
+                release_memory()  # its memory is not held while the next is read
 
 
 def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
-    """Raise BadObject("object-changed") when the open object is not the one that was announced."""
+    """Raise BadObject("object-changed") when the open object is not the announced one."""
     if expected.size is not None and expected.size != size:
         raise BadObject("object-changed", f"{uri!r} has {size} bytes, {expected.size} were announced")
     if expected.etag is not None and not file.is_version(expected.etag):
@@ -111,9 +111,9 @@ def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObj
 
 
 def _of_one_version(batches: Iterator[pa.RecordBatch], file: ObjectFile) -> Iterator[pa.RecordBatch]:
-    """The same; the last of them leaves when it is known that no other version has been read.
+    """Yield the batches; the last of them once it is known that no other version has been read.
 
-    It is held back where asking is a request, so that one is enough. Raises ObjectReplaced.
+    Where checking is a request, one is enough for that. Raises ObjectReplaced.
     """
     if file.is_pinned:
         yield from batches
@@ -138,17 +138,17 @@ def _replaced(uri: str) -> ObjectReplaced:
     return ObjectReplaced(f"{uri!r} was written to while it was read; announce objects when they are complete")
 
 
-def _complete(file: ObjectFile, size: int, schema: pa.Schema, known: ObjectMetadata, part: Part) -> ObjectMetadata:
-    """`known`, with what the object itself says where it is silent."""
+def _complete(file: ObjectFile, size: int, schema: pa.Schema, announced: ObjectMetadata, part: Part) -> ObjectMetadata:
+    """Return `announced`, with missing facts filled from the object itself."""
     uri = file.uri
     end = size if part.end is None else part.end
     filled = replace(
-        known,
-        file_path=uri if known.file_path is None else known.file_path,
-        file_name=uri.rpartition("/")[2] if known.file_name is None else known.file_name,
-        file_size=size if known.file_size is None else known.file_size,
-        file_block_start=part.start if known.file_block_start is None else known.file_block_start,
-        file_block_length=end - part.start if known.file_block_length is None else known.file_block_length,
+        announced,
+        file_path=uri if announced.file_path is None else announced.file_path,
+        file_name=uri.rpartition("/")[2] if announced.file_name is None else announced.file_name,
+        file_size=size if announced.file_size is None else announced.file_size,
+        file_block_start=part.start if announced.file_block_start is None else announced.file_block_start,
+        file_block_length=end - part.start if announced.file_block_length is None else announced.file_block_length,
     )
     declared = schema.field(METADATA_COLUMN).type
     if filled.file_modification_time is None and declared.get_field_index("file_modification_time") >= 0:
@@ -159,7 +159,7 @@ def _complete(file: ObjectFile, size: int, schema: pa.Schema, known: ObjectMetad
 def _batches(
     tables: Iterator[pa.Table], schema: pa.Schema, metadata: ObjectMetadata | None, from_path: dict[str, pa.Scalar]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of bounded size, with the columns that are the same for every row."""
+    """Yield batches of bounded size, with the columns that are the same for every row."""
     for table in tables:
         for batch in table.to_batches(max_chunksize=BATCH_ROWS):
             if batch.num_rows == 0:

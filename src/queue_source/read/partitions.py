@@ -1,6 +1,6 @@
-"""From a plan to the tasks of a micro-batch: pure.
+"""Divides a plan into the tasks of a micro-batch. Pure.
 
-A task holds neighbours in the plan: so two places name what it reads, wherever its reader dies.
+A task holds neighbours in the plan: so two places identify what it reads, wherever its reader dies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIN_PIECE = 4 << 20
 class Piece(NamedTuple):
     """What a task reads at a time: a range of the plan, or a part of a large one, from `start` to `end`.
 
-    `place` is that of the range in its plan, the same at every attempt.
+    `place` is the range's place in its plan, the same at every attempt.
     """
 
     planned: Range
@@ -40,21 +40,21 @@ class Piece(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether no other task reads anything of the range."""
+        """Tell whether no other task reads anything of the range."""
         return (self.start, self.end) == (self.planned.start, _end(self.planned))
 
     @property
     def size(self) -> int:
-        """In bytes; 0 when nobody knows."""
+        """The bytes of it; 0 if unknown."""
         return offset_of(self.end) - offset_of(self.start)
 
 
 def partition(
     plan: Plan, min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
 ) -> list[list[Piece]]:
-    """The tasks of an attempt at the plan: the same at each, until something is suspected of killing its reader.
+    """Return the tasks of an attempt at the plan, the same at each until an object is suspected.
 
-    Then there is one.
+    Then there is one task.
     """
     pieces = whole_pieces(plan.whole or plan.ranges, plan.ranges)
     if plan.suspected:
@@ -63,7 +63,7 @@ def partition(
 
 
 def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None) -> list[Piece]:
-    """A piece for each range, those of an ordered group one after the other; without what is not `to_read`."""
+    """Return a piece for each range of `to_read`, those of an ordered group one after the other."""
     first: dict[Hashable, int] = {}
 
     def place_of_unit(numbered: tuple[int, Range]) -> int:
@@ -82,14 +82,17 @@ def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None)
 
 
 def _end(entry: Range) -> Position:
-    """Where the object ends. The range says it of the version of its snapshot; a newer one may be shorter or longer."""
+    """Return the end of the object.
+
+    The range has it for the version of its snapshot; a newer one may be shorter or longer.
+    """
     if is_end(entry.end) and entry.content.size is not None:
         return end_at(max(entry.content.size, offset_of(entry.start)))
     return entry.end
 
 
 def to_tuples(pieces: Sequence[Piece]) -> list[tuple[Any, ...]]:
-    """The pieces as they are sent to a task: plain tuples are pickled three times as fast."""
+    """Return the pieces in the form sent to a task: plain tuples are pickled three times as fast."""
     return [
         (piece.start, piece.end, piece.place, key, first, last, *content)
         for piece in pieces
@@ -98,7 +101,7 @@ def to_tuples(pieces: Sequence[Piece]) -> list[tuple[Any, ...]]:
 
 
 def from_tuples(sent: Sequence[tuple[Any, ...]]) -> list[Piece]:
-    """The inverse of `to_tuples`."""
+    """Return the pieces of `to_tuples`."""
     return [
         Piece(Range(key, Content(*content), first, last), start, end, place)
         for start, end, place, key, first, last, *content in sent
@@ -108,7 +111,7 @@ def from_tuples(sent: Sequence[tuple[Any, ...]]) -> list[Piece]:
 def cut(
     pieces: Sequence[Piece], min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
 ) -> list[Piece]:
-    """The same, the large ones in parts for several tasks; where a record ends is for readers to find.
+    """Cut large pieces into parts for several tasks; the readers search the ends of records.
 
     As Spark cuts files: into parts of `max_bytes`, or smaller ones that give every partition something to read.
     """
@@ -127,13 +130,13 @@ def cut(
 
 
 def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
-    """The pieces in their order over several tasks, as `pack_by_size`; no ordered group goes to two of them."""
+    """Spread the pieces in their order over several tasks, as `pack_by_size`; no ordered group is divided."""
     parts = [(part, sum(piece.size for piece in part)) for part in _inseparable(pieces)]
     return [list(itertools.chain(*task)) for task in pack_by_size(parts, min_partitions, max_bytes)]
 
 
 def _inseparable(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Each ordered group, and each piece that is in none: parts of one object may go to several tasks."""
+    """Yield each ordered group, and each piece outside of groups: parts of one object may go to several tasks."""
     for in_group, some in itertools.groupby(pieces, key=lambda piece: piece.content.group is not None):
         if in_group:
             yield from (list(unit) for _, unit in itertools.groupby(some, key=lambda piece: piece.unit))
@@ -142,29 +145,30 @@ def _inseparable(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 
 
 def pack_by_size(items: Sequence[tuple[T, int]], min_partitions: int, max_bytes: int) -> list[list[T]]:
-    """Items of known bytes in their order over as many tasks as `max_bytes` asks for, at least over `min_partitions`.
+    """Spread items of known bytes in their order over as many tasks as `max_bytes` asks for, at least `min_partitions`.
 
-    As even as whole items allow: no task has more than its share and its largest item. What is larger than a share
-    counts as one, so that the others are spread over all other tasks. None is empty; there is none without items.
+    As evenly as whole items allow: no task has more than its share and its largest item. An item that is larger than a
+    share counts as one share, so that the others are spread over all other tasks. No task is empty; there are no tasks
+    without items.
     """
     count = min(max(min_partitions, -(-sum(size for _, size in items) // max_bytes)), len(items))
     weights, share = _weights([size for _, size in items], count)
     tasks: list[list[T]] = [[] for _ in range(count)]
     before, task = 0, -1
     for number, ((item, _), weight) in enumerate(zip(items, weights, strict=True)):
-        wanted = (2 * before + weight) // (2 * share)  # in whose share its middle is
-        task = max(min(wanted, task + 1), count - len(items) + number)  # none is left out
+        by_middle = (2 * before + weight) // (2 * share)  # the task in whose share its middle is
+        task = max(min(by_middle, task + 1), count - len(items) + number)  # no task is left out
         tasks[task].append(item)
         before += weight
     return tasks
 
 
 def _weights(sizes: Sequence[int], tasks: int) -> tuple[list[int], int]:
-    """What each size is worth, and the share of each task: in units of a fraction of a byte, to be exact."""
-    sizes = [size + 1 for size in sizes]  # many empty ones are spread as well
-    rest = sum(sizes)
+    """Return the weight of each size, and the share of each task, in fractions of a byte, to be exact."""
+    sizes = [size + 1 for size in sizes]  # many empty items are spread as well
+    remaining = sum(sizes)
     for size in sorted(sizes, reverse=True):
-        if size * tasks <= rest:
+        if size * tasks <= remaining:
             break
-        rest, tasks = rest - size, tasks - 1
-    return [min(size * tasks, rest) for size in sizes], rest
+        remaining, tasks = remaining - size, tasks - 1
+    return [min(size * tasks, remaining) for size in sizes], remaining

@@ -1,4 +1,4 @@
-"""The store of a plan, as tasks reach it: they never create one, and use no other than the one that the plan is in."""
+"""The store of a plan, for tasks: they never create one, and use no other than the one that the plan is in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanStore:
-    """Made by the driver, and pickled into every task. `file`, where the store is one."""
+    """Made by the driver, and pickled into every task. `file`: the store's file, if it is one."""
 
     url: SecretUrl
     store_id: str
@@ -26,20 +26,20 @@ class PlanStore:
 
     @classmethod
     def of(cls, url: SecretUrl, store: ShardStore) -> PlanStore:
-        """What tasks need to know of the driver's open store."""
+        """Describe the driver's open store for tasks."""
         file = store.database.file()
         return cls(url, store.store_id(), None if file is None else SharedFile.of(file))
 
     def check(self) -> None:
-        """Refuse a store that this process cannot use, before anything is read. Costs nothing for a server.
+        """Refuse a store that this process cannot use, before anything is read. Makes no request to a server.
 
-        A store on a server is looked at when it is used: by a plan's first task, by repeated ones, and for errors.
+        A store on a server is checked when it is used: by a plan's first task, by repeated ones, and for errors.
         """
         if self.file is not None and (problem := self.file.problem()):
             raise StoreConfigurationError(f"option 'storeUrl': {problem}")
 
     def open(self) -> ShardStore:
-        """The store itself. Raises StoreConfigurationError where there is none, or another one."""
+        """Open the store. Raises StoreConfigurationError where there is none, or another one."""
         from shard_store.store import QUERY_PATIENCE, open_store  # most tasks have nothing to write, and need no SQL
 
         self.check()
@@ -54,9 +54,9 @@ class PlanStore:
 
     @contextmanager
     def kept(self) -> Iterator[ShardStore]:
-        """The same, for what is written in each micro-batch: what it has compiled stays for the next one.
+        """Yield the store for writes in each micro-batch: its compiled statements are kept for the next one.
 
-        No connection to a server stays: each process of a large cluster would have one.
+        No connection to a server is kept: each process of a large cluster would have one.
         """
         from shard_store.kept_store import kept_store  # as above
 
@@ -80,8 +80,8 @@ class PlanStore:
             ) from error
 
     def _compare(self, store: ShardStore) -> None:
-        if (found := store.store_id()) != self.store_id:
+        if (store_id := store.store_id()) != self.store_id:
             raise StoreConfigurationError(
-                f"option 'storeUrl': {self.url} is another store for a task on {platform.node()!r} ({found}) than "
+                f"option 'storeUrl': {self.url} is another store for a task on {platform.node()!r} ({store_id}) than "
                 f"for the driver ({self.store_id}); the URL has to lead to the same database from all machines"
             )

@@ -1,4 +1,4 @@
-"""Rows of `content=reference`: each announced object is one row, as its snapshot has it. Nobody opens it."""
+"""Rows of `content=reference`: each announced object is one row, from its snapshot. The object is never opened."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ REFERENCE_SCHEMA = pa.schema(
     ]
 )
 _ANNOUNCED = {"version": "version", "last_modified": "modified", "event_time": "event_time", "tag": "tag"}
-_NOTHING = Reference()  # of what was announced while its objects were still read
+_NOTHING = Reference()  # of objects announced while their content was still read
 
 
 def reference_value(name: str, content: Content) -> object:
-    """The value of a column of an object; null is what nobody knew when it was announced."""
+    """Return the value of a column of an object; null if it was unknown when the object was announced."""
     if name in _ANNOUNCED:
         return getattr(content.reference or _NOTHING, _ANNOUNCED[name])
     return getattr(content, name)
 
 
 def as_file(content: Content, metadata: ObjectMetadata) -> ObjectMetadata:
-    """The metadata of a row with what is known of its object as a file."""
+    """Return the metadata of a row with the facts about its object as a file."""
     modified = (content.reference or _NOTHING).modified
     return replace(
         metadata,

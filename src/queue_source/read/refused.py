@@ -1,10 +1,10 @@
-"""What a task does with an object that its store refuses: it tries again, and then tells the object from its bucket.
+"""Handles an object that its store refuses: tries again, and then distinguishes the object from its bucket.
 
-A refused object is a bad object, of which there may be some. A bucket that is refused, by wrong credentials say, would
-make a bad object of everything that is announced: that fails the query instead, and nothing of it is given up. So
-an object is only given up for a reason of its own, or when another one of its bucket can be read now.
+A refused object is a bad object, of which there may be some. A refused bucket, by wrong credentials say, would make bad
+objects of all that is announced: that fails the query instead, and nothing of it is given up. So an object is only
+given up for a reason of its own, or when another one of its bucket can be read now.
 
-None of this has to outlive the task: the tries are its own, and its verdict is an error of the plan, which holds at
+This state need not outlive the task: the tries are its own, and its verdict is an error of the plan, which holds at
 every later attempt (decision 0010).
 """
 
@@ -28,7 +28,7 @@ PROBES = 256
 class Refusals:
     """The refused objects of one task.
 
-    `others`: URIs that may be readable, the likeliest ones first; asked for when nothing of the bucket was read yet.
+    `others`: URIs that may be readable, the likeliest ones first; used when nothing of the bucket was read yet.
     """
 
     def __init__(self, storage: StorageOptions, max_attempts: int, others: Callable[[], Iterable[str]]) -> None:
@@ -40,11 +40,11 @@ class Refusals:
         self._read: dict[str, str] = {}
 
     def was_read(self, uri: str) -> None:
-        """The likeliest one of its bucket to be readable."""
+        """Remember the object as the likeliest one of its bucket to be readable."""
         self._read[bucket_of(uri)] = uri
 
     def give_up(self, uri: str, refused: ObjectRefused, tries: int) -> BadObject | None:
-        """The verdict after so many tries, or None: try once more. Takes a moment in which a refusal may pass.
+        """Return the verdict after so many tries, or None for another try. Waits a moment, in which a refusal may pass.
 
         Raises ObjectStoreError when everything may be refused.
         """
@@ -60,7 +60,7 @@ class Refusals:
         ) from refused
 
     def _others_are_readable(self, uri: str) -> bool:
-        """Whether another object of the bucket can be read now: credentials may have ended in the middle of a task."""
+        """Tell whether another object of the bucket can be read now: credentials may have ended during the task."""
         bucket = bucket_of(uri)
         read = self._read.get(bucket)
         if read is not None and read != uri and self._can_be_read(read):
@@ -68,15 +68,15 @@ class Refusals:
         if self._known is None:
             self._known = list(self._others())
         others = (other for other in self._known if other not in (uri, read) and bucket_of(other) == bucket)
-        found = next(filter(self._can_be_read, islice(others, PROBES)), None)
-        if found is not None:
-            self.was_read(found)
-        return found is not None
+        readable = next(filter(self._can_be_read, islice(others, PROBES)), None)
+        if readable is not None:
+            self.was_read(readable)
+        return readable is not None
 
     def _can_be_read(self, uri: str) -> bool:
         try:
             with open_object(uri, self._storage) as file:
-                file.read(1)  # the size of an archived object is told
+                file.read(1)  # the size of an archived object is reported even so
         except (BadObject, ObjectStoreError):
             return False
         return True

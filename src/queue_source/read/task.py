@@ -1,4 +1,4 @@
-"""Executor side: the rows of one partition, and what happens to objects that are bad."""
+"""The rows of one partition, and the handling of bad objects. Runs in executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queue_source.options import ContentOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
-from queue_source.read.error_records import KILLS, bad_object, bad_records, kills_its_reader
+from queue_source.read.error_records import KILLS, bad_object, bad_records, fatal_object
 from queue_source.read.fixed_rows import check_begun, fixed_rows
 from queue_source.read.isolation import Marks, interval_of, read_alone
 from queue_source.read.message_records import Message, parsed_messages
@@ -49,23 +49,24 @@ logger = logging.getLogger("cuesqueue")
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A task of several, of a plan that has failed before: its read is marked under its number."""
+    """One of several tasks of a plan that has failed before: its read is marked under its number."""
 
     task: int
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The only task of a plan in which something is suspected of killing its reader."""
+    """The only task of a plan that has an object suspected of ending its readers' processes."""
 
     max_attempts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What this task does so that everybody knows how often its plan is read, which has so many `tasks`.
+    """How this task counts the reads of its plan in the store; the plan has so many `tasks`.
 
-    `first`: it is the plan's first one, and says that it begins. `replaced`: the plan before, whose traces go.
+    `first`: it is the plan's first one, and records that it begins. `replaced`: the plan before, whose traces are
+    removed.
     """
 
     first: bool
@@ -75,7 +76,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one task reads: pickled on the driver, so it holds all that an executor needs and no connection."""
+    """What one task reads. Pickled on the driver, so it holds all that an executor needs and no connection."""
 
     identity: PlanIdentity
     pieces: Sequence[Piece]
@@ -83,7 +84,7 @@ class Work:
     store: PlanStore
     isolation: Beside | Alone | None = None  # None: the first attempt at the plan, which marks nothing
     max_attempts: int = 3  # at an object that its store refuses, or that is replaced while it is read
-    trace: Trace | None = None  # None: nobody asks how often the plan was read
+    trace: Trace | None = None  # None: the reads of the plan are not counted
 
 
 Report = Callable[[Sequence[ErrorRecord]], None]
@@ -92,13 +93,14 @@ Report = Callable[[Sequence[ErrorRecord]], None]
 def read_work(
     work: Work, schema: pa.Schema, *, repeated: bool, reading: Reading | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of the task's objects. May run more than once for one plan: it writes nothing but errors, which are
-    idempotent, marks of its reads, and traces. Raises what Spark should retry (ObjectStoreError), or BadObject where
-    the options say `fail`.
+    """Read all rows of the task's objects.
 
-    `repeated`: the task may have run before. What it found bad then stays bad, even if it could be read by now: the
-    error is written, and the shard is quarantined with the plan, so none of its rows may go out. `reading`: the task
-    attempt that this is; None: nobody knows.
+    May run more than once for one plan: it writes only errors, which are idempotent, marks of its reads, and traces.
+    Raises what Spark should retry (ObjectStoreError), or BadObject where the options say `fail`.
+
+    `repeated`: the task may have run before. What it reported as bad then stays bad, even if it is readable now: the
+    error is written, and the shard is quarantined with the plan, so none of its rows may be returned. `reading`: this
+    task attempt; None: unknown.
 
     Raises StoreConfigurationError, before anything is read, where the plan's store cannot be used from here, and
     OptionError where the plan was begun with another `content`: nothing of it is left out.
@@ -125,20 +127,20 @@ def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
 
 
 def _read(work: Work, schema: pa.Schema, reading: Reading | None) -> Iterator[pa.RecordBatch]:
-    """The rows, under marks where the plan has failed before."""
+    """Yield the rows, under marks where the plan has failed before."""
     report = partial(_record, work, reading)
 
     def read(pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         return gathered(read_pieces(replace(work, pieces=pieces), schema, report))
 
     def give_up(piece: Piece, killed: int) -> None:
-        report([kills_its_reader(piece, work.identity, killed)])
+        report([fatal_object(piece, work.identity, killed)])
 
     marks = Marks(work.identity, work.store)
     if isinstance(work.isolation, Alone):
         yield from read_alone(marks, work.pieces, work.isolation.max_attempts, read, give_up)
     elif isinstance(work.isolation, Beside) and work.pieces:
-        # a mark that is left behind makes these pieces suspects of the next attempt
+        # a remaining mark makes these pieces suspects of the next attempt
         with marks.during(ReadMark(*interval_of(work.pieces), work.isolation.task)):
             yield from read(work.pieces)
     else:
@@ -146,12 +148,12 @@ def _read(work: Work, schema: pa.Schema, reading: Reading | None) -> Iterator[pa
 
 
 def _messages(work: Work) -> list[Message]:
-    """One for each piece, in its place. Their bodies came with the plan: nothing is read."""
+    """Return the message of each piece, in its place. Their bodies came with the plan: nothing is read."""
     return [(piece.content.payload or Payload(b"", ""), _metadata(piece, work.identity)) for piece in work.pieces]
 
 
 def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
-    """The rows of the pieces; `report` gets the errors. No row of an object leaves that may turn out bad as a whole.
+    """Yield the rows of the pieces; `report` gets the errors. No row of a possibly bad object is returned.
 
     Raises SchemaChanged for columns that the schema lacks, where the options ask for it.
     """
@@ -161,7 +163,7 @@ def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
     except NewColumns as noticed:
         contents = {
             piece.planned.key: piece.content for piece in work.pieces
-        }  # each once, though pieces follow each other
+        }  # each once, although its pieces follow each other
         raise schema_changed(noticed, schema, work.content, list(contents.values())) from None
 
 
@@ -175,15 +177,15 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
             continue
         for piece in group:
             reach("object-read", piece.content.shard_id)
-        for found in read_together([_announced(piece) for piece in group], schema, format, work.content.storage):
-            if isinstance(found, int):
-                yield from _read_piece(work, group[found], schema, format, report, refusals)
+        for result in read_together([_announced(piece) for piece in group], schema, format, work.content.storage):
+            if isinstance(result, int):
+                yield from _read_piece(work, group[result], schema, format, report, refusals)
             else:
-                yield from (batch for batch in found.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
+                yield from (batch for batch in result.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
 
 
 def _groups(pieces: Sequence[Piece], may_join: bool) -> Iterator[Sequence[Piece]]:
-    """The pieces in their order, neighbours in one group that are whole small objects."""
+    """Yield the pieces in their order, with neighbours that are whole small objects in one group."""
     for small, group in itertools.groupby(pieces, key=lambda piece: may_join and _is_small(piece)):
         if small:
             yield from neighbours([(piece, piece.content.size or 0) for piece in group], TOGETHER)
@@ -222,7 +224,7 @@ def _read_piece(
             refusals.was_read(uri)
         except BadObject as error:
             bad = error
-        except ObjectReplaced:  # before any row: the next try reads the version that is there by now
+        except ObjectReplaced:  # before any row: the next try reads the present version
             if tries < work.max_attempts:
                 continue
             raise
@@ -253,7 +255,7 @@ def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa
 
 
 def _report_bad(piece: Piece, work: Work, error: BadObject, report: Report) -> None:
-    """A bad object (or message) goes the way that the options say. Raises it where they say `fail`."""
+    """Report a bad object (or message) as the options say, or raise it where they say `fail`."""
     policies = {
         "missing-object": work.content.on_missing_object,
         "forbidden-object": work.content.on_forbidden_object,
@@ -265,29 +267,29 @@ def _report_bad(piece: Piece, work: Work, error: BadObject, report: Report) -> N
 
 
 def _part(piece: Piece) -> Part:
-    """Its positions as bytes of its object."""
+    """Return its positions as bytes of its object."""
     return Part(offset_of(piece.start), None if is_end(piece.end) else offset_of(piece.end))
 
 
 def _record(work: Work, reading: Reading | None, records: Sequence[ErrorRecord]) -> None:
     """Write errors where they happen; they become final with their plan. One short connection: errors are rare.
 
-    The reader logs them then, and each once: what an attempt logs of them is for debugging.
+    The reader logs them then, each once: the log lines of an attempt are for debugging.
     """
     for record in records:
         logger.debug("found a bad %s: cause=%s shard=%s", record.scope, record.cause, record.subject)
     if not work.content.kind.is_announced and all(record.cause != KILLS for record in records):
-        reading = None  # whoever reads the bytes of a message finds the same
+        reading = None  # every reader of a message's bytes gets the same result
     with work.store.open() as store:
         store.report(work.identity, records, reading, 0 if work.trace is None else work.trace.tasks)
 
 
 def _others(work: Work) -> list[str]:
-    """Objects that may be readable where one of this task is refused: first those that were, then any."""
+    """Return objects that may be readable where one of this task is refused: first those that were, then any."""
     with work.store.open() as store:
         published, others = store.known_objects(work.identity)
     others = list({*others, *(piece.content.uri for piece in work.pieces)})
-    random.shuffle(others)  # of more than are tried, the next attempt tries others
+    random.shuffle(others)  # the next attempt tries others, where they are many
     return [*published, *others]
 
 

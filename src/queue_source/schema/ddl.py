@@ -25,7 +25,7 @@ _NAMES = {kind: name.upper() for name, kind in _SIMPLE.items()}
 
 
 def parse_columns(text: str) -> pa.Schema:
-    """The columns of a DDL text. Raises ValueError with what is wrong and where."""
+    """Parse the columns of a DDL text. Raises ValueError with what is wrong and where."""
     columns = []
     for path, kind in parse_fields(text):
         if len(path) > 1:
@@ -35,12 +35,12 @@ def parse_columns(text: str) -> pa.Schema:
 
 
 def parse_fields(text: str) -> list[tuple[Path, pa.DataType]]:
-    """The fields of a DDL text in which dots lead into columns (`tags.key STRING`). Raises ValueError."""
+    """Parse the fields of a DDL text in which dots lead into columns (`tags.key STRING`). Raises ValueError."""
     return [(path, arrow_type(kind)) for path, kind in read_fields(text)]
 
 
 def arrow_type(kind: DdlType) -> pa.DataType:
-    """The Arrow type of a DDL type."""
+    """Return the Arrow type of a DDL type."""
     parts = [arrow_type(part) for part in kind.parts]
     if kind.name == "decimal":
         return pa.decimal128(kind.precision, kind.scale)
@@ -54,12 +54,12 @@ def arrow_type(kind: DdlType) -> pa.DataType:
 
 
 def format_columns(schema: Iterable[pa.Field]) -> str:
-    """DDL that `parse_columns` reads as these columns."""
+    """Format columns as DDL that `parse_columns` reads."""
     return ", ".join(f"{_quoted(field.name)} {format_type(field.type)}" for field in schema)
 
 
 def format_type(kind: pa.DataType) -> str:
-    """A type as DDL. Raises ValueError for one that Spark has no name for."""
+    """Format a type as DDL. Raises ValueError for one that Spark has no name for."""
     if pt.is_struct(kind):
         parts = (kind.field(i) for i in range(kind.num_fields))
         return f"STRUCT<{', '.join(f'{_quoted(part.name)}: {format_type(part.type)}' for part in parts)}>"

@@ -1,7 +1,7 @@
-"""Executor side: what becomes of columns that the stream's schema lacks (`schemaEvolutionMode`, as in Auto Loader).
+"""Handles columns that the stream's schema lacks (`schemaEvolutionMode`, as in Auto Loader). Runs in executors.
 
-The reader that meets one raises `NewColumns`; here the schema is widened and kept, and the query ends with
-`SchemaChanged`. Nothing of the batch was published then: the same plan is read again with the wider schema.
+The reader of an object with new columns raises `NewColumns`; here the schema is widened and kept, and the query ends
+with `SchemaChanged`. Nothing of the batch was published then: the same plan is read again with the wider schema.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _NAMED = 20  # columns in a message
 def schema_changed(
     noticed: NewColumns, schema: pa.Schema, content: ContentOptions, contents: Sequence[Content]
 ) -> SchemaChanged:
-    """The error that ends the query; with `addNewColumns`, once the wider schema is kept.
+    """Return the error that ends the query; with `addNewColumns`, once the wider schema is kept.
 
-    `contents` is all that the task reads: sampled within the limits, the one with the new column first, so that
-    one restart brings more than one new column. May run many times, in many tasks: it only adds columns.
+    `contents` is all that the task reads: sampled within the limits, the one with the new column first, so that one
+    restart brings more than one new column. May run many times, in many tasks: it only adds columns.
     """
     format = content.format
     assert format is not None
     declared = pa.schema([field for field in schema if field.name != format.rescued_data_column])
     options = content.schema
     if options.schema_evolution_mode != "addNewColumns":
-        wide = widened(declared, _found(noticed, content, format, []), no_data(format))
+        wide = widened(declared, _new_columns(noticed, content, format, []), no_data(format))
         return SchemaChanged(
             f"objects have columns that the schema lacks: {_listed(news(declared, wide))}; schemaEvolutionMode is "
             "failOnNewColumns: add them to the schema, or remove the objects, and start the query again"
@@ -49,8 +49,10 @@ def schema_changed(
     location = SchemaLocation(options.schema_location, content.storage)
     kept = location.latest()
     base = declared if kept is None else kept.schema
-    contents = sorted(contents, key=lambda one: noticed.where not in (one.uri, one.shard_id))
-    wide = widened(base, _found(noticed, content, format, contents), no_data(format))
+    contents = sorted(
+        contents, key=lambda content_of_task: noticed.where not in (content_of_task.uri, content_of_task.shard_id)
+    )
+    wide = widened(base, _new_columns(noticed, content, format, contents), no_data(format))
     wide = with_hints(wide, parse_fields(options.schema_hints))
     recorded = location.record(wide)
     names = news(declared, widened(declared, recorded.schema, no_data(format)))
@@ -61,45 +63,47 @@ def schema_changed(
     )
 
 
-def _found(noticed: NewColumns, content: ContentOptions, format: FormatOptions, rest: Iterable[Content]) -> pa.Schema:
-    """The columns of what was met, as seen in a larger part of it and of what is still to be read."""
+def _new_columns(
+    noticed: NewColumns, content: ContentOptions, format: FormatOptions, unread: Iterable[Content]
+) -> pa.Schema:
+    """Return the columns of the content with the new one, from a larger part of it and from unread contents."""
     types = content.schema.infer_column_types
     textual = format_of(format).values_are_text
-    samples = list(_samples(rest, content, format))
+    samples = list(_samples(unread, content, format))
     if noticed.record is not None:
         samples.append(infer_records([dict(noticed.record)], types=types))
     elif noticed.found is not None:
         names = {name for sample in samples for name in sample.names}
-        # a header has names alone: types are those of the samples
+        # a header has only names: the types are those of the samples
         samples.append(pa.schema([field for field in noticed.found if not textual or field.name not in names]))
     if textual:
         return merged(samples, textual=True)
     wide = pa.schema([])
-    for sample in samples:  # types that differ between files: the first one's
+    for sample in samples:  # of types that differ between files, the first
         wide = widened(wide, sample)
     return wide
 
 
-def _samples(rest: Iterable[Content], content: ContentOptions, format: FormatOptions) -> Iterator[pa.Schema]:
+def _samples(unread: Iterable[Content], content: ContentOptions, format: FormatOptions) -> Iterator[pa.Schema]:
     options = content.schema
     limit = max(1, options.schema_sample_bytes // options.schema_sample_files)
-    for _, one in zip(range(options.schema_sample_files), rest, strict=False):
+    for _, item in zip(range(options.schema_sample_files), unread, strict=False):
         with suppress(BadObject, ObjectStoreError, ValueError):  # reported when it is read, at the next start
-            yield infer_content(one, content, format, limit)
+            yield infer_content(item, content, format, limit)
 
 
-def infer_content(one: Content, content: ContentOptions, format: FormatOptions, limit: int) -> pa.Schema:
-    """The columns of an object, or of a message. Raises as `Format.infer`."""
+def infer_content(item: Content, content: ContentOptions, format: FormatOptions, limit: int) -> pa.Schema:
+    """Infer the columns of an object, or of a message. Raises as `Format.infer`."""
     types = content.schema.infer_column_types
     of_format = format_of(format)
     memory = BoundedMemory(of_format.decode_memory(format))
-    if one.payload is not None:
-        value = one.payload.value
-        body = OpenObject(one.shard_id, ObjectFile(one.shard_id, pa.BufferReader(value)), len(value))
+    if item.payload is not None:
+        value = item.payload.value
+        body = OpenObject(item.shard_id, ObjectFile(item.shard_id, pa.BufferReader(value)), len(value))
         with memory:
             return of_format.infer(body, format, limit, types=types)
-    with open_object(one.uri, content.storage) as file:
-        source = OpenObject(one.uri, file, file.size())
+    with open_object(item.uri, content.storage) as file:
+        source = OpenObject(item.uri, file, file.size())
         with memory:
             return of_format.infer(source, format, limit, types=types)
 

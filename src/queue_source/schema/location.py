@@ -1,8 +1,8 @@
-"""`schemaLocation`: a folder in which inferred schemas are kept, `_schemas/VERSION-HASH.json`, never overwritten.
+"""`schemaLocation`: a folder with inferred schemas, `_schemas/VERSION-HASH.json`, never overwritten.
 
-The store only has to write an object whole, and there may be several writers: a file's name says what it
-holds (the hash is of its columns), so writing it twice is writing it once; and what is kept is all columns of all
-versions, each in its first type, so what one driver adds no other takes away.
+The store only has to write an object whole, and there may be several writers: a file's name identifies its content (the
+hash is of its columns), so writing it twice is writing it once; and the kept columns are all columns of all versions,
+each in its first type, so no driver removes what another added.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _FORM = "cuesqueue schema 1"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a location holds: the number of its newest version, and the columns of all of them."""
+    """The content of a location: the number of its newest version, and the columns of all versions."""
 
     version: int
     schema: pa.Schema
 
 
 class SchemaLocation:
-    """The versions of one location. Driver and executors: all of them have to reach it."""
+    """The versions of one location. Driver and executors all need access to it."""
 
     def __init__(self, uri: str, storage: StorageOptions) -> None:
         self._uri = uri
@@ -48,14 +48,14 @@ class SchemaLocation:
         self._storage = storage
 
     def latest(self) -> Recorded | None:
-        """What is kept; None while there is nothing. Raises OptionError for a file that holds no schema."""
+        """Return the kept schema; None if there is none. Raises OptionError for a file without a schema."""
         filesystem, folder = resolve(self._folder, self._storage)
         with self._mapped(self._folder):
             try:
-                found = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-            except FileNotFoundError:  # another driver made it between pyarrow's two requests: there was none to list
-                found = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-        numbers = {info.base_name: int(name[1]) for info in found if (name := _NAME.fullmatch(info.base_name))}
+                infos = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+            except FileNotFoundError:  # another driver made it between pyarrow's two requests
+                infos = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        numbers = {info.base_name: int(name[1]) for info in infos if (name := _NAME.fullmatch(info.base_name))}
         if not numbers:
             return None
         names = sorted(numbers, key=lambda name: (numbers[name], name))
@@ -78,7 +78,7 @@ class SchemaLocation:
         name = f"{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
         filesystem, folder = resolve(self._folder, self._storage)
         with self._mapped(f"{self._folder}/{name}"):
-            if not is_local(self._folder):  # an object is there when it is whole
+            if not is_local(self._folder):  # an object exists only when it is complete
                 with filesystem.open_output_stream(f"{folder}/{name}") as stream:
                     stream.write(text.encode())
                 return

@@ -1,4 +1,4 @@
-"""Schemas put together: of several samples (`merged`), of a kept schema and what came later (`widened`), with hints.
+"""Combines schemas: those of several samples (`merged`), a kept schema with a later one (`widened`), with hints.
 
 Names that differ in nothing but case are one, in the spelling that came first: Spark would not distinguish two.
 """
@@ -23,9 +23,9 @@ class TypesDiffer(ValueError):
 
 
 def merged(schemas: Iterable[pa.Schema], *, textual: bool) -> pa.Schema:
-    """All columns of all schemas, in the order in which they are first seen.
+    """Merge all columns of all schemas, in the order in which they first occur.
 
-    `textual`: what has no common type is STRING, as what it was written as. Raises TypesDiffer where it is not.
+    `textual`: types without a common type become STRING, the text that was written. Otherwise raises TypesDiffer.
     """
     kind: pa.DataType = pa.struct([])
     for schema in schemas:
@@ -34,18 +34,18 @@ def merged(schemas: Iterable[pa.Schema], *, textual: bool) -> pa.Schema:
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, textual: bool, path: str = "") -> pa.DataType:
-    """The narrowest type that holds the values of both."""
+    """Return the narrowest type that holds the values of both."""
     if a == b or pt.is_null(b):
         return a
     if pt.is_null(a):
         return b
     if pt.is_struct(a) and pt.is_struct(b):
-        found = _by_name(a)
+        fields = _by_name(a)
         for name, field in _by_name(b).items():
-            before = found.get(name, field)
+            before = fields.get(name, field)
             both = common_type(before.type, field.type, textual=textual, path=f"{path}{field.name}.")
-            found[name] = before.with_type(both)
-        return pa.struct(list(found.values()))
+            fields[name] = before.with_type(both)
+        return pa.struct(list(fields.values()))
     if pt.is_list(a) and pt.is_list(b):
         return pa.list_(common_type(a.value_type, b.value_type, textual=textual, path=path))
     if pt.is_map(a) and pt.is_map(b) and a.key_type == b.key_type:
@@ -61,7 +61,7 @@ def common_type(a: pa.DataType, b: pa.DataType, *, textual: bool, path: str = ""
 
 
 def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """`b`, or another type, where it holds all values of `a` and `b`."""
+    """Return `b`, or another type, where it holds all values of `a` and `b`; else None."""
     if pt.is_integer(a) and pt.is_integer(b):
         return b if a.bit_width <= b.bit_width else None
     if pt.is_floating(b) and (pt.is_integer(a) or pt.is_floating(a) or pt.is_decimal(a)):
@@ -80,7 +80,7 @@ def _digits(kind: pa.DataType) -> int:
 
 
 def resolved(schema: pa.Schema) -> pa.Schema:
-    """The schema without types that say nothing: what was null in every sample, or an empty object, is STRING."""
+    """Replace undetermined types: a column that was null in every sample, or an empty object, becomes STRING."""
     return pa.schema([(field.name, _resolved(field.type)) for field in schema])
 
 
@@ -92,45 +92,45 @@ def _resolved(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_resolved(kind.value_type)) if pt.is_list(kind) else kind
 
 
-def widened(kept: pa.Schema, found: pa.Schema, ignored: Iterable[str] = ()) -> pa.Schema:
-    """`kept`, and behind it what only `found` has; also within structs. Types that are kept stay as they are.
+def widened(kept: pa.Schema, seen: pa.Schema, ignored: Iterable[str] = ()) -> pa.Schema:
+    """Add to `kept` the columns that only `seen` has, at the end; also within structs. Kept types stay.
 
-    What is null in `found` is not there yet. `ignored`: names of columns that are no data.
+    Columns that are null in `seen` are skipped. `ignored`: names of columns that are no data.
     """
     passed = {name.casefold() for name in ignored}
-    others = [field for field in found if field.name.casefold() not in passed]
+    others = [field for field in seen if field.name.casefold() not in passed]
     return pa.schema(fields_of(_widened(pa.struct(list(kept)), pa.struct(others))))
 
 
-def _widened(kept: pa.DataType, found: pa.DataType) -> pa.DataType:
-    if pt.is_struct(kept) and pt.is_struct(found):
+def _widened(kept: pa.DataType, seen: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kept) and pt.is_struct(seen):
         fields = _by_name(kept)
-        for name, field in _by_name(found).items():
+        for name, field in _by_name(seen).items():
             if name in fields:
                 fields[name] = fields[name].with_type(_widened(fields[name].type, field.type))
             elif not holds_nothing(field.type):
                 fields[name] = field.with_type(_resolved(field.type))
         return pa.struct(list(fields.values()))
-    if pt.is_list(kept) and pt.is_list(found):
-        return pa.list_(_widened(kept.value_type, found.value_type))
-    if pt.is_map(kept) and pt.is_map(found):
-        return pa.map_(kept.key_type, _widened(kept.item_type, found.item_type))
+    if pt.is_list(kept) and pt.is_list(seen):
+        return pa.list_(_widened(kept.value_type, seen.value_type))
+    if pt.is_map(kept) and pt.is_map(seen):
+        return pa.map_(kept.key_type, _widened(kept.item_type, seen.item_type))
     return kept
 
 
 def news(kept: pa.Schema, wider: pa.Schema) -> list[str]:
-    """The paths of what `wider` has and `kept` has not."""
+    """Return the paths of the columns that `wider` has and `kept` has not."""
     return _news(pa.struct(list(kept)), pa.struct(list(wider)), "")
 
 
 def _news(kept: pa.DataType, wider: pa.DataType, path: str) -> list[str]:
     if pt.is_struct(kept) and pt.is_struct(wider):
         before = _by_name(kept)
-        found = []
+        paths = []
         for name, field in _by_name(wider).items():
             whole = f"{path}{field.name}"
-            found += _news(before[name].type, field.type, f"{whole}.") if name in before else [whole]
-        return found
+            paths += _news(before[name].type, field.type, f"{whole}.") if name in before else [whole]
+        return paths
     if pt.is_list(kept) and pt.is_list(wider):
         return _news(kept.value_type, wider.value_type, f"{path}element.")
     if pt.is_map(kept) and pt.is_map(wider):
@@ -139,38 +139,38 @@ def _news(kept: pa.DataType, wider: pa.DataType, path: str) -> list[str]:
 
 
 def with_hints(schema: pa.Schema, hints: Hints) -> pa.Schema:
-    """The schema with the types that the user named; a hinted column that is not there is added behind the others."""
+    """Apply the types that the user named; a hinted column that is absent is added at the end."""
     kind: pa.DataType = pa.struct(list(schema))
-    for path, wanted in hints:
-        kind = _hinted(kind, path, wanted, ".".join(path))
+    for path, hint in hints:
+        kind = _hinted(kind, path, hint, ".".join(path))
     return pa.schema(fields_of(kind))
 
 
-def _hinted(kind: pa.DataType, path: Path, wanted: pa.DataType, whole: str) -> pa.DataType:
-    """Raises ValueError for a path that leads into what has no parts."""
+def _hinted(kind: pa.DataType, path: Path, hint: pa.DataType, whole: str) -> pa.DataType:
+    """Apply a hint to a type. Raises ValueError for a path into a type without parts."""
     if not path:
-        return wanted
-    first, rest = path[0], path[1:]
+        return hint
+    first, inner_path = path[0], path[1:]
     if pt.is_list(kind) and first == "element":
-        return pa.list_(_hinted(kind.value_type, rest, wanted, whole))
+        return pa.list_(_hinted(kind.value_type, inner_path, hint, whole))
     if pt.is_map(kind) and first in ("key", "value"):
         key, item = kind.key_type, kind.item_type
         if first == "key":
-            return pa.map_(_hinted(key, rest, wanted, whole), item)
-        return pa.map_(key, _hinted(item, rest, wanted, whole))
+            return pa.map_(_hinted(key, inner_path, hint, whole), item)
+        return pa.map_(key, _hinted(item, inner_path, hint, whole))
     if pt.is_null(kind):
         kind = pa.struct([])
     if not pt.is_struct(kind):
         raise ValueError(f"{whole!r} leads into a column of type {kind}, which has no part {first!r}")
     fields = _by_name(kind)
     field = fields.get(first.casefold(), pa.field(first, pa.null()))
-    fields[first.casefold()] = field.with_type(_hinted(field.type, rest, wanted, whole))
+    fields[first.casefold()] = field.with_type(_hinted(field.type, inner_path, hint, whole))
     return pa.struct(list(fields.values()))
 
 
 def _by_name(kind: pa.StructType) -> dict[str, pa.Field]:
-    """The fields by their names in small letters; of several with one name the first."""
-    found: dict[str, pa.Field] = {}
+    """Return the fields by their names in small letters; of several with one name the first."""
+    fields: dict[str, pa.Field] = {}
     for field in fields_of(kind):
-        found.setdefault(field.name.casefold(), field)
-    return found
+        fields.setdefault(field.name.casefold(), field)
+    return fields

@@ -1,8 +1,8 @@
-"""Driver side: the schema of a stream without a declared one.
+"""Infers the schema of a stream without a declared one. Runs in the driver.
 
-What `schemaLocation` holds is used as it is. Only when it is empty, samples are read: the objects that the user
-names, else what the queue would deliver next, else what a listing finds, else objects that the store has already seen.
-Nothing is acknowledged, and what a queue had to deliver to show it is returned (nack) at once.
+A schema in `schemaLocation` is used unchanged. Only without one, samples are read: the objects that the user names,
+else what the queue would deliver next, else what a listing returns, else objects that the store has already seen.
+Nothing is acknowledged, and messages that a queue has to deliver to show them are returned (nack) at once.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from shard_store.model import Content
 from shard_store.operators.views import VIEWS
 from shard_store.store import open_store
 
-_SAMPLE_PAGES = 20  # of a listing, of which perhaps nothing is wanted
+_SAMPLE_PAGES = 20  # of a listing, which may have no chosen object
 _SAMPLE_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
 
 
 def inferred_schema(options: ReaderOptions) -> pa.Schema:
-    """The columns of the stream: the same at every call, since the first one keeps them.
+    """Return the columns of the stream: the same at every call, since the first one keeps them.
 
     Runs in whatever process Spark asks for a schema. Raises OptionError with what to set, ObjectStoreError.
     """
@@ -75,7 +75,7 @@ def _recorded(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
 
 
 def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
-    """The columns of all samples together, with hints."""
+    """Infer the columns of all samples together, with hints."""
     hints = parse_fields(options.content.schema.schema_hints)
     schemas: list[pa.Schema] = []
     problems: list[str] = []
@@ -84,16 +84,17 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
     content = options.content
     if content.schema.schema_sample:  # the user's own, wherever they are
         content = replace(content, storage=replace(content.storage, local_prefixes=()))
-    for one in _samples(options, problems):
+    for sample in _samples(options, problems):
         try:
-            found = infer_content(one, content, format, max_bytes)
-            schemas.append(found if textual else with_hints(found, _known(hints, found)))
+            columns = infer_content(sample, content, format, max_bytes)
+            schemas.append(columns if textual else with_hints(columns, _applicable(hints, columns)))
         except (BadObject, ObjectStoreError, ValueError) as error:
-            problems.append(f"{one.shard_id[:300]}: {error}")
+            problems.append(f"{sample.shard_id[:300]}: {error}")
             continue
-        in_path = {name.casefold() for name in format.partition_columns}  # wins over a column of that name
+        # replaces a column of that name in the content
+        in_path = {name.casefold() for name in format.partition_columns}
         data = [field for field in schemas[-1] if field.name.casefold() not in in_path]
-        schemas[-1] = pa.schema([*data, *_path_fields(one, options, format)])
+        schemas[-1] = pa.schema([*data, *_path_fields(sample, options, format)])
     try:
         schema = merged(schemas, textual=textual)
     except TypesDiffer as error:
@@ -109,11 +110,11 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
 
 
 def _in_flight(options: ReaderOptions) -> str:
-    """What nobody can look at now, and when that ends; "" where the queues hold nothing back, or do not say."""
+    """Describe the messages that are hidden at present, and until when; "" where queues hide or report none."""
     if options.content.schema.schema_sample:
         return ""
     held = 0
-    with suppress(QueueError):  # it is only a hint: what the caller has to say matters more
+    with suppress(QueueError):  # it is only a hint: the caller's error matters more
         for queue in _opened(options):
             if queue.capabilities.reports_depth:
                 depth = queue.depth()
@@ -128,36 +129,36 @@ def _in_flight(options: ReaderOptions) -> str:
     )
 
 
-def _known(hints: Hints, schema: pa.Schema) -> Hints:
-    """The hints of columns that a sample has."""
+def _applicable(hints: Hints, schema: pa.Schema) -> Hints:
+    """Return the hints of columns that a sample has."""
     names = {name.casefold() for name in schema.names}
     return [(path, kind) for path, kind in hints if path[0].casefold() in names]
 
 
-def _path_fields(one: Content, options: ReaderOptions, format: FormatOptions) -> Iterator[pa.Field]:
-    """The columns that come from the path of an object."""
-    values = path_values(one.uri)
+def _path_fields(sample: Content, options: ReaderOptions, format: FormatOptions) -> Iterator[pa.Field]:
+    """Yield the columns that come from the path of an object."""
+    values = path_values(sample.uri)
     for name in format.partition_columns:
         typed = options.content.schema.infer_column_types
         yield pa.field(name, infer_text(values.get(name) or "", format) if typed else pa.string())
 
 
 def _samples(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
-    """The samples, up to `schemaSampleFiles` of them."""
+    """Yield the samples, up to `schemaSampleFiles` of them."""
     limit = options.content.schema.schema_sample_files
     if options.content.schema.schema_sample:
         yield from [Content(uri, uri) for uri in options.content.schema.schema_sample[:limit]]
         return
-    found = _announced(options, limit, problems)
-    yield from found or _listed(options, limit, problems) or _seen_before(options, limit, problems)
+    announced = _announced(options, limit, problems)
+    yield from announced or _listed(options, limit, problems) or _seen_before(options, limit, problems)
 
 
 def _announced(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
-    """What the messages that wait in the queues announce; they stay there."""
-    found = _contents(options, [_show(queue, limit) for queue in _opened(options)], problems)
-    if not found:  # the first message may be on its way
-        found = _contents(options, [_wait_for(queue, limit, options) for queue in _opened(options)], problems)
-    return found[:limit]
+    """Return the contents that waiting messages announce; the messages stay in the queues."""
+    contents = _contents(options, [_show(queue, limit) for queue in _opened(options)], problems)
+    if not contents:  # the first message may be on its way
+        contents = _contents(options, [_wait_for(queue, limit, options) for queue in _opened(options)], problems)
+    return contents[:limit]
 
 
 def _opened(options: ReaderOptions) -> Iterator[Queue]:
@@ -173,10 +174,10 @@ def _show(queue: Queue, limit: int) -> list[Received]:
 
 
 def _wait_for(queue: Queue, limit: int, options: ReaderOptions) -> list[Received]:
-    """Messages that are received and returned at once: a queue that counts receives counts one more."""
+    """Receive messages and return them at once; a queue that counts receives counts one more."""
     deadline = time.monotonic() + options.queue.wait_time.total_seconds()
-    while (left := deadline - time.monotonic()) > 0:
-        wait = min(left, queue.capabilities.max_wait)
+    while (remaining := deadline - time.monotonic()) > 0:
+        wait = min(remaining, queue.capabilities.max_wait)
         messages = queue.receive(min(limit, queue.capabilities.max_batch_size), _SAMPLE_LEASE, wait)
         queue.nack([message.receipt for message in messages])
         if messages:
@@ -184,39 +185,41 @@ def _wait_for(queue: Queue, limit: int, options: ReaderOptions) -> list[Received
     return []
 
 
-def _contents(options: ReaderOptions, shown: Iterable[list[Received]], problems: list[str]) -> list[Content]:
+def _contents(
+    options: ReaderOptions, messages_of_queues: Iterable[list[Received]], problems: list[str]
+) -> list[Content]:
     contents: dict[str, Content] = {}
-    for messages in shown:
+    for messages in messages_of_queues:
         if options.content.kind.is_announced:
             announced = announced_objects(messages, options.notifications, lambda uris: [None] * len(uris))
         else:
             announced = announced_messages(messages, options.notifications)
-        problems += [one.error.detail for one in announced if one.error is not None]
-        contents.update((content.shard_id, content) for one in announced for content in one.contents)
+        problems += [announcement.error.detail for announcement in announced if announcement.error is not None]
+        contents.update((content.shard_id, content) for announcement in announced for content in announcement.contents)
     return list(contents.values())
 
 
 def _listed(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
-    """The first objects of the folders that are listed."""
-    found: list[Content] = []
+    """Return the first objects of the folders that are listed."""
+    contents_of_listings: list[Content] = []
     for prefix in options.backfill.prefixes:
         try:
             with closing(open_bucket(prefix, options.content.storage)) as bucket:
                 cursor, pages = None, 0
-                while len(found) < limit and pages < _SAMPLE_PAGES:
+                while len(contents_of_listings) < limit and pages < _SAMPLE_PAGES:
                     page = bucket.page(prefix, cursor)
                     contents = listed_contents(page.objects, options.notifications)
-                    found += [content for content in contents if content is not None]
+                    contents_of_listings += [content for content in contents if content is not None]
                     cursor, pages = page.cursor, pages + 1
                     if cursor is None:
                         break
         except (BadObject, ObjectStoreError) as error:
             problems.append(f"{prefix}: {error}")
-    return found[:limit]
+    return contents_of_listings[:limit]
 
 
 def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
-    """Objects of the source that were read or announced before, to this pipeline or another."""
+    """Return objects of the source that were read or announced before, to this pipeline or another."""
     if not options.content.kind.is_announced:
         return []  # their bodies are gone
     names = [column.name for column in VIEWS["shards"]]
@@ -225,7 +228,7 @@ def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> lis
         with open_store(options.store.reveal(), create=False) as store:
             page = next(store.pages("shards", source=options.source), [])
     except ShardStoreError as error:
-        problems.append(f"the store: {error}")  # there is probably none yet
+        problems.append(f"the store: {error}")  # it probably does not exist yet
         return []
     seen = [str(row[place]) for row in page if row[state] in ("done", "open")]  # open: also of a start that failed
     version = "#" if options.notifications.allow_overwrites else "\0"

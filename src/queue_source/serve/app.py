@@ -66,38 +66,38 @@ class Site:
         ]
 
     def overview(self, request: Request) -> Response:
-        found = self._reads.status()
-        wrong = {one.pipeline: complaints(one, self._limits) for one in found}
+        statuses = self._reads.status()
+        wrong = {status.pipeline: complaints(status, self._limits) for status in statuses}
         number = _page_number(request)
-        shown = found[(number - 1) * PIPELINES : number * PIPELINES]
+        statuses_of_page = statuses[(number - 1) * PIPELINES : number * PIPELINES]
         causes: Counter[str] = Counter()
         recent: Counter[str] = Counter()
-        for one in found:
-            causes.update(one.total.errors)
-            recent.update(one.last_hour.errors)
+        for status in statuses:
+            causes.update(status.total.errors)
+            recent.update(status.last_hour.errors)
         return page(
             "overview.html",
-            total=len(found),
-            pipelines=shown,
+            total=len(statuses),
+            pipelines=statuses_of_page,
             wrong=wrong,
             unhealthy=sum(map(bool, wrong.values())),
             causes=[(cause, recent[cause], count) for cause, count in causes.most_common(PIPELINES)],
-            chart="" if 0 < len(found) <= charts.TOGETHER else None,
+            chart="" if 0 < len(statuses) <= charts.TOGETHER else None,
             number=number,
-            pages=max(1, -(-len(found) // PIPELINES)),
+            pages=max(1, -(-len(statuses) // PIPELINES)),
             refresh=_refresh(request),
         )
 
     def pipeline(self, request: Request) -> Response:
         name = _text(request, "name")
-        one = self._the(name)
-        now = one.heartbeat_at.timestamp() + one.silence
+        status = self._the(name)
+        now = status.heartbeat_at.timestamp() + status.silence
         since = datetime.fromtimestamp(now - 24 * 3600, timezone.utc)
         hours = self._reads.read(lambda store: store.hours(since=since, pipeline=name))
         return page(
             "pipeline.html",
-            one=one,
-            wrong=complaints(one, self._limits),
+            one=status,
+            wrong=complaints(status, self._limits),
             hours=list(reversed(hours)),
             chart="?" + urlencode({"pipeline": name}),
             refresh=_refresh(request),
@@ -107,68 +107,74 @@ class Site:
         text = _text(request, "q", "")
         if not text.strip():
             return page("search.html", text="", story=None, several=(), refresh=None)
-        # a name may end in a space; what is pasted with one more is found too
+        # a name may end in a space; pasted with one more it is found too
         criteria = ShardCriteria(ids=sorted({text, text.strip()}), source=_text(request, "source", "") or None)
 
-        def look(store: ShardStore) -> tuple[dict[str, object] | None, list[object]]:
-            found = list(find_shards(store, criteria, limit=FOUND + 1))
-            if len(found) > 1:
-                return None, list(found)
+        def find(store: ShardStore) -> tuple[dict[str, object] | None, list[object]]:
+            shards = list(find_shards(store, criteria, limit=FOUND + 1))
+            if len(shards) > 1:
+                return None, list(shards)
             story = next(shard_stories(store, criteria, limit=1), None)  # it may have been forgotten in other sources
             return (None if story is None else story_as_dict(story)), []
 
-        story, several = self._reads.read(look)
+        story, several = self._reads.read(find)
         return page("search.html", text=text, story=story, several=several, most=FOUND, entries=ENTRIES, refresh=None)
 
     def certificates(self, request: Request) -> Response:
-        found = self._reads.read(lambda store: store.latest_certificates(limit=CERTIFICATES))
-        return page("certificates.html", certificates=found, most=CERTIFICATES, refresh=None)
+        certificates = self._reads.read(lambda store: store.latest_certificates(limit=CERTIFICATES))
+        return page("certificates.html", certificates=certificates, most=CERTIFICATES, refresh=None)
 
     def charts(self, request: Request) -> Response:
         name = _text(request, "pipeline", "") or None
-        shown = self._reads.status() if name is None else (self._the(name),)
-        if len(shown) > charts.TOGETHER:
+        statuses = self._reads.status() if name is None else (self._the(name),)
+        if len(statuses) > charts.TOGETHER:
             raise HTTPException(400, "name a pipeline")
-        return JSONResponse(self._reads.read(lambda store: charts.series(store, shown, name)))
+        return JSONResponse(self._reads.read(lambda store: charts.series(store, statuses, name)))
 
     def metrics(self, request: Request) -> Response:
         text, content_type = self._export.text(request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 
     def healthz(self, request: Request) -> Response:
-        """Whether all is well, in a word; what is not, for those who may read."""
+        """Answer whether all is well, in a word; list the problems for those who may read."""
         name, source = _text(request, "pipeline", ""), _text(request, "source", "")
         try:
-            found = [one for one in self._reads.status() if name in ("", one.pipeline) and source in ("", one.source)]
+            statuses = [
+                status
+                for status in self._reads.status()
+                if name in ("", status.pipeline) and source in ("", status.source)
+            ]
         except ShardStoreError as error:
             return self._health(request, False, {"store": redact_text(str(error))})
-        wrong = {one.pipeline: list(complaints(one, self._limits)) for one in found}
-        healthy = not any(wrong.values()) and (bool(found) or not (name or source))
-        return self._health(request, healthy, {"pipelines": {one: text for one, text in wrong.items() if text}})
+        wrong = {status.pipeline: list(complaints(status, self._limits)) for status in statuses}
+        healthy = not any(wrong.values()) and (bool(statuses) or not (name or source))
+        return self._health(
+            request, healthy, {"pipelines": {pipeline: text for pipeline, text in wrong.items() if text}}
+        )
 
     def _health(self, request: Request, healthy: bool, details: dict[str, object]) -> Response:
-        shown = details if self._access.may_read(request) else {}
-        return JSONResponse({"healthy": healthy, **shown}, 200 if healthy else 503)
+        visible_details = details if self._access.may_read(request) else {}
+        return JSONResponse({"healthy": healthy, **visible_details}, 200 if healthy else 503)
 
     async def login(self, request: Request) -> Response:
         if self._access.token is None:
             raise HTTPException(404, "no token is asked for here")
         if request.method != "POST":
             return await run_in_threadpool(page, "login.html", refused=False, refresh=None)
-        given = await given_token(request)
-        if given is None or not self._access.is_token(given):
+        token = await given_token(request)
+        if token is None or not self._access.is_token(token):
             return await run_in_threadpool(page, "login.html", 401, refused=True, refresh=None)
         return logged_in(request, self._access)
 
     def _the(self, name: str) -> PipelineStatus:
-        found = next((one for one in self._reads.status() if one.pipeline == name), None)
-        if found is None:
+        status = next((candidate for candidate in self._reads.status() if candidate.pipeline == name), None)
+        if status is None:
             raise HTTPException(404, "no such pipeline has started with this store")
-        return found
+        return status
 
 
 def create_app(reads: StoreReads, access: Access, limits: StatusLimits | None = None) -> ASGIApp:
-    """The application, behind its guard."""
+    """Build the application, behind its guard."""
     site = Site(reads, access, limits or StatusLimits())
     handlers = {ShardStoreError: _store_failed, HTTPException: _failed}
     app = Starlette(routes=site.routes(), exception_handlers=handlers)
@@ -191,15 +197,15 @@ def _problem(request: Request, code: int, text: str) -> Response:
 
 
 def _text(request: Request, name: str, default: str | None = None) -> str:
-    """A parameter of the query. Raises HTTPException if it is missing without a default, or too long."""
-    found = request.query_params.get(name, default)
-    if found is None:
+    """Return a parameter of the query. Raises HTTPException if it is missing without a default, or too long."""
+    text = request.query_params.get(name, default)
+    if text is None:
         raise HTTPException(400, f"the parameter {name!r} is missing")
-    if len(found) > LONGEST_TEXT:
+    if len(text) > LONGEST_TEXT:
         raise HTTPException(400, f"the parameter {name!r} has more than {LONGEST_TEXT} characters")
-    if "\0" in found:
+    if "\0" in text:
         raise HTTPException(400, f"the parameter {name!r} holds a character that no name has")
-    return found
+    return text
 
 
 def _page_number(request: Request) -> int:
@@ -210,6 +216,6 @@ def _page_number(request: Request) -> int:
 
 
 def _refresh(request: Request) -> str | None:
-    """Seconds after which the page is to be loaded again."""
-    found = _text(request, "refresh", "")
-    return found if found in REFRESH else None
+    """Return the seconds after which the page is to be loaded again."""
+    seconds = _text(request, "refresh", "")
+    return seconds if seconds in REFRESH else None

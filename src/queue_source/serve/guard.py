@@ -1,4 +1,4 @@
-"""What stands before every page: which hosts and methods are answered, who may read, and the headers of each answer."""
+"""The guard of every page: the hosts and methods that are answered, who may read, and the headers of each answer."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]/@\s]+))(?::
 
 
 def host_name(host: str) -> str | None:
-    """The name in a header `Host`, without its port; None if there is none."""
-    found = _HOST.fullmatch(host)
-    return None if found is None else str(found["six"] or found["name"]).lower().rstrip(".")
+    """Return the name in a header `Host`, without its port; None if there is none."""
+    parts = _HOST.fullmatch(host)
+    return None if parts is None else str(parts["six"] or parts["name"]).lower().rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,38 +54,38 @@ class Access:
 
     @classmethod
     def to(cls, more_hosts: Iterable[str], token: str | None) -> Access:
-        """Raises ValueError with a name that no header `Host` can have."""
+        """Build the access. Raises ValueError with a name that no header `Host` can have."""
         names = set[str]()
-        for given in more_hosts:
-            name = host_name(f"[{given}]" if given.count(":") > 1 and "[" not in given else given)
+        for host in more_hosts:
+            name = host_name(f"[{host}]" if host.count(":") > 1 and "[" not in host else host)
             if name is None or "*" in name:
-                raise ValueError(given)
+                raise ValueError(host)
             names.add(name)
         return cls(LOOPBACK | names, token)
 
     def knows(self, host: str) -> bool:
-        """Whether the header names us. A page of somebody else whose name leads here (DNS rebinding) does not."""
+        """Tell whether the header names this server, and not a foreign page whose name leads here (DNS rebinding)."""
         return host_name(host) in self.hosts
 
     def may_read(self, request: Request) -> bool:
         if self.token is None:
             return True
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(given.strip()):
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(token.strip()):
             return True
         return self._is_session(request.cookies.get(COOKIE, ""))
 
-    def is_token(self, given: str) -> bool:
-        """In a time that says nothing of how much of it is right."""
-        return self.token is not None and hmac.compare_digest(_digest(given), _digest(self.token))
+    def is_token(self, text: str) -> bool:
+        """Compare a text with the token, in a time that does not show how much of it is right."""
+        return self.token is not None and hmac.compare_digest(_digest(text), _digest(self.token))
 
     def session(self) -> str:
-        """A cookie's value that is good for some hours, and does not hold the token."""
+        """Return the value of a cookie that is good for some hours, and does not hold the token."""
         until = str(int(self.clock()) + SESSION)
         return f"{until}.{self._signature(until)}"
 
-    def _is_session(self, given: str) -> bool:
-        until, _, signature = given.partition(".")
+    def _is_session(self, cookie: str) -> bool:
+        until, _, signature = cookie.partition(".")
         if not re.fullmatch(r"[0-9]{1,12}", until) or not hmac.compare_digest(
             _digest(signature), _digest(self._signature(until))
         ):
@@ -102,7 +102,7 @@ def _digest(text: str) -> bytes:
 
 
 class Guard:
-    """The application, for those who may see it. `open_paths` are answered without a token."""
+    """The application, for readers with access. `open_paths` are answered without a token."""
 
     def __init__(self, app: ASGIApp, access: Access, open_paths: Iterable[str] = ()) -> None:
         self._app = app
@@ -144,7 +144,7 @@ class Guard:
 
 
 async def given_token(request: Request) -> str | None:
-    """The token in the body of the login form; None if the body is something else."""
+    """Return the token in the body of the login form; None if the body is something else."""
     body = b""
     try:
         async for piece in request.stream():
@@ -154,10 +154,10 @@ async def given_token(request: Request) -> str | None:
     except ClientDisconnect:
         return None
     try:
-        found = parse_qs(body.decode("ascii"), max_num_fields=4).get("token", [])
+        tokens = parse_qs(body.decode("ascii"), max_num_fields=4).get("token", [])
     except ValueError:  # not ASCII, or too many fields
         return None
-    return found[0] if len(found) == 1 else None
+    return tokens[0] if len(tokens) == 1 else None
 
 
 def logged_in(request: Request, access: Access) -> Response:

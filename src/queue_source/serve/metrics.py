@@ -1,7 +1,7 @@
 """The metrics that are exported: one table of them, and a collector that reads the store at each scrape.
 
 Names follow Prometheus' rules: base units, `_total` for what only grows, `_seconds` and `_bytes`. Labels are the names
-of pipelines and sources, causes of errors (the store counts up to 51 of them apart), and words of ours.
+of pipelines and sources, causes of errors (the store counts up to 51 of them separately), and words of ours.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Exported:
         return (("source",) if self.of_source else ("pipeline", "source")) + self.labels
 
 
-def _one(value: Callable[[PipelineStatus], float | None]) -> Callable[[PipelineStatus], Samples]:
+def _single(value: Callable[[PipelineStatus], float | None]) -> Callable[[PipelineStatus], Samples]:
     return lambda status: [((), value(status))]
 
 
@@ -70,8 +70,8 @@ def _at(then: datetime | None) -> float | None:
 
 
 def _facts(status: PipelineStatus) -> Samples:
-    found = status.host, status.spark_version, status.cuesqueue_version, status.semantics
-    return [(tuple(fact or "" for fact in found), 1.0)]
+    facts = status.host, status.spark_version, status.cuesqueue_version, status.semantics
+    return [(tuple(fact or "" for fact in facts), 1.0)]
 
 
 def _verdicts(status: PipelineStatus) -> Samples:
@@ -94,46 +94,46 @@ METRICS: tuple[Exported, ...] = (
         lambda s: _states(s.state, RUNNING, STOPPED, DEAD),
         ("state",),
     ),
-    Exported("cuesqueue_pipeline_starts_total", "How often its reader was started.", _one(lambda s: s.incarnation)),
+    Exported("cuesqueue_pipeline_starts_total", "How often its reader was started.", _single(lambda s: s.incarnation)),
     Exported(
         "cuesqueue_heartbeat_timestamp_seconds",
         "When its reader sent its last heartbeat, by the database's clock.",
-        _one(lambda s: _at(s.heartbeat_at)),
+        _single(lambda s: _at(s.heartbeat_at)),
     ),
     Exported(
         "cuesqueue_heartbeat_age_seconds",
         "How long ago that was, by the database's clock alone.",
-        _one(lambda s: s.silence),
+        _single(lambda s: s.silence),
     ),
     Exported(
         "cuesqueue_published_batches_total",
         "Micro-batches that were published, also those without new input.",
-        _one(lambda s: s.total.batches),
+        _single(lambda s: s.total.batches),
     ),
     Exported(
         "cuesqueue_published_objects_total",
         "Objects, and messages that are content themselves, that were published to their end.",
-        _one(lambda s: s.total.objects),
+        _single(lambda s: s.total.objects),
     ),
     Exported(
         "cuesqueue_published_rows_total",
         "Rows that were published; missing where only other sinks than cuesqueue's took them.",
-        _one(lambda s: s.total.rows),
+        _single(lambda s: s.total.rows),
     ),
     Exported(
         "cuesqueue_published_bytes_total",
         "Bytes of the data files that were published; missing as the rows are.",
-        _one(lambda s: s.total.bytes),
+        _single(lambda s: s.total.bytes),
     ),
     Exported(
         "cuesqueue_last_publish_timestamp_seconds",
         "When the last micro-batch was published.",
-        _one(lambda s: None if s.last_batch is None else _at(s.last_batch.published_at)),
+        _single(lambda s: None if s.last_batch is None else _at(s.last_batch.published_at)),
     ),
     Exported(
         "cuesqueue_received_messages_total",
         "Messages received, redeliveries included, up to the last heartbeat.",
-        _one(lambda s: s.total.messages),
+        _single(lambda s: s.total.messages),
     ),
     Exported(
         "cuesqueue_errors_total",
@@ -145,7 +145,7 @@ METRICS: tuple[Exported, ...] = (
         "cuesqueue_all_outside_prefixes_messages",
         "Messages that came lately, by the last heartbeat, and announce objects outside of allowedPrefixes, where "
         "nothing else came; 0 as soon as one was accepted.",
-        _one(lambda s: s.all_outside),
+        _single(lambda s: s.all_outside),
     ),
     Exported(
         "cuesqueue_reader_events_total",
@@ -156,66 +156,66 @@ METRICS: tuple[Exported, ...] = (
     Exported(
         "cuesqueue_plan_attempts",
         "How often the micro-batch that is under way was planned, 0 if none is; from 2 on one attempt has failed.",
-        _one(lambda s: 0 if s.plan is None else s.plan.attempt),
+        _single(lambda s: 0 if s.plan is None else s.plan.attempt),
     ),
     Exported(
         "cuesqueue_waiting_objects",
         "Objects that it has opened and not published.",
-        _one(lambda s: s.files_outstanding),
+        _single(lambda s: s.files_outstanding),
     ),
     Exported(
         "cuesqueue_oldest_waiting_seconds",
         "How long ago the message of the oldest of them was sent; 0 if nothing waits.",
-        _one(lambda s: s.oldest_age or 0.0),
+        _single(lambda s: s.oldest_age or 0.0),
     ),
     Exported(
         "cuesqueue_lag_p50_seconds",
         "From the sending of a message to the publication, of the median object in the last hour; missing if none is "
         "known.",
-        _one(lambda s: s.last_hour.lag_p50),
+        _single(lambda s: s.last_hour.lag_p50),
     ),
     Exported(
         "cuesqueue_lag_p99_seconds",
         "The same, that 99 of 100 objects are not longer than.",
-        _one(lambda s: s.last_hour.lag_p99),
+        _single(lambda s: s.last_hour.lag_p99),
     ),
     Exported(
         "cuesqueue_in_flight_messages",
         "Messages that its reader holds, by its last heartbeat; missing unless it runs, as the next four.",
-        _one(lambda s: s.in_flight),
+        _single(lambda s: s.in_flight),
     ),
-    Exported("cuesqueue_ready_objects", "Objects that wait to be planned.", _one(lambda s: s.ready)),
-    Exported("cuesqueue_planned_objects", "Objects in a micro-batch.", _one(lambda s: s.awaiting_commit)),
+    Exported("cuesqueue_ready_objects", "Objects that wait to be planned.", _single(lambda s: s.ready)),
+    Exported("cuesqueue_planned_objects", "Objects in a micro-batch.", _single(lambda s: s.awaiting_commit)),
     Exported(
-        "cuesqueue_held_objects", "Objects of other pipelines for which its messages wait.", _one(lambda s: s.held)
+        "cuesqueue_held_objects", "Objects of other pipelines for which its messages wait.", _single(lambda s: s.held)
     ),
     Exported(
         "cuesqueue_queue_messages",
         "Messages that wait in its queues; missing where those do not say.",
-        _one(lambda s: s.queue_depth),
+        _single(lambda s: s.queue_depth),
     ),
     Exported(
         "cuesqueue_backfill_running",
         "1 while a listing of the source is under way, 0 after it has ended.",
-        _one(lambda s: None if s.backfill is None else float(s.backfill.ended_at is None)),
+        _single(lambda s: None if s.backfill is None else float(s.backfill.ended_at is None)),
         of_source=True,
     ),
     Exported(
         "cuesqueue_backfill_end_timestamp_seconds",
         "When the last listing ended.",
-        _one(lambda s: None if s.backfill is None else _at(s.backfill.ended_at)),
+        _single(lambda s: None if s.backfill is None else _at(s.backfill.ended_at)),
         of_source=True,
     ),
     Exported(
         "cuesqueue_backfill_new_objects",
         "Objects of the last listing that no message had announced.",
-        _one(lambda s: None if s.backfill is None else s.backfill.opened),
+        _single(lambda s: None if s.backfill is None else s.backfill.opened),
         of_source=True,
     ),
     Exported(
         "cuesqueue_backfill_failures",
         "Failures of the last listing.",
-        _one(lambda s: None if s.backfill is None else s.backfill.failures),
+        _single(lambda s: None if s.backfill is None else s.backfill.failures),
         of_source=True,
     ),
     Exported(
@@ -228,7 +228,7 @@ METRICS: tuple[Exported, ...] = (
     Exported(
         "cuesqueue_certificate_timestamp_seconds",
         "When the source's newest certificate was written.",
-        _one(lambda s: None if s.certificate is None else _at(s.certificate.written_at)),
+        _single(lambda s: None if s.certificate is None else _at(s.certificate.written_at)),
         of_source=True,
     ),
 )
@@ -251,33 +251,33 @@ class StoreCollector(Collector):
         self._errors = 0
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: or the store would be read when the collector is registered."""
+        """Return nothing: otherwise the store would be read when the collector is registered."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
         began = time.perf_counter()
-        found: tuple[PipelineStatus, ...] | None = None
+        statuses: tuple[PipelineStatus, ...] | None = None
         try:
-            found = self._reads.status()
+            statuses = self._reads.status()
         except ShardStoreError:
             self._errors += 1
         yield self._own("cuesqueue_scrape_duration_seconds", time.perf_counter() - began)
-        yield self._own("cuesqueue_scrape_success", float(found is not None))
+        yield self._own("cuesqueue_scrape_success", float(statuses is not None))
         yield self._own("cuesqueue_scrape_errors_total", self._errors)
         yield self._own("cuesqueue_build_info", 1.0, version("cuesqueue"))
-        if found is not None:
-            yield self._own("cuesqueue_pipelines", len(found))
-            yield from _families(found[:PIPELINES])
+        if statuses is not None:
+            yield self._own("cuesqueue_pipelines", len(statuses))
+            yield from _families(statuses[:PIPELINES])
 
     def _own(self, name: str, value: float, *labels: str) -> Metric:
         text, names = OWN[name]
         return _family(name, text, names, {labels: value})
 
 
-def _families(found: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
+def _families(statuses: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
     for metric in METRICS:
         values: dict[tuple[str, ...], float] = {}
-        for status in found:
+        for status in statuses:
             whose = (status.source,) if metric.of_source else (status.pipeline, status.source)
             for labels, value in metric.samples(status):
                 if value is not None:
@@ -294,7 +294,7 @@ def _family(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple
 
 
 def _label(text: str) -> str:
-    """Users choose names and causes: what no terminal should obey, and halves of characters, are written out."""
+    """Escape control characters and halves of characters in a label: users choose names and causes."""
     return visible(text)[:_LONGEST]
 
 
@@ -306,9 +306,9 @@ class Export:
         self._registry.register(StoreCollector(reads))
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """The text in the form that the scraper accepts, and its content type."""
+        """Return the text in the form that the scraper accepts, and its content type."""
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # it asks for a version that is no number
+        except (TypeError, ValueError):  # it asks for an invalid version
             encode, content_type = choose_encoder("")
         return encode(self._registry), content_type

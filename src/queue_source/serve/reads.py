@@ -1,4 +1,4 @@
-"""Reading the store for requests: in a few threads, for a limited time, and once for all who ask the same."""
+"""Reads the store for requests: in a few threads, for a limited time, and once for all equal requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Shared:
     future: Future[tuple[PipelineStatus, ...]]
 
     def serves(self, now: float) -> bool:
-        """A failure serves those who waited for it, and nobody after them."""
+        """Tell whether the result may be used for this request: a failure serves only requests that waited for it."""
         if not self.future.done():
             return True
         return now - self.began < FRESH and not self.future.cancelled() and self.future.exception() is None
@@ -40,8 +40,8 @@ class _Shared:
 class StoreReads:
     """A store behind a web server. `time_out`: seconds that a request waits for it.
 
-    A read that takes longer goes on until the database ends it, and holds one of a few threads: a store that hangs
-    makes requests fail, and no more threads and connections than these.
+    A read that takes longer continues until the database ends it, and holds one of a few threads: a store that hangs
+    makes requests fail, and uses no more threads and connections than these.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class StoreReads:
         self._file: tuple[int, int] | None = None
 
     def read(self, work: Callable[[ShardStore], T]) -> T:
-        """What `work` finds. Raises ShardStoreError, also when that takes too long."""
+        """Run `work` on the store, and return its result. Raises ShardStoreError, also when that takes too long."""
         return self._wait(self._submit(work))
 
     def status(self) -> tuple[PipelineStatus, ...]:
-        """All pipelines, as they were a second ago or later."""
+        """Return all pipelines, as they were a second ago or later."""
         with self._lock:
             if self._shared is None or not self._shared.serves(self._clock()):
                 self._shared = _Shared(self._clock(), self._submit(lambda store: store.status()))
@@ -71,7 +71,7 @@ class StoreReads:
         return self._wait(future, shared=True)
 
     def close(self) -> None:
-        """Begin nothing more; a read that is under way is not waited for."""
+        """Begin no more reads; a read that is under way is not waited for."""
         with suppress(Empty):
             while job := self._jobs.get_nowait():
                 job[0].cancel()
@@ -85,26 +85,26 @@ class StoreReads:
                 continue
             try:
                 self._look_for_file()
-                found = work(self._store)
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+                result = work(self._store)
+            except BaseException as error:  # noqa: BLE001 - raised by the request that waits for it
                 future.set_exception(error)
             else:
-                future.set_result(found)
+                future.set_result(result)
 
     def _look_for_file(self) -> None:
-        """A SQLite file that was restored is another one; of one that is gone a new connection would make an empty one.
+        """Check whether a SQLite file was replaced by a restored one, or removed.
 
-        A connection that is open shows the old file for ever.
+        A new connection would create a missing file, empty; an open connection reads the old file for ever.
         """
         file = self._store.database.file()
         if file is None:
             return
         try:
-            found = file.stat()
+            status = file.stat()
         except OSError as error:
             raise StoreUnavailable(f"database {self._store.database.name!r}: {error.strerror}") from error
         with self._lock:
-            before, self._file = self._file, (found.st_dev, found.st_ino)
+            before, self._file = self._file, (status.st_dev, status.st_ino)
             if before not in (None, self._file):
                 self._store.database.engine.dispose()
 

@@ -1,4 +1,4 @@
-"""Templates: everything is escaped, secrets are hidden, and what no terminal or page should obey is written out."""
+"""Templates: everything is escaped, secrets are hidden, and control characters are written out."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from shard_store.redaction import redact_text, visible
 _LONGEST = 1_024  # as long as keys of objects may be
 
 
-def _shown(value: Any) -> Any:
-    """Names of objects may be signed URLs; characters that change the direction of text would make one another name."""
+def _readable(value: Any) -> Any:
+    """Hide secrets and control characters: URIs may be signed, and some characters change the direction of text."""
     return visible(redact_text(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _cut(value: Any) -> Any:
-    """A text as long as people read it: senders of messages choose names, and a page has many."""
+    """Shorten a text to what people read: senders of messages choose names, and a page has many."""
     if not isinstance(value, str) or len(value) <= _LONGEST:
         return value
     return f"{value[:_LONGEST]}... ({len(value):,} characters)"
 
 
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("queue_source.serve"),
         autoescape=True,
-        finalize=_shown,
+        finalize=_readable,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"time": wording.time_text, "number": wording.number, "size": wording.size_text, "cut": _cut}
-    found.globals |= {"since": wording.since, "amounts": wording.amounts, "lines": wording.status_lines}
-    return found
+    environment.filters |= {"time": wording.time_text, "number": wording.number, "size": wording.size_text, "cut": _cut}
+    environment.globals |= {"since": wording.since, "amounts": wording.amounts, "lines": wording.status_lines}
+    return environment
 
 
 _TEMPLATES = _environment()

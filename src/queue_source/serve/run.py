@@ -1,4 +1,4 @@
-"""Starting the web server over a store."""
+"""Starts the web server over a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _SILENCE = 10.0
 
 
 class Connection(H11Protocol):
-    """One that is closed when no request comes on it: uvicorn would wait for ever, and `_REQUESTS` of them fill it."""
+    """A connection that is closed when no request comes.
+
+    uvicorn would wait for ever, and `_REQUESTS` of them fill it.
+    """
 
     _answered: object = None
 
@@ -42,7 +45,7 @@ class Connection(H11Protocol):
 
 
 def access_of(host: str, token: str | None, allowed_hosts: list[str]) -> Access:
-    """Who may read, as the command's options say. Raises OptionError."""
+    """Build the access that the command's options ask for. Raises OptionError."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise OptionError(
             "--token",
@@ -55,7 +58,7 @@ def access_of(host: str, token: str | None, allowed_hosts: list[str]) -> Access:
         )
     if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
         raise OptionError("--token", "has a line end, a space at an end, or a letter that no header can carry")
-    # who asks for a wildcard has to say by which names; no browser sends the zone of an address (`fe80::1%eth0`)
+    # a wildcard needs explicit names; no browser sends the zone of an address (`fe80::1%eth0`)
     own = [] if host in ("0.0.0.0", "::", "") or "%" in host else [host]
     try:
         return Access.to([*own, *allowed_hosts], token)

@@ -1,6 +1,6 @@
-"""What every sink does with a micro-batch: its tasks write, and one commit makes all visible with the plan's progress.
+"""The interface of sinks: the tasks of a micro-batch write, and one commit makes all visible with the plan's progress.
 
-`open_sink` picks it by the option that says where the rows go. A new target is a module beside this one and one line
+`open_sink` picks a sink by the option that says where the rows go. A new target is another module here and one line
 there.
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch as its sink sees it: the plans whose rows it brings, one for each pipeline of the query.
+    """One micro-batch for its sink: the plans whose rows it brings, one for each pipeline of the query.
 
-    They are in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that
-    it delivered last. `task`, in an executor only: the task's name among all of the query, the same at every attempt.
-    `winners`, at the commit only: the numbers that Spark gave to the task attempts whose rows it brings.
+    They are in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that it
+    delivered last. `task`, in an executor only: the task's name in the query, the same at every attempt. `winners`, at
+    the commit only: Spark's numbers of the task attempts whose rows it brings.
     """
 
     plans: tuple[PlanIdentity, ...]
@@ -40,7 +40,7 @@ class Batch:
 
     @property
     def digest(self) -> str:
-        """The delivery hash; of a query with several pipelines the hash over theirs."""
+        """The delivery hash; for several pipelines the hash over theirs."""
         hashes = sorted(plan.delivery_hash for plan in self.plans)
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("\0".join(hashes).encode()).hexdigest()
 
@@ -49,28 +49,28 @@ class Sink(Protocol):
     """Where rows go. Pickled to the executors; a sink that is new in the commit process knows only its options."""
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
-        """Planning, once for each batch: refuse rows that can never be written, find out what all tasks need to know.
+        """Refuse rows that can never be written, and find out what all tasks need to know, once for each batch.
 
-        What it keeps in the sink travels to the executors.
+        Runs at planning. Attributes that it sets in the sink travel to the executors.
         """
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Any:
-        """Executor, once for each task attempt: one task's rows, not visible to anybody yet.
+        """Write one task's rows, not visible to readers yet. Runs in an executor, once for each task attempt.
 
-        Returns what `commit` needs of it, as a value that can be pickled.
+        Returns a value for `commit`, which can be pickled.
         """
 
     def commit(
         self, store: ShardStore, batch: Batch, written: Sequence[Any], *, row_schema: str, batch_id: int
     ) -> None:
-        """Commit process: publish what the tasks have written, once for each plan (invariant 4).
+        """Publish what the tasks have written, once for each plan (invariant 4). Runs in the commit process.
 
         `row_schema` is the schema as Spark's JSON. Raises what `ShardStore.publish` raises.
         """
 
 
 def check_visible(paths: Iterable[str]) -> None:
-    """Local files that tasks have written must be here too, or nobody could ever read what is published.
+    """Check that the local files of tasks exist here too: otherwise published rows could never be read.
 
     Raises OptionError when executors on other machines have written to disks of their own.
     """
@@ -95,7 +95,7 @@ _SINKS = {
 
 
 def open_sink(options: SinkOptions) -> Sink:
-    """The sink that the options ask for. Does no work: nothing is opened."""
+    """Build the sink that the options ask for. Opens nothing."""
     table = "register" if options.table and options.table.register else "table"
     module, name = _SINKS[table if options.table else "queue" if options.queue else "path"]
     sink: Sink = getattr(importlib.import_module(module), name)(options)

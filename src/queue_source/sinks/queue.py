@@ -1,8 +1,8 @@
 """The sink with `queueUrl`: rows become messages of a queue.
 
-Into a SQL queue in the store's database, exactly once: tasks stage their messages there, where nobody sees them, and
-the transaction that publishes the batch shows them. Into any other queue, at least once: tasks send, every message is
-confirmed by the queue, and only then is the batch published; a batch that fails in between is sent again.
+Into a SQL queue in the store's database, exactly once: tasks stage their messages there, invisible, and the transaction
+that publishes the batch shows them. Into any other queue, at least once: tasks send, every message is confirmed by the
+queue, and only then is the batch published; a batch that fails in between is sent again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ logger = logging.getLogger("cuesqueue")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one task brought: messages, bytes of their bodies, and the name under which they are staged, if they are."""
+    """The result of one task: messages, bytes of their bodies, and the name under which they are staged.
+
+    The name is empty where they are not.
+    """
 
     rows: int
     size: int
@@ -47,7 +50,7 @@ class Written:
 
 
 class QueueSink:
-    """Rows as messages, each with a stamp; `queue_rows` says which columns they take."""
+    """Sends rows as messages, each with a stamp; `queue_rows` reads their columns."""
 
     def __init__(self, options: SinkOptions) -> None:
         assert options.queue is not None
@@ -57,11 +60,11 @@ class QueueSink:
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         check_columns(schema)
-        self._open().close()  # refuses what the URL has wrong; connects to nothing
+        self._open().close()  # refuses an invalid URL; connects to nothing
         self._file = self._sqlite_file()
 
     def _sqlite_file(self) -> SharedFile | None:
-        """Made now: a task that found none would make one of its own, where nobody looks for messages."""
+        """Create the file now: a task without it would create one of its own, which no consumer reads."""
         if adapter_name(self._target.url.reveal()) != "sql":
             return None
         with closing(open_database(parse_address(self._target.url.reveal()), None, 30.0)) as database:
@@ -73,7 +76,7 @@ class QueueSink:
     # executors
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Written:
-        """Returns when all rows of the task are staged, or confirmed by the queue."""
+        """Write the rows; return when all are staged, or confirmed by the queue."""
         if self._file is not None and (problem := self._file.problem()):
             raise OptionError("queueUrl", problem)
         if not batch.task:  # stamps would not be unique
@@ -112,16 +115,16 @@ class QueueSink:
     def commit(
         self, store: ShardStore, batch: Batch, written: Sequence[Written], *, row_schema: str, batch_id: int
     ) -> None:
-        """Without `row_schema`: it is for readers of the view `data`, which has no rows here."""
+        """Publish without `row_schema`, which is for the view `data`: that has no rows here."""
         brought = sum(task.rows for task in written), sum(task.size for task in written)
         names = [task.staged for task in written if task.staged]
         address = self._address_in_store()
         if address is None and not names:
             self._warn_of_at_least_once(batch_id)
-            # what tasks have sent is there, also of those that failed
+            # all sent messages stay sent, also those of failed tasks
             store.publish_with(batch.plans, lambda *_: None, batch_id=batch_id, brought=brought, fenced=False)
             return
-        # what tasks have staged is shown or the batch fails, whatever this process would have done in their place
+        # staged messages are shown or the batch fails, whatever this process would have done in the tasks' place
         address = address or parse_address(self._target.url.reveal())
         with closing(self._staging(address, batch)) as staging:
             staging.prepare()
@@ -129,9 +132,9 @@ class QueueSink:
             def show(transaction: Transaction, published: Published) -> list[str]:
                 if published.already:
                     return staging.abandon(transaction)
-                left = staging.show(transaction, names)
+                abandoned = staging.show(transaction, names)
                 reach("rows-shown")
-                return left
+                return abandoned
 
             winners = batch.winners
             staging.clean(store.publish_with(batch.plans, show, batch_id=batch_id, brought=brought, winners=winners))
@@ -148,7 +151,7 @@ class QueueSink:
     # both
 
     def _address_in_store(self) -> Address | None:
-        """Where the target is a SQL queue in the store's database; None for every other queue."""
+        """Return the address of a SQL queue in the store's database; None for every other queue."""
         url = self._target.url.reveal()
         if adapter_name(url) != "sql":
             return None
@@ -156,7 +159,7 @@ class QueueSink:
         return address if same_database(Database(self._options.store.reveal()).url, address.url) else None
 
     def _staging(self, address: Address, batch: Batch) -> Staging:
-        """Owned by the first pipeline, whichever is idle in this batch."""
+        """Open the staging, which the first pipeline owns, even where it is idle in this batch."""
         return Staging(address, min(plan.token.pipeline for plan in batch.plans))
 
     def _open(self) -> Queue:
@@ -165,14 +168,14 @@ class QueueSink:
 
 @dataclass(slots=True)
 class _Count:
-    """How many rows of the task went before the portion under way."""
+    """The number of rows of the task before the present portion."""
 
     before: int = 0
 
 
 @contextmanager
 def _naming_rows(queue: str, batch: Batch) -> Iterator[_Count]:
-    """Say which row it is that the queue cannot carry. Its content is not shown: errors end in logs."""
+    """Name the row that the queue cannot carry, without its content: errors end in logs."""
     count = _Count()
 
     def refused(row: int, problem: str) -> QueueError:

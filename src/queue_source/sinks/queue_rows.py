@@ -1,4 +1,4 @@
-"""From rows to messages: which columns mean what, and the stamp by which a message can be known again."""
+"""Converts rows to messages: the meaning of columns, and the stamp by which a message is recognised."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def _is_text_map(kind: pa.DataType) -> bool:
 class Messages:
     """The rows of one task as messages, stamped with the delivery hash and an index.
 
-    `by_content`: the index is made of what the row holds and of how many equal ones came before it in the task, not of
-    its number. Where messages may be sent a second time it has to be so: rows of a task that runs again may come in
-    another order, and two different rows with one stamp would be taken for one by whoever drops duplicates. It costs
+    `by_content`: the index depends on the content of the row and on the number of equal rows before it in the task, not
+    on the row's number. It is needed where messages may be sent a second time: rows of a repeated task may come in
+    another order, and consumers that drop duplicates would take two different rows with one stamp for one. It costs
     some 100 bytes of memory a row.
     """
 
@@ -87,7 +87,7 @@ class Messages:
         self._seen: dict[bytes, int] = {}
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Outgoing]:
-        """Raises RowRefused for rows that lack what a message needs."""
+        """Yield the messages. Raises RowRefused for rows that lack what a message needs."""
         for batch in batches:
             for values in zip(*(_column(batch, name) for name in _COLUMNS), strict=True):
                 yield self._message(*values)
@@ -105,7 +105,7 @@ class Messages:
         return Outgoing(value, tag or "", stamped, group or None, f"{self._digest}.{index}")
 
     def _headers(self, headers: list[tuple[str, str | None]]) -> Mapping[str, str]:
-        """Without the stamp of the pipeline before, when a message that was read is sent on."""
+        """Return the headers without the stamp of an earlier pipeline, when a received message is sent on."""
         named = {}
         for name, text in headers:
             if text is None:

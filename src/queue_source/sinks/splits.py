@@ -1,4 +1,4 @@
-"""The sink with `path`: each task writes a Parquet file that nobody sees before its publish names it (a split)."""
+"""The sink with `path`: each task writes a Parquet file (a split) that is invisible before its publication names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _ROWS_PER_GROUP = 1_000_000
 
 
 class SplitSink(Sink):
-    """Splits, positions and attempt in one transaction: exactly once, visible only through the store (view `data`)."""
+    """Publishes splits, positions and attempt in one transaction: exactly once.
+
+    They are visible only through the store (view `data`).
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -51,10 +54,10 @@ def write_split(
     compression: str,
     storage: StorageOptions | None = None,
 ) -> list[Split]:
-    """Write the rows to one file of its own name under `folder`; returns it, or nothing when there were no rows.
+    """Write the rows to one file of its own name under `folder`; return it, or nothing when there were no rows.
 
-    Runs once for each task attempt: an attempt that is not published leaves a file that no transaction names. The
-    file is on disk for good when this returns, because its publication outlives a power cut.
+    Runs once for each task attempt: an attempt that is not published leaves a file that no transaction names. The file
+    is durable when this returns, because its publication survives a power cut.
     """
     path = f"{folder.rstrip('/')}/{prefix}-{uuid.uuid4().hex}.parquet"
     rows = 0
@@ -83,7 +86,7 @@ def write_split(
 
 
 def make_durable(file: Path) -> None:
-    """The file survives a power cut from now on."""
+    """Flush the file to disk, so that it survives a power cut."""
     for target in (file, file.parent):
         handle = os.open(target, os.O_RDONLY)
         try:

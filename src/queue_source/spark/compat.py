@@ -1,4 +1,4 @@
-"""What differs between PySpark versions, in one place. 4.0 and 4.1 know neither limits nor AvailableNow sources."""
+"""The differences between PySpark versions, in one place. 4.0 and 4.1 have neither limits nor AvailableNow sources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ else:
     except ImportError:
 
         class AvailableNow:
-            """Spark before 4.2 runs AvailableNow as one batch and does not tell."""
+            """Stands for the mixin in Spark before 4.2, which runs AvailableNow as one batch without notice."""
 
     ArrowStreamWriter = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 
@@ -40,12 +40,15 @@ _ROWS_PER_BATCH = 10_000
 
 
 def read_all_available() -> Any:
-    """The read limit that leaves limits to the source's own options. Spark asks for one from 4.2 on only."""
+    """Return the read limit that leaves limits to the source's own options. Spark asks for one from 4.2 on only."""
     return importlib.import_module("pyspark.sql.streaming.datasource").ReadAllAvailable()
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow form that Spark demands of a source's batches: timestamps in UTC. OptionError if there is none."""
+    """Return the Arrow form that Spark requires for a source's batches: timestamps in UTC.
+
+    OptionError if there is none.
+    """
     try:
         return _arrow_schema(schema)
     except PySparkTypeError:
@@ -67,12 +70,12 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The columns of an Arrow schema as Spark knows them."""
+    """Return the columns of an Arrow schema as Spark's."""
     return arrow_types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def as_batches(iterator: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """What a streaming writer is given, as batches in the Arrow form of `schema`."""
+    """Yield the input of a streaming writer as batches in the Arrow form of `schema`."""
     target = arrow_schema(schema)
     if WRITES_ARROW:
         for batch in iterator:
@@ -85,7 +88,7 @@ def as_batches(iterator: Iterable[Any], schema: StructType) -> Iterator[pa.Recor
 
 
 def _conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """Spark hands timestamps in the session's time zone, and may hand large strings."""
+    """Conform a batch of Spark's, which has timestamps in the session's time zone, and may have large strings."""
     if batch.schema.equals(target):
         return batch
     columns = [

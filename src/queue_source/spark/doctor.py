@@ -1,4 +1,4 @@
-"""What `cuesqueue doctor --spark-master` finds out: Spark's settings, and the Python of executors, by a job."""
+"""The checks of `cuesqueue doctor --spark-master`: Spark's settings, and the Python of executors, by a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = ("pyarrow", "sqlalchemy", "cuesqueue")
 
 
 class Worker(NamedTuple):
-    """A Python of an executor: versions by package; "" where it is not there."""
+    """A Python of an executor: versions by package; "" where one is absent."""
 
     host: str
     python: str
@@ -30,15 +30,15 @@ class Worker(NamedTuple):
 
     def as_text(self) -> str:
         packages = ", ".join(
-            f"{name} {found or '(none)'}" for name, found in zip(_PACKAGES, self.versions, strict=True)
+            f"{name} {version or '(none)'}" for name, version in zip(_PACKAGES, self.versions, strict=True)
         )
         return f"Python {self.python}, {packages} on {self.host}"
 
 
 def this_worker() -> Worker:
-    """In an executor: what is there. Imports what every task imports."""
+    """Describe the Python of this executor. Imports what every task imports."""
 
-    def found(package: str) -> str:
+    def version_of(package: str) -> str:
         try:
             return version(package)
         except PackageNotFoundError:
@@ -52,7 +52,7 @@ def this_worker() -> Worker:
     except ImportError as missing:
         error = str(missing)
     python = ".".join(map(str, sys.version_info[:2]))
-    return Worker(socket.gethostname(), python, tuple(found(package) for package in _PACKAGES), error)
+    return Worker(socket.gethostname(), python, tuple(version_of(package) for package in _PACKAGES), error)
 
 
 def examine_spark(master: str) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def examine_spark(master: str) -> Iterator[Finding]:
         cores = max(2, session.sparkContext.defaultParallelism)
         tasks = session.sparkContext.parallelize(range(4 * cores), 4 * cores)
         try:
-            workers = sorted(set(tasks.mapPartitions(_look).collect()))
+            workers = sorted(set(tasks.mapPartitions(_describe_worker).collect()))
         except (PySparkException, Py4JError) as error:  # also of tasks that cannot import this module
             lines = [line for line in str(error).splitlines() if "Error" in line] or [type(error).__name__]
             fix = "install cuesqueue and its extras in the Python of every executor: docs/how-to/clusters.md"
@@ -82,12 +82,12 @@ def examine_spark(master: str) -> Iterator[Finding]:
         session.stop()
 
 
-def _look(_: Iterable[int]) -> Iterator[Worker]:
+def _describe_worker(_: Iterable[int]) -> Iterator[Worker]:
     yield this_worker()
 
 
 def examine_workers(workers: Iterable[Worker], driver: Worker) -> Iterator[Finding]:
-    """Each kind of worker against the driver."""
+    """Compare each kind of worker with the driver."""
     fix = "install the same versions for driver and executors, and let PYSPARK_PYTHON name that Python: "
     for worker in workers:
         page = f"{fix}docs/how-to/clusters.md"

@@ -1,9 +1,9 @@
-"""What a reader has planned in the micro-batch that runs, noted where its sink can compare.
+"""A note of the plan of the running micro-batch, which its sink compares with the store.
 
-The sink takes the plan that is the pipeline's current one in the store. Should the store go back while a query runs (a
-replica that lacks what came last takes its place), that is an earlier plan: the sink would publish this batch's rows as
+The sink takes the plan that is the pipeline's current one in the store. Should the store go back while a query runs (it
+is replaced by a replica without the last changes), that is an earlier plan: the sink would publish this batch's rows as
 that plan's, whose objects would be done without their rows. The reader and the sink are processes of one driver, so the
-reader notes its plan in the driver's folder, in one file for each pipeline. It goes with that folder.
+reader notes its plan in the driver's folder, in one file for each pipeline. It is deleted with that folder.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LENGTH = _HASH + 20  # with the offset of the new input
 class NotedPlan:
     """The reader's note. The file keeps its length, so a full disk cannot leave an old note in it.
 
-    A reader begins with a new file in place of the one before. So a reader that was replaced by one of the same driver,
-    and does not know it yet, writes where no sink looks.
+    A reader begins with a new file that replaces the earlier one. So a reader that was replaced by one of the same
+    driver, and has not noticed it yet, writes to a file that no sink reads.
     """
 
     def __init__(self, folder: Path, store_id: str, pipeline: str, incarnation: int) -> None:
@@ -49,12 +49,12 @@ class NotedPlan:
             self._noted = text
 
     def close(self) -> None:
-        """Write no more. The file stays: it says which reader was the last one here."""
+        """Stop writing. The file stays: it names the last reader here."""
         os.close(self._handle)
 
 
 def noted_plans(folder: Path | None) -> Callable[[str, str], Noted | None]:
-    """Return what tells the plan that the newest reader of this driver has noted."""
+    """Return the function that returns the plan which the newest reader of this driver has noted."""
 
     def noted(store_id: str, pipeline: str) -> Noted | None:
         if folder is None:

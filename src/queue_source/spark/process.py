@@ -1,4 +1,4 @@
-"""What is special about the Python processes that Spark starts for a streaming query."""
+"""The properties of the Python processes that Spark starts for a streaming query."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__v
 
 
 def driver_identity() -> str:
-    """The same text in every Python process that one driver (JVM) starts, another in every other driver's.
+    """Return a text that is the same in every Python process of one driver (JVM), and another for every other driver.
 
     Spark gives its Python processes the driver's block manager folders, which have random names; the user's script is
-    none of them, and asks the JVM. Empty where a version does not tell: then the check that uses it is left out.
+    none of them, and asks the JVM. Empty where a version does not tell: then the check that uses it is skipped.
     """
     folders = _block_manager_folders()
     return hashlib.sha256(folders.encode()).hexdigest() if folders else ""
 
 
 def presence_folder() -> Path | None:
-    """A folder that all Python processes of this driver share, and that goes with it; None where Spark does not tell.
+    """Return a folder that all Python processes of this driver share, deleted with it; None where Spark does not tell.
 
     For the processes on the driver's machine: the reader's, the sink's, the user's script. None also on Windows, which
     has no locks of the kind that readers hold.
@@ -46,7 +46,7 @@ def presence_folder() -> Path | None:
 
 
 def _block_manager_folders() -> str:
-    """Those of the driver, or none where Spark does not tell."""
+    """Return the driver's block manager folders; none where Spark does not tell."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "")
     if "blockmgr-" not in folders:
         folders = _folders_by_the_jvm()
@@ -54,7 +54,10 @@ def _block_manager_folders() -> str:
 
 
 def _folders_by_the_jvm() -> str:
-    """By SparkEnv's field: Py4J would look at all methods of that class, and some name classes that are not there."""
+    """Read the folders by SparkEnv's field.
+
+    Py4J would inspect all methods of that class, and some name classes that are absent.
+    """
     context: Any = SparkContext._active_spark_context
     if context is None:
         return ""
@@ -67,7 +70,7 @@ def _folders_by_the_jvm() -> str:
 
 
 def driver_folder() -> Path:
-    """The folder from which relative paths count in a query's options: the JVM's, wherever the script went since.
+    """Return the folder from which relative paths count in a query's options: the JVM's, whatever the script's is now.
 
     Raises ValueError, as `working_folder`.
     """
@@ -78,7 +81,7 @@ def driver_folder() -> Path:
 
 
 def runtime() -> Runtime:
-    """Where this reader process runs, for operators."""
+    """Describe this reader process for operators."""
     from importlib.metadata import PackageNotFoundError, version  # here: executors import this module as well
 
     try:
@@ -89,7 +92,7 @@ def runtime() -> Runtime:
 
 
 def is_repeated() -> bool:
-    """Whether the task that runs in this process may have run before.
+    """Tell whether the task of this process may have run before.
 
     A stage that runs again because its shuffle files were lost counts its tasks from 0: Spark does not tell that here.
     """
@@ -98,7 +101,7 @@ def is_repeated() -> bool:
 
 
 def reading() -> Reading | None:
-    """The task attempt that runs in this process, by Spark's numbers. None where Spark does not tell."""
+    """Return the task attempt of this process, by Spark's numbers; None where Spark does not tell."""
     context = TaskContext.get()
     if context is None:
         return None
@@ -106,7 +109,7 @@ def reading() -> Reading | None:
 
 
 def task_name() -> str:
-    """The task that runs in this process: its micro-batch and its number there, the same at every attempt at it.
+    """Return the name of this process's task: its micro-batch and its number there, the same at every attempt.
 
     Empty where Spark does not tell.
     """
@@ -116,9 +119,9 @@ def task_name() -> str:
 
 
 def session_time_zone() -> str | None:
-    """The zone that the query's session has been given, in a task of it; None where it was given none.
+    """Return the zone of the query's session, in a task of it; None where it has none.
 
-    Spark hands a session's settings to its tasks so that they know them, and to no other Python process.
+    Spark sends a session's settings to its tasks, and to no other Python process.
     """
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty("spark.sql.session.timeZone")
@@ -141,31 +144,31 @@ def stop_on_sigterm() -> None:
 
 
 def advice() -> list[str]:
-    """What would make the Python processes of this Spark faster, as sentences."""
-    found = []
+    """Return sentences on how to make the Python processes of this Spark faster."""
+    sentences = []
     if pyspark_version >= (4, 1) and os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() != "true":
-        found.append(
+        sentences.append(
             "Spark reaches its Python workers over TCP: set spark.python.unix.domain.socket.enabled to true, which "
             "saves tens of milliseconds in each micro-batch"
         )
     if ".zip/" in pyspark.__file__ and pyspark.__file__.endswith(".py"):
-        found.append(
+        sentences.append(
             "each Python process compiles PySpark anew: run 'cuesqueue setup pyspark' once where driver and executors "
             "have it, which saves most of a second at each start of a query"
         )
-    return found
+    return sentences
 
 
 def keep_loaded() -> None:
-    """Once in each process, when our modules are loaded: the collector of cycles leaves alone what is there by now.
+    """Exclude the loaded modules from the collector of cycles, once in each process.
 
-    PySpark's daemon has it look at everything after each task (`gc.collect()`), which takes a core for 45 ms with our
-    modules and their dependencies, while the JVM commits the micro-batch. What is loaded is never garbage.
+    PySpark's daemon runs the collector after each task (`gc.collect()`), which takes a core for 45 ms with our modules
+    and their dependencies, while the JVM commits the micro-batch. Loaded modules are never garbage.
     """
     _freeze(os.getpid())
 
 
 @lru_cache(maxsize=1)
 def _freeze(process: int) -> None:
-    """Freeze once for each process: one that is forked has another id than the one that the cache knows."""
+    """Freeze once for each process: a forked one has another id than the cached one."""
     gc.freeze()

@@ -47,7 +47,7 @@ class ProgressListener(StreamingQueryListener):
         self._failing: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing: a query that has just started has no numbers."""
+        """Do nothing: a query that has just started has no numbers."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Log or export the numbers of each source that is ours."""
@@ -59,14 +59,14 @@ class ProgressListener(StreamingQueryListener):
             try:
                 self._give(self._numbers(progress, source, end))
                 self._failing.discard(end["pipeline"])
-            except Exception as error:  # noqa: BLE001 - a user's own function, and nothing that a query may fail by
+            except Exception as error:  # noqa: BLE001 - a user's function must not fail the query
                 self.close()
                 if end["pipeline"] not in self._failing:
                     logger.warning("the numbers of pipeline %s cannot be given: %s", end["pipeline"], error)
                 self._failing.add(end["pipeline"])
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing: no micro-batch has run."""
+        """Do nothing: no micro-batch has run."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Free the connection; another query opens one again."""
@@ -90,8 +90,8 @@ class ProgressListener(StreamingQueryListener):
     def _numbers(
         self, progress: Mapping[str, Any], source: Mapping[str, Any], end: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Spark's own, then what the reader reported, or the store knows."""
-        found = {
+        """Combine Spark's own numbers with those that the reader reported, or the store has."""
+        numbers = {
             "query": progress.get("name"),
             "runId": progress.get("runId"),
             "batchId": progress.get("batchId"),
@@ -100,8 +100,8 @@ class ProgressListener(StreamingQueryListener):
         }
         reported = _json(source.get("latestOffset"))
         if isinstance(reported, dict) and "numFilesOutstanding" in reported:
-            return {**found, **reported}
-        return {**found, "pipeline": end["pipeline"], "seq": end["seq"], **self._of_store(end["pipeline"])}
+            return {**numbers, **reported}
+        return {**numbers, "pipeline": end["pipeline"], "seq": end["seq"], **self._of_store(end["pipeline"])}
 
     def _of_store(self, pipeline: str) -> dict[str, int]:
         if self._url is None:
@@ -113,7 +113,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 def _json(offset: object) -> object:
-    """An offset in a progress: JSON, as text or already parsed; None where it is neither."""
+    """Parse an offset in a progress: JSON, as text or already parsed; None where it is neither."""
     if not isinstance(offset, str):
         return offset
     try:

@@ -90,16 +90,19 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return {**self.__dict__, "_coordinator": None, "_presence": None, "_noted": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where every checkpoint begins, new or lost: what the store has as final is left out of the plans.
+        """Return the offset at which every checkpoint begins, new or lost: final shards are left out of the plans.
 
-        Constant, since Spark does not log it and asks again when it repeats its first batch.
+        It is constant, since Spark does not log it and asks again when it repeats its first batch.
         """
         coordinator = self._started()
         coordinator.check()
         return coordinator.offsets.write(0)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        """Spark 4.2 and later say from where and how much; our own options set the limits."""
+        """Return the offset up to which there is work; Spark 4.2 and later pass `start` and `limit`.
+
+        Our own options set the limits.
+        """
         coordinator, self._origin.plan = self._started(), None  # the batch before has ended
         done = coordinator.logged_end if start is None else coordinator.offsets.read(start)
         self._origin.seq = seq = coordinator.latest(None if start is None else done)
@@ -107,7 +110,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return coordinator.offsets.write(seq)
 
     def getDefaultReadLimit(self) -> Any:
-        """Spark 4.2 and later ask before any batch, also where the first has no new data and asks for nothing else."""
+        """Return the read limit; Spark 4.2 and later ask before any batch, also where the first has no new data."""
         self._started().check()
         return read_all_available()
 
@@ -127,7 +130,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         batches = self._options.batches
         tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, self._may_be_cut)
         content = self._in_zone(self._options.content, machine_time_zone())
-        # a plan without content still needs a task: its commit message says to the sink which plan is published
+        # a plan without content still needs a task: its commit message tells the sink which plan is published
         return [
             WorkPartition(
                 Work(
@@ -153,7 +156,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return Beside(task) if plan.attempt > 1 else None
 
     def _trace(self, plan: Plan, task: int, tasks: int) -> Trace | None:
-        """Where no shards are kept nothing is opened again; and messages are read in one way, but for deaths."""
+        """Return the trace of a task; None where it is not needed.
+
+        Without shards nothing is opened again; and messages are read in one way, except after deaths.
+        """
         deaths = plan.suspected or plan.attempt > 1
         semantics = Semantics(self._options.delivery.delivery_semantics)
         if semantics.keeps_shards and (self._options.content.kind.is_announced or deaths):
@@ -164,7 +170,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         return may_be_cut(entry.content.uri, self._options.content)
 
     def _in_zone(self, content: ContentOptions, zone: str) -> ContentOptions:
-        """With the zone of timestamps without one, unless the options say it. Raises OptionError."""
+        """Return the content options with the zone of timestamps without one, unless they have it.
+
+        Raises OptionError.
+        """
         own = self._options.content.format
         if content.format is None or own is None or own.timezone is not None:
             return content
@@ -184,7 +193,8 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def stop(self) -> None:
         coordinator, self._coordinator = self._coordinator, None
         if self._presence is not None:
-            self._presence.leave()  # Spark ends us when the query's thread has ended: the next reader need not wait
+            # Spark ends this process when the query's thread has ended: the next reader need not wait
+            self._presence.leave()
         if self._noted is not None:
             self._noted.close()
             self._noted = None
@@ -220,7 +230,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             stop_on_sigterm()
             self._coordinator, self._store, self._presence = _prepare(self._options)
             self._noted = _note_plans(self._store, self._coordinator.token)
-            self._coordinator.begin()  # only now: from here on `stop` gives back what is received, whatever fails
+            self._coordinator.begin()  # only now: from here on `stop` gives back the received messages, whatever fails
             keep_loaded()
             for text in advice():
                 logger.info("pipeline %s can be faster: %s", self._options.pipeline, text)
@@ -228,7 +238,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
 
 def _note_plans(store: PlanStore, token: PublishToken) -> NotedPlan | None:
-    """None where the driver has no folder that its processes share; `Presence` has said so, where it takes no file."""
+    """Open the notes of plans; None where the driver has no folder that its processes share.
+
+    Where that takes no file, `Presence` has logged it.
+    """
     if (folder := presence_folder()) is None:
         return None
     with suppress(OSError):
@@ -238,7 +251,7 @@ def _note_plans(store: PlanStore, token: PublishToken) -> NotedPlan | None:
 
 def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence | None]:
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
-    # here: every executor worker imports this module to unpickle the reader, and most of its time would go to these
+    # here: every executor worker imports this module to unpickle the reader, and would mostly load these
     from queue_source.coordinator import prepare
     from queue_source.coordinator.presence import Presence
     from queue_source.options.checks import check_error_queue, check_not_read, check_suitability
@@ -254,7 +267,7 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence |
     def stat(uris: Sequence[str]) -> list[ObjectStat | None]:
         return stat_objects(uris, storage)
 
-    # a lock or a failover is waited for until others may take over: the heartbeats end what takes longer
+    # a lock or a failover is waited for until others may take over: the heartbeats end longer ones
     patience = max(QUERY_PATIENCE, options.leases.stale_after.total_seconds())
     with ExitStack() as undone:
         store = undone.enter_context(open_store(options.store.reveal(), patience=patience))

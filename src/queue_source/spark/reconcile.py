@@ -88,26 +88,26 @@ def reconcile(
     Process:
         The driver.
     """
-    given = parse_listing_options([prefixes] if isinstance(prefixes, str) else prefixes, options or {})
-    found, now = _listing(spark, listing, given)
+    choice = parse_listing_options([prefixes] if isinstance(prefixes, str) else prefixes, options or {})
+    objects, now = _listing(spark, listing, choice)
     period = Period(_aware(since), _aware(until), grace)
     ends = period.ending(now)
     at = F.unix_micros("last_modified")
-    found = found.where(at < micros(ends))
+    objects = objects.where(at < micros(ends))
     if period.since is not None:
-        found = found.where(at >= micros(period.since))
-    starts = [F.col("uri").startswith(prefix) for prefix in given.prefixes]
+        objects = objects.where(at >= micros(period.since))
+    starts = [F.col("uri").startswith(prefix) for prefix in choice.prefixes]
     under = starts[0]
-    for one in starts[1:]:
-        under = under | one
+    for start in starts[1:]:
+        under = under | start
     with open_store(SecretUrl(store).reveal(), create=False) as opened:
         name = opened.source_of(source)
         remembered = opened.memory(name)
-    keyed = found.where(under).mapInArrow(_keys(given, name), _KEYED)
+    keyed = objects.where(under).mapInArrow(_keys(choice, name), _KEYED)
     shards = spark.read.format("cuesqueue").schema(_SHARDS).options(storeUrl=store, view="shards", source=name).load()
     shards = shards.selectExpr("shard_key", f"{_KNOWN} AS known")
     joined = keyed.join(shards, "shard_key", "left")
-    if given.notifications.allow_overwrites:
+    if choice.notifications.allow_overwrites:
         joined = joined.join(shards.toDF("plain_key", "plain"), "plain_key", "left")
     else:
         joined = joined.selectExpr("*", "nullif(known, known) AS plain")
@@ -115,7 +115,7 @@ def reconcile(
 
 
 def _listing(spark: SparkSession, listing: DataFrame | str, options: ListingOptions) -> tuple[DataFrame, datetime]:
-    """The objects with the columns of `_LISTING`, and up to when they are known."""
+    """Return the objects with the columns of `_LISTING`, and the time up to which they are known."""
     if isinstance(listing, str):
         opened = inventory.open_inventory(plain_prefix(listing), options.storage)
         count = len(opened.files)
@@ -133,7 +133,7 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def _read_files(opened: inventory.Inventory, options: ListingOptions) -> Batches:
-    """Runs in tasks: each number is a file of the inventory."""
+    """Build the function that reads files of the inventory by their numbers. Runs in tasks."""
     schema = arrow_schema(_LISTING)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,7 +149,10 @@ def _read_files(opened: inventory.Inventory, options: ListingOptions) -> Batches
 
 
 def _keys(options: ListingOptions, source: str) -> Batches:
-    """Runs in tasks: the key of the shard that each object would be, by the reader's own code; null for none."""
+    """Build the function that adds the key of each object's shard, by the reader's own code; null for none.
+
+    Runs in tasks.
+    """
     schema = arrow_schema(_KEYED)
     chosen = options.notifications
 
@@ -172,7 +175,10 @@ def _keys(options: ListingOptions, source: str) -> Batches:
 
 
 def _judge(remembered: Memory) -> Batches:
-    """Runs in tasks: what became of each object, by clocks that nobody has compared; and its pipeline."""
+    """Build the function that adds what became of each object, and its pipeline. Runs in tasks.
+
+    The clocks are not compared.
+    """
     schema = arrow_schema(_JUDGED)
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -190,13 +196,13 @@ def _judge(remembered: Memory) -> Batches:
     return add
 
 
-def _stored(known: pa.StructArray) -> Iterator[StoredShard | None]:
-    columns = (column.to_pylist() for column in known.flatten())
+def _stored(stored: pa.StructArray) -> Iterator[StoredShard | None]:
+    columns = (column.to_pylist() for column in stored.flatten())
     return (row if row.shard_key is not None else None for row in map(StoredShard._make, zip(*columns, strict=True)))
 
 
 def _listed(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
-    """The columns of the listing; Spark hands timestamps in the session's time zone."""
+    """Return the columns of the listing; Spark hands timestamps in the session's time zone."""
     return [batch.column(name).cast(schema.field(name).type) for name in _LISTED]
 
 

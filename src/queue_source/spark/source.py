@@ -33,10 +33,10 @@ class CuesqueueSource(DataSource):
         self._inferred = False
         names = {name.lower() for name in options}
         if _is_for_a_reader(names):
-            parse_reader_options(options)  # refuse what is wrong as early as Spark asks: before anything is received
+            parse_reader_options(options)  # refuse wrong options as early as Spark asks: before anything is received
 
     def schema(self) -> StructType:
-        """Asked only when the user gave none: views and messages know theirs, others are inferred and kept."""
+        """Return the schema where the user gave none: views and messages have theirs, others are inferred and kept."""
         if _READS & {name.lower() for name in self.options}:
             from queue_source.spark.compat import spark_schema
 
@@ -79,7 +79,7 @@ _READS = {"queueurl", "cloudfiles.queueurl", "backfillprefixes"}
 
 
 def _is_for_a_reader(names: set[str]) -> bool:
-    """Spark does not say what the options are for, and a sink may have a queueUrl too."""
+    """Tell whether the options are a reader's: Spark does not say, and a sink may have a queueUrl too."""
     says_content = names & {"fileformat", "cloudfiles.format", "content"}
     if "path" in names or "checkpointlocation" in names or ("pipeline" in names and not says_content):
         return False

@@ -54,7 +54,7 @@ class ViewPartition(InputPartition):
 
 
 def view_schema(options: ViewOptions) -> StructType:
-    """The columns of a view; those of `data` are what the sink published last."""
+    """Return the columns of a view; those of `data` are what the sink published last."""
     if options.view != "data":
         return StructType([StructField(c.name, _TYPES[c.kind], True) for c in VIEWS[options.view]])
     with open_store(options.store.reveal(), create=False) as store:
@@ -65,7 +65,7 @@ def view_schema(options: ViewOptions) -> StructType:
 
 
 class CuesqueueViewReader(DataSourceReader):
-    """Reads a view as it stands when its partitions are planned; of a table, the columns of `schema`."""
+    """Reads a view as it is when its partitions are planned; of a table, the columns of `schema`."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options
@@ -128,7 +128,7 @@ def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
         return pa.array([None if v is None else bool(v) for v in values], kind)
     if pa.types.is_timestamp(kind):
         return pa.array(values, pa.int64()).cast(kind)
-    if pa.types.is_string(kind):  # ids may hold what no UTF-8 can
+    if pa.types.is_string(kind):  # ids may hold what UTF-8 cannot encode
         return pa.array([None if v is None else str(v).encode("utf-8", "replace").decode() for v in values], kind)
     return pa.array(values, kind)
 
@@ -138,12 +138,12 @@ def _read_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOptions
         filesystem, inner = resolve(path, storage)
         with pq.ParquetFile(inner, filesystem=filesystem) as file:
             present = set(file.schema_arrow.names)
-            wanted = [field.name for field in schema if field.name in present]
-            for batch in file.iter_batches(batch_size=65_536, columns=wanted):
+            names = [field.name for field in schema if field.name in present]
+            for batch in file.iter_batches(batch_size=65_536, columns=names):
                 arrays = [
                     batch.column(field.name).cast(field.type)
                     if field.name in present
-                    else pa.nulls(batch.num_rows, field.type)  # a column that came later
+                    else pa.nulls(batch.num_rows, field.type)  # a column that was added later
                     for field in schema
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,8 +1,8 @@
 """The streaming sink: splits are written by executors and published by the commit, fenced by the plan.
 
-The writer is built three times: at planning (once a batch, after the batch's plan), where pickling it for the
-executors captures the plan it belongs to; in executors, where `write` runs; and in the commit process, as a new object
-that knows nothing: so the plan's identity travels in the commit messages.
+The writer is built three times: at planning (once a batch, after the batch's plan), where pickling it for the executors
+captures the plan it belongs to; in executors, where `write` runs; and in the commit process, as a new object without
+state: so the plan's identity travels in the commit messages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shard_store.model import SINK
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What one task wrote, and for which plans. `attempt`: its number among all task attempts; None: not known."""
+    """What one task wrote, and for which plans. `attempt`: its number among all task attempts; None: unknown."""
 
     batch: Batch
     written: Any
@@ -53,7 +53,10 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         self._sink: Sink | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled at planning only: the batch's plans were made a moment ago by the readers of the same driver."""
+        """Pickle with the batch's plans.
+
+        Happens at planning only: the readers of this driver made them a moment ago.
+        """
         if self._batch is None:
             from shard_store.kept_store import kept_store  # here: executors write without SQL
 
@@ -69,7 +72,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Executor: one task's rows, invisible until published."""
+        """Write one task's rows, invisible until published. Runs in executors."""
         if self._batch is None or self._sink is None:
             raise ShardStoreError("the sink's writer reached an executor without its plan; report this as a bug")
         self._log(task_name() or None)
@@ -82,7 +85,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         return TaskWritten(self._batch, written, None if attempt is None else attempt.task)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit process: publish what all tasks wrote; a second commit of one plan does nothing."""
+        """Publish what all tasks wrote, in the commit process; a second commit of one plan does nothing."""
         tasks = [message for message in messages if isinstance(message, TaskWritten)]
         batches = {task.batch for task in tasks}
         if not messages:
@@ -110,4 +113,4 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         work_on(Origin(",".join(self._options.pipelines), task=task))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to undo: what no transaction names (files, staged messages) is invisible, and `vacuum` removes it."""
+        """Do nothing: files and staged messages that no transaction names are invisible, and `vacuum` removes them."""

@@ -1,8 +1,4 @@
-"""How S3 is reached: what the options leave open, botocore finds in the environment and in the configuration files.
-
-Both of our clients ask here: boto3's, which reads and lists objects, and pyarrow's, which writes and reads our own
-files, and reads objects where boto3 is not installed.
-"""
+"""How to reach S3: botocore completes the options from the environment and the configuration files."""
 
 from __future__ import annotations
 
@@ -20,12 +16,12 @@ from queue_source.options.connections import StorageOptions, with_secrets
 
 _SERVICE = "s3"
 _DEFAULT_REGION = "us-east-1"
-_NO_KEYS_SECONDS = 60  # that there are no keys is found again after as long: a machine's role may be late
+_NO_KEYS_SECONDS = 60  # a missing key is looked up again after as long: a machine's role may come late
 
 
 @contextmanager
 def profile_errors(profile: str | None) -> Iterator[None]:
-    """The edge: what botocore says of a profile, or of the configuration files, leaves as ObjectStoreError."""
+    """Map botocore's errors about a profile, or about the configuration files, to ObjectStoreError."""
     from botocore.exceptions import BotoCoreError
 
     try:
@@ -40,10 +36,10 @@ def profile_errors(profile: str | None) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def session_of(profile: str | None, _process: int) -> Any:
-    """botocore's session with this profile, else with that of the environment; one for a process.
+    """Return botocore's session with this profile, else with that of the environment; one for a process.
 
-    Its keys are made anew in time before they end. Raises ObjectStoreError where there is no such profile, or it
-    gives no keys.
+    Its keys are made anew in time before they end. Raises ObjectStoreError where there is no such profile, or it gives
+    no keys.
     """
     made = new_session(profile)
     with profile_errors(profile):
@@ -54,7 +50,7 @@ def session_of(profile: str | None, _process: int) -> Any:
 
 
 def has_keys(profile: str | None) -> bool:
-    """Whether anything gives keys to this process; without any, requests are not signed, which public buckets take."""
+    """Tell whether this process has keys; without any, requests are not signed, which public buckets accept."""
     return _has_keys(profile, os.getpid(), int(time.monotonic() // _NO_KEYS_SECONDS))
 
 
@@ -65,12 +61,12 @@ def _has_keys(profile: str | None, process: int, _minute: int) -> bool:
 
 
 def region_of(storage: StorageOptions) -> str:
-    """By the option, else as botocore finds it, else by the variable that all other SDKs of AWS know.
+    """Return the region: the option's, else botocore's, else that of the variable of all other SDKs of AWS.
 
-    Where none says it, a machine of AWS is asked where it is: its S3 may be the only one that it reaches.
+    Without one, a machine of AWS is asked where it is: its S3 may be the only one that it reaches.
     """
-    found = session_of(storage.profile, os.getpid())
-    region = storage.region or found.get_config_variable("region") or os.environ.get("AWS_REGION")
+    session = session_of(storage.profile, os.getpid())
+    region = storage.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
     if not region and endpoint_of(storage) is None:
         region = _region_of_the_machine(storage.profile, os.getpid())
     return region or _DEFAULT_REGION
@@ -78,7 +74,10 @@ def region_of(storage: StorageOptions) -> str:
 
 @lru_cache(maxsize=8)
 def _region_of_the_machine(profile: str | None, process: int) -> str | None:
-    """A request that takes a second or two where nobody answers, unless AWS_EC2_METADATA_DISABLED forbids it."""
+    """Ask the machine for its region.
+
+    Takes a second or two without an answer, unless AWS_EC2_METADATA_DISABLED is set.
+    """
     from botocore.utils import IMDSRegionProvider
 
     region: str | None = IMDSRegionProvider(session_of(profile, process)).provide()
@@ -86,20 +85,20 @@ def _region_of_the_machine(profile: str | None, process: int) -> str | None:
 
 
 def endpoint_of(storage: StorageOptions) -> str | None:
-    """By the option, else as botocore finds it; None: that of AWS."""
+    """Return the endpoint of the option, else that of botocore; None: that of AWS."""
     import botocore.configprovider as config
 
-    found = session_of(storage.profile, os.getpid())
-    if storage.endpoint is not None or found.get_config_variable("ignore_configured_endpoint_urls"):
+    session = session_of(storage.profile, os.getpid())
+    if storage.endpoint is not None or session.get_config_variable("ignore_configured_endpoint_urls"):
         return storage.endpoint
     endpoint: str | None = config.ConfiguredEndpointProvider(
-        full_config=found.full_config, scoped_config=found.get_scoped_config(), client_name=_SERVICE
+        full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name=_SERVICE
     ).provide()
     return endpoint
 
 
 def for_pyarrow(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
-    """The options with the endpoint, region and keys that boto3 would use now, and the file of its certificates.
+    """Return the options with the endpoint, region and keys that boto3 would use now, and the file of its certificates.
 
     Keys are left to pyarrow's own chain where no profile is named: it knows the other places, and renews what ends.
     Raises ObjectStoreError.
@@ -114,12 +113,12 @@ def for_pyarrow(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
             f"the AWS profile {storage.profile!r} is read by botocore: pip install 'cuesqueue[sqs]' on driver and "
             "executors"
         ) from error
-    found = session_of(storage.profile, os.getpid())
+    session = session_of(storage.profile, os.getpid())
     with profile_errors(storage.profile):
         storage = replace(storage, endpoint=endpoint_of(storage), region=region_of(storage))
-        if found.profile is not None and storage.access_key is None and storage.role_arn is None:
-            storage = _with_keys(storage, found.get_credentials())
-        return storage, found.get_config_variable("ca_bundle")
+        if session.profile is not None and storage.access_key is None and storage.role_arn is None:
+            storage = _with_keys(storage, session.get_credentials())
+        return storage, session.get_config_variable("ca_bundle")
 
 
 def _with_keys(storage: StorageOptions, credentials: Any) -> StorageOptions:
@@ -130,9 +129,9 @@ def _with_keys(storage: StorageOptions, credentials: Any) -> StorageOptions:
 
 
 def _by_variables(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
-    """What pyarrow does not know by itself, as far as it needs no configuration file."""
-    given = os.environ
+    """Complete the options that pyarrow lacks, as far as that needs no configuration file."""
+    variables = os.environ
     endpoint = storage.endpoint
-    if endpoint is None and given.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
-        endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
-    return replace(storage, endpoint=endpoint), given.get("AWS_CA_BUNDLE")
+    if endpoint is None and variables.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
+        endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
+    return replace(storage, endpoint=endpoint), variables.get("AWS_CA_BUNDLE")

@@ -1,7 +1,7 @@
 """Azure Blob Storage and Data Lake Storage, through `pyarrow.fs`.
 
-The URI names the host that gets the credentials, and whoever sends a message writes the URI: so only domains of Azure,
-and those that the user adds, are taken.
+The URI names the host that gets the credentials, and the sender of a message writes the URI: so only domains of Azure,
+and those that the user adds, are allowed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 
 
 def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tuple[str, str, str]:
-    """(account, what follows it in the host's name, container) of a URI's first part.
+    """Return (account, the rest of the host's name, container) of a URI's first part.
 
-    Raises BadObject for a URI that names none, whose host is not one of Azure's, or of another account than the
+    Raises BadObject for a URI without them, whose host is not one of Azure's, or of another account than the
     credentials; ObjectStoreError when an option is missing.
     """
     if scheme == "az":
@@ -49,8 +49,8 @@ def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tu
 
 
 def azure_arguments(account: str, domain: str, options: AzureOptions) -> dict[str, Any]:
-    """The keywords of `pyarrow.fs.AzureFileSystem`."""
-    given: dict[str, Any] = {
+    """Return the keywords of `pyarrow.fs.AzureFileSystem`."""
+    arguments: dict[str, Any] = {
         "account_name": account,
         "account_key": options.account_key,
         "sas_token": None if options.sas_token is None else f"?{options.sas_token.lstrip('?')}",  # put behind a URL
@@ -60,16 +60,16 @@ def azure_arguments(account: str, domain: str, options: AzureOptions) -> dict[st
     }
     if options.endpoint is not None:
         parts = urlsplit(options.endpoint if "://" in options.endpoint else f"https://{options.endpoint}")
-        given |= dict.fromkeys(("blob_storage_authority", "dfs_storage_authority"), parts.netloc)
-        given |= dict.fromkeys(("blob_storage_scheme", "dfs_storage_scheme"), parts.scheme)
+        arguments |= dict.fromkeys(("blob_storage_authority", "dfs_storage_authority"), parts.netloc)
+        arguments |= dict.fromkeys(("blob_storage_scheme", "dfs_storage_scheme"), parts.scheme)
     elif domain != _PUBLIC:  # a cloud of its own, such as China's
-        given["dfs_storage_authority"] = f".{domain}"
-        given["blob_storage_authority"] = f".{domain.replace('dfs.', 'blob.', 1)}"
-    return {name: value for name, value in given.items() if value is not None}
+        arguments["dfs_storage_authority"] = f".{domain}"
+        arguments["blob_storage_authority"] = f".{domain.replace('dfs.', 'blob.', 1)}"
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def blob_service(account: str, domain: str, options: AzureOptions) -> str:
-    """The URL of the account's Blob service; what follows the account in the host's name may be its other service."""
+    """Return the URL of the account's Blob service; the host's name may be that of its other service."""
     if options.endpoint is not None:
         url = options.endpoint if "://" in options.endpoint else f"https://{options.endpoint}"
         return f"{url.rstrip('/')}/{account}"

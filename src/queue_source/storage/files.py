@@ -1,11 +1,11 @@
-"""Where objects live: from a URI to an open file, and the one place where a file system's errors get our names.
+"""Where objects live: from a URI to an open file, with the file systems' errors mapped to ours.
 
-A URI is taken **raw**. `s3://bucket/KEY` holds the key as it is (notifications are decoded where they are parsed),
-and `file://` is followed by the path as it is: nothing is percent-decoded here, because the URI is the identity of the
+A URI is taken **raw**. `s3://bucket/KEY` holds the key as it is (notifications are decoded where they are parsed), and
+`file://` is followed by the path as it is: nothing is percent-decoded here, because the URI is the identity of the
 object, and `a%20b` and `a b` are two objects. A plain absolute path is a local file.
 
 Used in executor workers, and by the reader process to ask for sizes before planning. File systems are cached per
-process; none is carried through a fork.
+process; none is used again after a fork.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 
 @dataclass(frozen=True, slots=True)
 class ObjectStat:
-    """An object's size in bytes, and when it was last modified (aware, UTC; None where the store does not say).
+    """An object's size in bytes, and when it was last modified (aware, UTC; None where the store does not report it).
 
-    `etag`: what tells its version, without quotes; None where asking does not say it.
+    `etag` identifies its version, without quotes; None where the request does not return it.
     """
 
     size: int
@@ -62,7 +62,7 @@ class ObjectStat:
 
 
 def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileSystem, str]:
-    """The file system of a URI, and the path in it. No request is made.
+    """Return the file system of a URI, and the path in it. No request is made.
 
     Raises BadObject("missing-object") for a URI that can name no object, ObjectStoreError when the file system of a
     known scheme cannot be built (bad credentials, or a pyarrow without it).
@@ -70,20 +70,20 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
     storage = storage or StorageOptions()
     if uri.startswith("/"):
         return _local(os.getpid()), uri
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, location = uri.partition("://")
     scheme = scheme.lower()
     if not separator:
         raise BadObject("missing-object", f"{uri!r} is neither an absolute path nor a URI")
     if scheme == "file":
-        if not rest.startswith("/"):
+        if not location.startswith("/"):
             raise BadObject("missing-object", f"{uri!r} needs three slashes and an absolute path")
-        return _local(os.getpid()), rest
+        return _local(os.getpid()), location
     bucket, key = _bucket_and_key(uri)
     with _mapped(uri):
         if scheme in S3_SCHEMES:
-            return _s3(*for_pyarrow(storage), os.getpid()), rest
+            return _s3(*for_pyarrow(storage), os.getpid()), location
         if scheme == "gs":
-            return _gcs(storage, os.getpid()), rest
+            return _gcs(storage, os.getpid()), location
         if scheme in SCHEMES:
             account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
             return _azure(account, domain, with_secrets(storage).azure, os.getpid()), f"{container}/{key}"
@@ -91,7 +91,7 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
 
 
 def _bucket_and_key(uri: str) -> tuple[str, str]:
-    """Raises BadObject("missing-object") for a URI that names no object in a bucket."""
+    """Split a URI. Raises BadObject("missing-object") where it names no object in a bucket."""
     bucket, _, key = uri.partition("://")[2].partition("/")
     if not bucket or not key:
         raise BadObject("missing-object", f"{uri!r} names no object in a bucket")
@@ -105,21 +105,21 @@ def _bucket_and_key(uri: str) -> tuple[str, str]:
 
 
 def is_local(uri: str) -> bool:
-    """Whether the URI names a file of this machine, if it names anything."""
+    """Tell whether the URI names a file of this machine, if it names anything."""
     return uri.startswith("/") or uri[:7].lower() == "file://"
 
 
 def bucket_of(uri: str) -> str:
-    """What one permission is likely to be for: a bucket or container; all local files are one."""
+    """Return the unit that one permission usually covers: a bucket or container; all local files are one."""
     if is_local(uri):
         return "file:///"
-    scheme, _, rest = uri.partition("://")
+    scheme, _, location = uri.partition("://")
     scheme = scheme.lower()
-    return f"{'s3' if scheme in S3_SCHEMES else scheme}://{rest.partition('/')[0]}/"
+    return f"{'s3' if scheme in S3_SCHEMES else scheme}://{location.partition('/')[0]}/"
 
 
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
-    """Size, modification time and version, in one request. Raises BadObject and ObjectStoreError."""
+    """Return size, modification time and version, with one request. Raises BadObject and ObjectStoreError."""
     storage = storage or StorageOptions()
     if _is_read_by_boto3(uri):
         _bucket_and_key(uri)
@@ -135,33 +135,33 @@ def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     with _mapped(uri):
         info = filesystem.get_file_info(path)
     if info.type != pafs.FileType.File:
-        found = "it is a directory" if info.type == pafs.FileType.Directory else "nothing is there"
-        raise BadObject("missing-object", f"{uri!r}: {found}")
+        problem = "it is a directory" if info.type == pafs.FileType.Directory else "nothing is there"
+        raise BadObject("missing-object", f"{uri!r}: {problem}")
     return ObjectStat(info.size, info.mtime)
 
 
 def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> list[ObjectStat | None]:
-    """`stat_object` for many at once, in the order given; None where it fails: whoever reads the object says why."""
-    wanted = list(uris)
-    found: list[ObjectStat | BadObject | ObjectStoreError] = []
-    if all(map(is_local, wanted)):  # a file takes less time than handing it to a thread, unless its disk is far away
+    """Stat many objects as `stat_object`, in their order; None where it fails: reading the object reports why."""
+    requested = list(uris)
+    results: list[ObjectStat | BadObject | ObjectStoreError] = []
+    if all(map(is_local, requested)):  # a file takes less time than handing it to a thread, unless its disk is far away
         quick = True
-        while quick and len(found) < len(wanted):
+        while quick and len(results) < len(requested):
             began = time.monotonic()
-            some = wanted[len(found) : len(found) + _LOCAL_AT_ONCE]
-            found += [_stat_or_error(uri, storage) for uri in some]
+            some = requested[len(results) : len(results) + _LOCAL_AT_ONCE]
+            results += [_stat_or_error(uri, storage) for uri in some]
             quick = time.monotonic() - began < _LOCAL_SECONDS
-    if rest := wanted[len(found) :]:
-        with ThreadPoolExecutor(min(_STAT_THREADS, len(rest)), thread_name_prefix="cuesqueue-stat") as threads:
-            found += threads.map(lambda uri: _stat_or_error(uri, storage), rest)
-    if failed := [error for error in found if isinstance(error, ObjectStoreError)]:
+    if remaining := requested[len(results) :]:
+        with ThreadPoolExecutor(min(_STAT_THREADS, len(remaining)), thread_name_prefix="cuesqueue-stat") as threads:
+            results += threads.map(lambda uri: _stat_or_error(uri, storage), remaining)
+    if failed := [error for error in results if isinstance(error, ObjectStoreError)]:
         logger.warning("the size of %d object(s) is not known; the first: %s", len(failed), failed[0])
-    return [stat if isinstance(stat, ObjectStat) else None for stat in found]
+    return [stat if isinstance(stat, ObjectStat) else None for stat in results]
 
 
 @contextmanager
 def open_object(uri: str, storage: StorageOptions | None = None, *, size: int | None = None) -> Iterator[ObjectFile]:
-    """The object, open for random reads, closed on leaving. `size`: what it was announced with; spares bytes.
+    """Open an object for random reads, and close it at the end. The announced `size` spares bytes.
 
     Raises BadObject (`missing-object`, `unsupported-key`; of local files also `corrupt-object`, `forbidden-object`),
     ObjectRefused, ObjectStoreError.
@@ -193,8 +193,8 @@ def _is_read_by_boto3(uri: str) -> bool:
 class ObjectFile:
     """An open object whose reads raise our errors, and which remembers a failed read.
 
-    It is a Python file for pyarrow (`pa.PythonFile`). pyarrow reports a failed read and a damaged Parquet file alike
-    as OSError; `failure` distinguishes them: what it holds is the store's fault, anything else is the object's.
+    It is a Python file for pyarrow (`pa.PythonFile`). pyarrow reports a failed read and a damaged Parquet file alike as
+    OSError; `failure` distinguishes them: an error there is the store's fault, any other is the object's.
     """
 
     def __init__(self, uri: str, native: Any, storage: StorageOptions | None = None) -> None:
@@ -205,35 +205,35 @@ class ObjectFile:
         self._is_local = is_local(uri)
 
     def size(self) -> int:
-        """Bytes, as the store says now."""
+        """Return the bytes that it has now, as the store reports."""
         return int(self._guarded(self._native.size))
 
     def etag(self) -> str | None:
-        """The ETag that came with the opening request, without quotes; None where the store has none."""
+        """Return the ETag that came with the opening request, without quotes; None where the store has none."""
         etag: str | None = self._native.etag()
         return etag
 
     def is_version(self, etag: str) -> bool:
-        """Whether this may be the object that was announced with this ETag; False only where that is known."""
+        """Tell whether this may be the object that was announced with this ETag; False only where that is certain."""
         return bool(self._native.is_version(etag.strip('"')))
 
     def modified(self) -> datetime | None:
-        """When what is open was last modified (aware, UTC), where the store says that."""
+        """Return when the open version was last modified (aware, UTC), where the store reports that."""
         modified: datetime | None = self._native.modified
         return modified or stat_object(self.uri, self._storage).modified
 
     @property
     def is_pinned(self) -> bool:
-        """Whether each read fails by itself when the object is another one by now."""
+        """Tell whether each read fails by itself when the object is another one by now."""
         return bool(self._native.is_pinned)
 
     @property
     def tells_at_once(self) -> bool:
-        """Whether `is_same` costs no request."""
+        """Tell whether `is_same` costs no request."""
         return bool(self._native.tells_at_once)
 
     def is_same(self) -> bool:
-        """Whether all that was read is of the version that was opened: to be asked before the last of it is used.
+        """Tell whether all reads were of the version that was opened; call it before the last of the data is used.
 
         Where reads are not bound to a version, the store is asked again. Raises ObjectStoreError.
         """
@@ -254,7 +254,7 @@ class ObjectFile:
         return bool(self._native.closed)
 
     def close(self) -> None:
-        """Nothing: `open_object` closes the object, however many readers were laid over it."""
+        """Do nothing: `open_object` closes the object, however many readers use it."""
 
     def readable(self) -> bool:
         return True
@@ -289,21 +289,21 @@ def _stat_or_error(uri: str, storage: StorageOptions | None) -> ObjectStat | Bad
 
 def _check_key(uri: str) -> None:
     """Raise BadObject("unsupported-key") for a key that pyarrow takes for no name."""
-    rest = uri.partition("://")[2]
-    if not ("//" in rest or rest.endswith("/")):
+    location = uri.partition("://")[2]
+    if not ("//" in location or location.endswith("/")):
         return
-    found = "ends with a slash" if rest.endswith("/") else "has an empty segment ('//')"
+    problem = "ends with a slash" if location.endswith("/") else "has an empty segment ('//')"
     if _scheme(uri) not in S3_SCHEMES:
-        raise BadObject("unsupported-key", f"{uri!r} {found}, and pyarrow reads no such object; rename it")
+        raise BadObject("unsupported-key", f"{uri!r} {problem}, and pyarrow reads no such object; rename it")
     raise BadObject(
         "unsupported-key",
-        f"{uri!r} {found}, and such keys are read by boto3: pip install 'cuesqueue[sqs]' on driver and executors",
+        f"{uri!r} {problem}, and such keys are read by boto3: pip install 'cuesqueue[sqs]' on driver and executors",
     )
 
 
 @contextmanager
 def _mapped(uri: str) -> Iterator[None]:
-    """The edge: what a file system raises leaves as BadObject or ObjectStoreError."""
+    """Map the errors of file systems in the block to BadObject and ObjectStoreError."""
     try:
         yield
     except (OSError, ValueError, NotImplementedError) as error:  # ArrowInvalid and UnicodeError are ValueErrors
@@ -311,7 +311,7 @@ def _mapped(uri: str) -> Iterator[None]:
 
 
 def raise_mapped(uri: str, error: Exception) -> NoReturn:
-    """Raise `error` of a file system under our name: missing is the object's fault, all else is the store's."""
+    """Raise our error for one of a file system: a missing object is the object's fault, all else is the store's."""
     said = str(error)
     text = redact_text(said)
     cause = error if text == said else None  # a chain of causes would show the token that Azure has in its URLs
@@ -346,7 +346,7 @@ def _local(_process: int) -> pafs.FileSystem:
 @lru_cache(maxsize=32)
 def _s3(storage: StorageOptions, certificates: str | None, _process: int) -> pafs.FileSystem:
     scheme, host = _endpoint(storage.endpoint)
-    given = {
+    options_by_name = {
         "access_key": storage.access_key,
         "secret_key": storage.secret_key,
         "session_token": storage.session_token,
@@ -357,7 +357,7 @@ def _s3(storage: StorageOptions, certificates: str | None, _process: int) -> paf
         "scheme": scheme,
         "tls_ca_file_path": certificates,
     }
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in options_by_name.items() if value is not None}
     return pafs.S3FileSystem(anonymous=storage.anonymous, **options)
 
 
@@ -385,7 +385,7 @@ def _optional(name: str) -> Callable[..., pafs.FileSystem]:
 
 
 def _endpoint(endpoint: str | None) -> tuple[str | None, str | None]:
-    """Scheme and `host:port` of an endpoint."""
+    """Return scheme and `host:port` of an endpoint."""
     if endpoint is None:
         return None, None
     if "://" not in endpoint:

@@ -1,8 +1,8 @@
 """S3 Inventory: the objects of a bucket as Amazon lists them once a day or week, in files of CSV, ORC or Parquet.
 
-A manifest names the files, their columns and their checksums. Nothing of a file is used before its checksum is right:
-so each is copied to a temporary file first, one at a time. Of a bucket with versions only the latest of each object
-counts, and no delete marker.
+A manifest names the files, their columns and their checksums. No part of a file is used before its checksum is
+verified: so each is copied to a temporary file first, one at a time. Of a bucket with versions only the latest of each
+object counts, and no delete marker.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NEEDED = ("bucket", "key", "size", "modified", "etag")
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """One file of an inventory; picklable, so that tasks read files side by side.
+    """One file of an inventory; picklable, so that tasks read files in parallel.
 
     Attributes:
         columns: For CSV, which has no header: our names of its columns, "" for those that are not read.
@@ -67,7 +67,7 @@ class InventoryFile:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a manifest says. `created`: when S3 began to list; what was modified later is not in it."""
+    """The content of a manifest. `created`: when S3 began to list; later changes are not in it."""
 
     manifest: str
     bucket: str
@@ -77,7 +77,7 @@ class Inventory:
 
 
 def open_inventory(uri: str, storage: StorageOptions | None = None) -> Inventory:
-    """Read a manifest, whose checksum is in `manifest.checksum` beside it.
+    """Read a manifest, whose checksum is in the file `manifest.checksum` in its folder.
 
     Raises BadObject (`corrupt-object`: a checksum is wrong, or it is no manifest; `missing-object`), ObjectStoreError,
     and OptionError for an inventory whose form or columns are not enough.
@@ -85,10 +85,10 @@ def open_inventory(uri: str, storage: StorageOptions | None = None) -> Inventory
     folder, _, name = uri.rpartition("/")
     body = _content(uri, storage)
     checksum_uri = f"{folder}/{name.removesuffix('.json')}.checksum"
-    wanted = _content(checksum_uri, storage).decode("ascii", "replace").split()
-    found = hashlib.md5(body, usedforsecurity=False).hexdigest()
-    if wanted[:1] != [found]:
-        raise BadObject("corrupt-object", f"{uri!r} has the MD5 {found}, and {checksum_uri!r} says {wanted[:1]}")
+    expected = _content(checksum_uri, storage).decode("ascii", "replace").split()
+    actual = hashlib.md5(body, usedforsecurity=False).hexdigest()
+    if expected[:1] != [actual]:
+        raise BadObject("corrupt-object", f"{uri!r} has the MD5 {actual}, and {checksum_uri!r} says {expected[:1]}")
     try:
         manifest = json.loads(body)
         return _inventory(uri, manifest)
@@ -99,9 +99,9 @@ def open_inventory(uri: str, storage: StorageOptions | None = None) -> Inventory
 
 
 def pages(inventory: Inventory, storage: StorageOptions | None = None) -> Generator[Page, None, None]:
-    """All objects of the inventory; memory holds a part of one file. Raises BadObject and ObjectStoreError.
+    """Yield all objects of the inventory; memory holds a part of one file. Raises BadObject and ObjectStoreError.
 
-    The first page is empty, and costs no request: it says of what time the inventory is.
+    The first page is empty, and costs no request: it has the time of the inventory.
     """
     yield Page((), "", inventory.created)
     for file in inventory.files:
@@ -115,7 +115,7 @@ def pages(inventory: Inventory, storage: StorageOptions | None = None) -> Genera
 def read_file(
     inventory: Inventory, file: InventoryFile, storage: StorageOptions | None = None
 ) -> Generator[list[ListedObject], None, None]:
-    """The objects of one file, some thousands at a time, once its checksum was compared."""
+    """Yield the objects of one file, some thousands at a time, once its checksum is verified."""
     with tempfile.TemporaryDirectory(prefix="cuesqueue-inventory-") as folder:
         path = Path(folder) / "file"
         _fetch(file, path, storage)
@@ -135,24 +135,25 @@ def _inventory(uri: str, manifest: dict[str, Any]) -> Inventory:
     names = [_our_name(name) for name in _columns(kind, manifest["fileSchema"])]
     if missing := [name for name in _NEEDED if name not in names]:
         words = {"modified": "LastModifiedDate", "etag": "ETag"}
-        wanted = ", ".join(words.get(name, name.capitalize()) for name in missing)
+        missing_columns = ", ".join(words.get(name, name.capitalize()) for name in missing)
         raise OptionError(
-            "--inventory", f"{uri!r} has no column {wanted}; add it to the fields of the inventory's configuration"
+            "--inventory",
+            f"{uri!r} has no column {missing_columns}; add it to the fields of the inventory's configuration",
         )
     if "version" in names and "latest" not in names:
         raise OptionError(
             "--inventory", f"{uri!r} lists versions without IsLatest, so nobody can tell which are current"
         )
     created = EPOCH + timedelta(milliseconds=int(manifest["creationTimestamp"]))
-    found = [
+    files = [
         InventoryFile(_place(uri, manifest, file["key"]), str(file["MD5checksum"]).lower(), kind, tuple(names))
         for file in manifest["files"]
     ]
-    return Inventory(uri, str(manifest["sourceBucket"]), created, tuple(found), "version" in names)
+    return Inventory(uri, str(manifest["sourceBucket"]), created, tuple(files), "version" in names)
 
 
 def _columns(kind: str, schema: str) -> list[str]:
-    """The names of columns: of CSV a list, of ORC `struct<name:type,...>`, of Parquet a message of fields."""
+    """Return the names of columns: of CSV a list, of ORC `struct<name:type,...>`, of Parquet a message of fields."""
     if kind == "csv":
         return [name.strip() for name in schema.split(",")]
     if kind == "orc":
@@ -165,21 +166,21 @@ def _our_name(name: str) -> str:
 
 
 def _place(manifest_uri: str, manifest: dict[str, Any], key: str) -> str:
-    """Where a file is: in the bucket of the manifest, or of a copy in the folder `data` beside the manifest's own.
+    """Return where a file is: in the manifest's bucket, or for a copy in `data` next to the manifest's folder.
 
     Never anywhere else, whatever the manifest says.
     """
     folder, _, name = key.rpartition("/")
     destination = str(manifest.get("destinationBucket", "")).rpartition(":")[2]
-    scheme, _, rest = manifest_uri.partition("://")
-    if rest.partition("/")[0] == destination and not is_local(manifest_uri):
-        found = f"{scheme}://{destination}/{key}"
+    scheme, _, location = manifest_uri.partition("://")
+    if location.partition("/")[0] == destination and not is_local(manifest_uri):
+        place = f"{scheme}://{destination}/{key}"
     else:
         above = manifest_uri.rpartition("/")[0].rpartition("/")[0]
-        found = f"{above}/{folder.rpartition('/')[2]}/{name}"
-    if climbs(found) or ".." in found.split("/"):
+        place = f"{above}/{folder.rpartition('/')[2]}/{name}"
+    if climbs(place) or ".." in place.split("/"):
         raise ValueError(f"the key {key[:200]!r} leads elsewhere")
-    return found
+    return place
 
 
 def _content(uri: str, storage: StorageOptions | None) -> bytes:
@@ -203,31 +204,31 @@ def _fetch(file: InventoryFile, path: Path, storage: StorageOptions | None) -> N
 
 def _csv(path: Path, file: InventoryFile) -> Iterator[pa.RecordBatch]:
     names = [name or f"column {place}" for place, name in enumerate(file.columns)]
-    wanted = [name for name in file.columns if name]
+    present = [name for name in file.columns if name]
     with gzip.open(path) as text:
         if not text.peek(1):
-            return  # of nothing: pyarrow wants a first line
+            return  # an empty file: pyarrow needs a first line
         yield from pa_csv.open_csv(
             pa.PythonFile(text, mode="r"),
             read_options=pa_csv.ReadOptions(column_names=names, block_size=4 << 20),
             convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted, strings_can_be_null=False
+                column_types=dict.fromkeys(present, pa.string()), include_columns=present, strings_can_be_null=False
             ),
         )
 
 
 def _orc(path: Path, file: InventoryFile) -> Iterator[pa.RecordBatch]:
-    found = pa_orc.ORCFile(path)
-    names = _wanted(found.schema, file)
-    for stripe in range(found.nstripes):
-        batch = found.read_stripe(stripe, columns=list(names))
+    opened = pa_orc.ORCFile(path)
+    names = _column_names(opened.schema, file)
+    for stripe in range(opened.nstripes):
+        batch = opened.read_stripe(stripe, columns=list(names))
         yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], list(names.values()))
 
 
 def _parquet(path: Path, file: InventoryFile) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as found:
-        names = _wanted(found.schema_arrow, file)
-        for batch in found.iter_batches(batch_size=65_536, columns=list(names)):
+    with pq.ParquetFile(path) as opened:
+        names = _column_names(opened.schema_arrow, file)
+        for batch in opened.iter_batches(batch_size=65_536, columns=list(names)):
             yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], list(names.values()))
 
 
@@ -238,8 +239,8 @@ _READERS: dict[str, Callable[[Path, InventoryFile], Iterator[pa.RecordBatch]]] =
 }
 
 
-def _wanted(schema: pa.Schema, file: InventoryFile) -> dict[str, str]:
-    """Name in the file -> our name. Raises BadObject where the file has not what the manifest says."""
+def _column_names(schema: pa.Schema, file: InventoryFile) -> dict[str, str]:
+    """Return name in the file -> our name. Raises BadObject where the manifest's columns are missing in the file."""
     names = {name: ours for name in schema.names if (ours := _our_name(name))}
     if missing := set(file.columns) - {""} - set(names.values()):
         raise BadObject("corrupt-object", f"{file.uri!r} lacks the columns {sorted(missing)} that the manifest names")
@@ -262,7 +263,7 @@ class _Row(NamedTuple):
 def _objects(inventory: Inventory, file: InventoryFile, batch: pa.RecordBatch) -> list[ListedObject]:
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     empty: Sequence[None] = [None] * batch.num_rows
-    found = []
+    objects = []
     for row in map(_Row._make, zip(*(columns.get(name, empty) for name in _Row._fields), strict=True)):
         if not _is(row.latest, missing=True) or _is(row.deleted, missing=False):
             continue
@@ -273,7 +274,7 @@ def _objects(inventory: Inventory, file: InventoryFile, batch: pa.RecordBatch) -
         name = _text(row.key)
         name = unquote_plus(name, errors="strict") if file.format == "csv" else name
         version = _text(row.version)
-        found.append(
+        objects.append(
             ListedObject(
                 f"s3://{inventory.bucket}/{name}",
                 int(row.size),
@@ -282,7 +283,7 @@ def _objects(inventory: Inventory, file: InventoryFile, batch: pa.RecordBatch) -
                 None if version in ("", "null") else version,
             )
         )
-    return found
+    return objects
 
 
 def _is(value: object, *, missing: bool) -> bool:
@@ -298,7 +299,7 @@ def _text(value: object) -> str:
 
 
 def _time(value: object) -> datetime:
-    """ISO text in CSV, a timestamp in the others: a naive one is UTC."""
+    """Parse a time: ISO text in CSV, a timestamp in the others; a naive one is UTC."""
     if isinstance(value, str):
         value = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value))
     if isinstance(value, int):  # a Parquet file without the annotation of its milliseconds

@@ -1,7 +1,7 @@
 """Local files: only regular ones are opened, whatever a name leads to, and only where their real path may be read.
 
-A message names the path, and whoever can write into an allowed folder makes the links in it. What is looked at and what
-is read is one open file, so nobody can exchange it in between.
+A message names the path, and any user who can write into an allowed folder makes the links in it. The checked file and
+the read one are one open file, so it cannot be exchanged in between.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ _VERSION = "mtime-"
 
 
 class LocalFile(OpenFile):
-    """A regular file that may be read. Thousands of small ones are opened in a task: as few calls as there can be.
+    """A regular file that may be read. Thousands of small ones are opened in a task: with few system calls each.
 
-    One that is replaced under its name is read to its end as it was; one that is written to shows it by its time.
+    A file that is replaced under its name is read to its end as it was; one that is written to shows it by its time.
     """
 
     tells_at_once = True
 
     def __init__(self, uri: str, path: str, prefixes: Sequence[str]) -> None:
-        """`prefixes` of URIs: if there are any, the file's real path begins with one. Raises BadObject and OSError."""
+        """Open the file; with `prefixes` of URIs, its real path begins with one of them.
+
+        Raises BadObject and OSError.
+        """
         stat_local(uri, path)  # before it is opened, since that may do something to a device
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
         try:
-            found = os.fstat(self._descriptor)
-            _check_regular(uri, found)
+            status = os.fstat(self._descriptor)
+            _check_regular(uri, status)
             if prefixes:
                 _check_place(uri, real_path(self._descriptor, path), prefixes)
         except BaseException:
             os.close(self._descriptor)
             raise
-        super().__init__(found.st_size)
-        self._opened = found
+        super().__init__(status.st_size)
+        self._opened = status
 
     @property
     def modified(self) -> datetime:  # type: ignore[override]
@@ -77,34 +80,34 @@ class LocalFile(OpenFile):
 
 
 def stat_local(uri: str, path: str) -> os.stat_result:
-    """What the system says of a regular file; not whether it may be read. Raises BadObject and OSError."""
+    """Return the system's status of a regular file, readable or not. Raises BadObject and OSError."""
     if "\0" in path:
         raise BadObject("missing-object", f"{uri!r} contains a NUL, which no path does")
-    found = os.stat(path)  # noqa: PTH116 - costs less
-    _check_regular(uri, found)
-    return found
+    status = os.stat(path)  # noqa: PTH116 - costs less
+    _check_regular(uri, status)
+    return status
 
 
-def version_of(found: os.stat_result) -> str:
-    """What tells a file from what is written to it later, in place of an ETag."""
-    return f"{_VERSION}{found.st_mtime_ns}-{found.st_size}"
+def version_of(status: os.stat_result) -> str:
+    """Return a text that identifies a file before later writes to it, in place of an ETag."""
+    return f"{_VERSION}{status.st_mtime_ns}-{status.st_size}"
 
 
 def is_version(etag: str) -> bool:
-    """Whether this is what `version_of` says of a file, and no ETag."""
+    """Tell whether a text is a result of `version_of` for a file, and no ETag."""
     return etag.startswith(_VERSION)
 
 
 def file_time(seconds: float) -> datetime:
-    """A file's time in UTC; the last or the first that there is, where somebody has set one that no calendar has."""
+    """Return a file's time in UTC; the last or the first time of the calendar where the file's is beyond it."""
     try:
         return datetime.fromtimestamp(seconds, timezone.utc)
     except (ValueError, OverflowError, OSError):
         return (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=timezone.utc)
 
 
-def _check_regular(uri: str, found: os.stat_result) -> None:
-    mode = found.st_mode
+def _check_regular(uri: str, status: os.stat_result) -> None:
+    mode = status.st_mode
     if stat.S_ISDIR(mode):
         raise BadObject("missing-object", f"{uri!r}: it is a directory")
     if not stat.S_ISREG(mode):
@@ -122,7 +125,7 @@ def _check_place(uri: str, real: str, prefixes: Sequence[str]) -> None:
 
 
 def allowed_places(prefixes: Sequence[str]) -> tuple[str, ...]:
-    """What the real path of a file that may be read begins with, by the links that there are now."""
+    """Return the beginnings of the real paths that may be read, by the present links."""
     allowed = tuple(map(_plain_path, prefixes))
     # a prefix may itself lead over links, as /tmp does on a Mac; its last part need not be a whole name
     return allowed + tuple(map(_real_prefix, allowed))

@@ -1,7 +1,7 @@
-"""A limit for the memory that this process takes while it decodes an object: what is small as it is stored may be huge.
+"""Limits the memory that this process takes while it decodes an object: a small stored object may become huge.
 
 Linux only: there the system refuses more memory, which libraries turn into MemoryError. On other systems nothing is
-limited, and an object that takes all memory is found by the marks of dead readers (decision 0037).
+limited, and an object that takes all memory is identified by the marks of dead readers (decision 0037).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if _CAN_LIMIT else 0
 
 @cache
 def usual_limit() -> int:
-    """Give half of the memory that the machine, or container, has for each of its cores, between `LEAST` and `MOST`."""
+    """Return half of the memory that the machine or container has for each core, within `LEAST` and `MOST`."""
     if not _CAN_LIMIT:
         return MOST
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -104,7 +104,7 @@ class BoundedMemory:
             ) from error
 
     def each(self, items: Iterator[Item], first: Item | None) -> Iterator[Item]:
-        """Give `first`, and the items after it, each made in a block; none is open while the caller has one of them."""
+        """Yield `first`, and the items after it, each made in a block; none is open while the caller has an item."""
         item = first
         del first  # or it would be held to the end
         while item is not None:
@@ -120,10 +120,10 @@ def room_for_reading() -> AbstractContextManager[None]:
 
 
 def memory_left() -> int:
-    """Give the bytes that this process may still take, by the limits in force; on other systems the usual limit."""
+    """Return the bytes that this process may still take, by the limits in force; on other systems the usual limit."""
     if not _CAN_LIMIT:
         return usual_limit()
-    return _left(*_taken())
+    return _remaining(*_taken())
 
 
 def release_memory() -> None:
@@ -133,7 +133,7 @@ def release_memory() -> None:
 
 
 class _Library:
-    """What glibc knows of the memory of this process, and pyarrow does not ask it for. Other C libraries do not."""
+    """What glibc knows of the memory of this process. Other C libraries do not, and pyarrow does not ask."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None) if _CAN_LIMIT else None
@@ -180,7 +180,7 @@ class _Freed:
         self._until = -1.0
 
     def bytes(self, data: int) -> int:
-        """Give them for a process that has so many bytes of data."""
+        """Return the freed bytes for a process that has so many bytes of data."""
         began = time.perf_counter()
         if began > self._until or abs(data - self._data) > _OTHER_DATA:
             self._bytes, self._data = self._library.freed(), data
@@ -287,28 +287,28 @@ if _CAN_LIMIT:
 
 
 def _room(limit: int) -> tuple[int, int]:
-    """Give how many of so many bytes the process may still take, and how many bytes of data it may have then.
+    """Return how many of so many bytes the process may still take, and how many bytes of data it may have then.
 
-    What was freed and not given back is used first, but it is in pieces: as much as the limit does not count, beyond it
-    less is left. Where that is less than half of the limit, the process is no place for a fair trial: 0.
+    Freed and kept memory is used first, but it is in pieces: as much as the limit does not count, beyond it less
+    remains. Where that is less than half of the limit, the process is unfit for a fair trial: 0.
     """
     _reserve(os.getpid())
     size, data = _taken()
     freed = _FREED.bytes(data)
     more = min(max(2 * limit - freed, limit // 4), limit)
     room = limit if more >= limit // 2 else 0
-    left = _left(size, data)
-    return min(room, left), data + min(more, left)
+    remaining = _remaining(size, data)
+    return min(room, remaining), data + min(more, remaining)
 
 
-def _left(size: int, data: int) -> int:
-    """Give what the limits in force leave for a process that has so many bytes of addresses, and of data."""
-    left = _NO_LIMIT
+def _remaining(size: int, data: int) -> int:
+    """Return the bytes that the limits in force leave, for a process with so many bytes of addresses, and of data."""
+    remaining = _NO_LIMIT
     for kind, taken in ((resource.RLIMIT_AS, size + FOR_READING), (resource.RLIMIT_DATA, data)):
         soft, _ = resource.getrlimit(kind)
         if soft != resource.RLIM_INFINITY:
-            left = min(left, max(soft - taken, 0))
-    return left
+            remaining = min(remaining, max(soft - taken, 0))
+    return remaining
 
 
 @cache
@@ -319,7 +319,7 @@ def _reserve(process: int) -> None:
 
 
 def _taken() -> tuple[int, int]:
-    """Give the bytes of addresses that this process has, and of those its data."""
+    """Return the bytes of addresses that this process has, and its bytes of data."""
     descriptor = os.open(_STATM, os.O_RDONLY)  # each time: a fork would go on reading of its parent
     try:
         pages = os.read(descriptor, 256).split()

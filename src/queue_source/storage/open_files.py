@@ -13,12 +13,12 @@ from queue_source.errors import ObjectReplaced
 
 
 class OpenFile(ABC):
-    """One version of an object: that which was there when it was opened.
+    """One version of an object: the one that existed when it was opened.
 
     Attributes:
         is_pinned: Each read fails by itself when the object is another one by now, so nothing is asked at the end.
         tells_at_once: `is_same` costs no request: it is asked before each batch, and none is held back.
-        modified: Aware, UTC; None where nobody asked.
+        modified: Aware, UTC; None if it was not requested.
     """
 
     is_pinned = False
@@ -33,21 +33,21 @@ class OpenFile(ABC):
 
     @abstractmethod
     def read_range(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`, which is not beyond the size; fewer if the object has shrunk."""
+        """Return the bytes from `start` to `end`, which is not beyond the size; fewer if the object has shrunk."""
 
     @abstractmethod
     def is_same(self) -> bool:
-        """Whether all that was read is of the version that was opened. Raises what reading raises."""
+        """Tell whether all reads were of the version that was opened. Raises what reading raises."""
 
     def is_version(self, etag: str) -> bool:
-        """Whether it may be the object of this ETag (without quotes): False only where that is known."""
+        """Tell whether it may be the object of this ETag (without quotes): False only where that is certain."""
         return self._etag is None or self._etag == etag
 
     def size(self) -> int:
         return self._size
 
     def etag(self) -> str | None:
-        """Without quotes; None where the store has none."""
+        """The ETag without quotes; None where the store has none."""
         return self._etag
 
     def tell(self) -> int:
@@ -70,10 +70,10 @@ class OpenFile(ABC):
 
 
 class ArrowFile(OpenFile):
-    """An object that pyarrow reads: of Google's by its generation in each request, of others by what is there then."""
+    """An object that pyarrow reads: of Google's by its generation in each request, of others the present version."""
 
     def __init__(self, filesystem: pafs.FileSystem, path: str) -> None:
-        """One request. Raises what pyarrow raises."""
+        """Open the object with one request. Raises what pyarrow raises."""
         self._filesystem, self._path = filesystem, path
         self._native: Any = filesystem.open_input_file(path)
         self.is_pinned = filesystem.type_name == "gcs"
@@ -102,9 +102,9 @@ class ArrowFile(OpenFile):
 
 
 def _facts(native: Any) -> dict[str, str]:
-    """What distinguishes a version of an object from others; the ETag without quotes."""
+    """Return the facts that distinguish a version of an object from others; the ETag without quotes."""
     facts: dict[str, str] = {}
-    for key, value in (native.metadata() or {}).items():  # pyarrow says text, or bytes
+    for key, value in (native.metadata() or {}).items():  # pyarrow returns text, or bytes
         name, text = (part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in (key, value))
         if name in ("ETag", "Last-Modified") and text:
             facts[name] = text.strip('"')

@@ -1,6 +1,6 @@
-"""Which failures of object stores are refusals for good, and which of those are the object's own. Pure.
+"""Classifies failures of object stores: which are refusals for good, and which of those are the object's own. Pure.
 
-What is not known to be a refusal counts as passing trouble: the task fails, and Spark tries it again.
+Failures that are not known refusals count as passing: the task fails, and Spark tries it again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ AZURE_OWN = frozenset({"BlobArchived", "BlobBeingRehydrated"})
 
 
 def of_s3(status: int, code: str, message: str) -> bool | None:
-    """Whether S3's answer refuses the object for a reason of its own; None when it is no refusal."""
+    """Tell whether S3's answer refuses the object for a reason of its own; None when it is no refusal."""
     if status not in REFUSED or _PASSING.search(code):
         return None
     return code in _OWN_CODES or code.startswith("KMS.") or "kms:" in message.lower()
 
 
 def of_text(scheme: str, text: str) -> bool | None:
-    """The same of what pyarrow says, which is less than the store said."""
+    """Tell the same for an error text of pyarrow, which has less than the store's answer."""
     if scheme in S3_SCHEMES:
         named = next((code for words, code in _S3_NAMED.items() if words in text), None)
         if named is not None:
@@ -50,13 +50,13 @@ def of_text(scheme: str, text: str) -> bool | None:
         return None if status is None else of_s3(int(status[1]), exception[1] if exception else "", text)
     if scheme == "gs":
         return None if _GOOGLE.search(text) is None else "kms" in text.lower()
-    if scheme in AZURE and (found := _AZURE.search(text)) is not None:
-        if found[1] in AZURE_OWN:
+    if scheme in AZURE and (match := _AZURE.search(text)) is not None:
+        if match[1] in AZURE_OWN:
             return True
-        return False if int(found[2]) in (401, 403) else None
+        return False if int(match[2]) in (401, 403) else None
     return None
 
 
 def hides_the_reason(text: str) -> bool:
-    """Whether pyarrow says nothing of what S3 did: the answer for a small object is cut off."""
+    """Tell whether pyarrow hides the answer of S3: for a small object it is cut off."""
     return _HIDDEN_ANSWER in text and of_text("s3", text) is None

@@ -31,7 +31,7 @@ _JOINED = 4 << 20
 _POOL = 64  # connections that are kept: threads that ask for sizes, or read small objects
 _PRECONDITION_FAILED = 412
 _NO_SUCH_RANGE = 416
-_TRIES = 3  # at an answer that ends before its end: what asks for it is asked again by botocore
+_TRIES = 3  # at a truncated answer: botocore sends the request again
 
 
 _making = threading.Lock()  # a session of botocore makes one client at a time
@@ -43,7 +43,7 @@ def is_installed() -> bool:
 
 @contextmanager
 def answers(uri: str, done: str = "read") -> Iterator[None]:
-    """The edge: what botocore raises leaves under our names. `done`: what was to be done."""
+    """Map botocore's errors in the block to ours. `done`: the participle of the request, for messages."""
     from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
     try:
@@ -68,7 +68,7 @@ def answers(uri: str, done: str = "read") -> Iterator[None]:
 
 
 class Head(NamedTuple):
-    """What S3 says of an object; the ETag as it says it, in quotes."""
+    """S3's facts about an object; the ETag in quotes."""
 
     size: int
     etag: str | None
@@ -76,7 +76,7 @@ class Head(NamedTuple):
 
 
 def head(uri: str, storage: StorageOptions) -> Head:
-    """One request. Raises FileNotFoundError, ObjectRefused, ObjectStoreError."""
+    """Send one request. Raises FileNotFoundError, ObjectRefused, ObjectStoreError."""
     bucket, key = place(uri)
     with answers(uri):
         answer = client(storage).head_object(Bucket=bucket, Key=key)
@@ -87,7 +87,7 @@ class S3Object(OpenFile):
     """An object of S3 by ranged requests, all of the version that the first one has met."""
 
     def __init__(self, uri: str, storage: StorageOptions, size: int | None = None) -> None:
-        """One request, which brings a small object with it. `size`, where it is known, spares what would be too much.
+        """Send one request, which brings a small object with it; the announced `size` spares bytes.
 
         Raises FileNotFoundError, ObjectRefused, ObjectStoreError.
         """
@@ -109,7 +109,7 @@ class S3Object(OpenFile):
         condition = {} if self._opened.etag is None else {"IfMatch": self._opened.etag}
         with answers(self._uri):
             answer, data = self._get(start + len(ahead), end, condition)
-        if answer.get("ETag") != self._opened.etag:  # of a service that does not know the condition
+        if answer.get("ETag") != self._opened.etag:  # from a service that ignores the condition
             raise ObjectReplaced(f"{self._uri!r} is another object by now: its ETag is no longer {self._etag}")
         return ahead + data if ahead else data
 
@@ -125,15 +125,15 @@ class S3Object(OpenFile):
             except ClientError as error:
                 if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != _NO_SUCH_RANGE:
                     raise
-                return head(self._uri, self._storage)  # nothing is in it, so no range is
+                return head(self._uri, self._storage)  # it is empty, so it has no range
         size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(self._ahead)
         return Head(size, answer.get("ETag"), answer.get("LastModified"))
 
     def _get(self, start: int, end: int, condition: dict[str, str] | None = None) -> tuple[dict[str, Any], bytes]:
-        """The answer, and its bytes. Raises what botocore raises, ObjectStoreError."""
+        """Request a range; return the answer, and its bytes. Raises botocore's errors, ObjectStoreError."""
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
-        for left in reversed(range(_TRIES)):
+        for remaining_tries in reversed(range(_TRIES)):
             answer: dict[str, Any] = self._client.get_object(
                 Bucket=self._bucket, Key=self._key, Range=f"bytes={start}-{end - 1}", **(condition or {})
             )
@@ -144,24 +144,24 @@ class S3Object(OpenFile):
                 with answer["Body"] as body:
                     return answer, body.read()
             except (HTTPClientError, IncompleteReadError):
-                if not left:
+                if not remaining_tries:
                     raise
         raise AssertionError("unreachable")
 
 
 def plain(etag: str | None) -> str | None:
-    """An ETag without quotes."""
+    """Return an ETag without quotes."""
     return None if etag is None else etag.strip('"')
 
 
 def place(uri: str) -> tuple[str, str]:
-    """Bucket and key."""
+    """Return bucket and key."""
     bucket, _, key = uri.partition("://")[2].partition("/")
     return bucket, key
 
 
 def client(storage: StorageOptions) -> Any:
-    """The client of these options, one for a process; usable by all threads. No request is made.
+    """Return the client of these options, one for a process; usable by all threads. No request is made.
 
     Raises ObjectStoreError.
     """
@@ -196,7 +196,10 @@ def _client(storage: StorageOptions, process: int) -> Any:
 
 
 def _signing_session(storage: StorageOptions, process: int) -> Any:
-    """A session of botocore for one client of boto3: with the keys of the options, or of the role, or the process's."""
+    """Return a session of botocore for one client of boto3.
+
+    It has the keys of the options, or of the role, or the process's.
+    """
     source = session_of(storage.profile, process)
     if storage.role_arn is not None:
         return role_session(source, storage.profile, storage.role_arn, storage.external_id, region_of(storage))

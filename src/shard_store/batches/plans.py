@@ -1,7 +1,8 @@
 """The plan of a micro-batch: the snapshots between two offsets, as they can be read now; `publishing.py` delivers it.
 
-Every function runs inside one transaction, locks the pipeline's row first, and may be run again when nobody knows
-whether the transaction committed: what is there already is found by seq or by delivery hash, never guessed.
+Every function runs inside one transaction, locks the pipeline's row first, and may be run again when it is unknown
+whether the transaction committed: an existing snapshot or plan is recognised by its seq or delivery hash, never
+guessed.
 """
 
 from __future__ import annotations
@@ -332,7 +333,7 @@ def _give_up(transaction: Transaction, identity: PlanIdentity, ranges: Sequence[
     """Record these ranges of a plan as bad before an attempt reads them: an operator wants them given up.
 
     So the plan stays what it was, and its publication quarantines their shards. Until then they stay marked: a shard
-    that passes to another pipeline is in another plan, which knows nothing of the errors of this one.
+    that passes to another pipeline is in another plan, without the errors of this one.
     """
     asked = {c.change.key: c.change for c in changes.of(transaction, {r.key for r in ranges})}
     records = []

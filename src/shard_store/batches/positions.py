@@ -59,7 +59,7 @@ def open_places(
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
     """Return which shards are at the end: finished, or finished so long ago that they are pruned.
 
-    Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards beside them.
+    Found by their keys alone: `IS NULL` would let a planner read the index of all unfinished shards as well.
     """
     unfinished = sa.select(shards.c.shard_key).where(sa.func.coalesce(shards.c.finished_at, -1) == -1)
     open_rows = transaction.select_among(unfinished, shards.c.shard_key, keys)
@@ -69,7 +69,7 @@ def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
 def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mapping[ShardKey, str]) -> None:
     """Raise LostProgress where one of these shards, which this incarnation has opened and not finished, is missing.
 
-    Only what is finished is pruned (invariant 6): the store has lost that it was opened, and nobody has read it. (Or
+    Only what is finished is pruned (invariant 6): the store has lost that it was opened, and no task has read it. (Or
     another pipeline has taken it over, finished it, and had it pruned by now: then a new start finds nothing to do.)
     """
     missing = dict(opened)
@@ -206,7 +206,7 @@ def mark_skipped(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
 def mark_given_up(
     transaction: Transaction, pipeline: str, seqs: tuple[int, int], keys: Iterable[ShardKey] | None = None
 ) -> None:
-    """Mark shards of the snapshots of `seqs` (after, until], which with at-most-once nobody will read again.
+    """Mark shards of the snapshots of `seqs` (after, until], which with at-most-once will not be read again.
 
     Without `keys` all that was begun in them. A shard that was forgotten and announced again meanwhile is another one.
     """

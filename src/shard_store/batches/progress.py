@@ -1,7 +1,7 @@
 """What Spark's offsets stand for: a snapshot is durable before Spark sees its offset, and final once Spark is done.
 
-The functions run inside one transaction with the pipeline's row locked, and may be run again when nobody knows whether
-the transaction committed: what is there already is found by its seq, never guessed.
+The functions run inside one transaction with the pipeline's row locked, and may be run again when it is unknown whether
+the transaction committed: an existing snapshot is recognised by its seq, never guessed.
 
 What our own sinks deliver has an attempt before Spark calls it done. So a batch without one was either taken by another
 sink, or the store has lost what was published: it was restored from a backup, or a replica took its place. Our sinks
@@ -163,7 +163,7 @@ def adopt_offset(transaction: Transaction, token: PublishToken, seq: int, store_
 def other_stores(text: str | None) -> Mapping[str, int]:
     """Return the ids of other stores whose offsets a pipeline reads, and up to which seq.
 
-    The source came from them, or has gone on where they were lost. `text`: as it is in the pipeline's row.
+    The source came from them, or has continued where they were lost. `text`: as it is in the pipeline's row.
     """
     return {} if text is None else dict(json.loads(text))
 

@@ -118,8 +118,8 @@ def publish(
     belong to an attempt of the first pipeline, also when it is idle in this batch: it then comes with the plan that it
     delivered last. Each other one has an attempt when it brought input.
     `files` is None where the rows went elsewhere, uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere`
-    are rows and bytes that become visible in the same transaction, in another place than splits. `fenced`: nobody
-    sees any row before, as of an attempt that fails. `winners`: the numbers of the task attempts whose rows these are.
+    are rows and bytes that become visible in the same transaction, in another place than splits. `fenced`: no row is
+    visible before, as of an attempt that fails. `winners`: the numbers of the task attempts whose rows these are.
     `shown_before`: the sink has found rows of an attempt before this one, which the store may have lost with a backup.
     The result's hash is that of the first one's attempt, its counts are over all.
     Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards passed to others: then nothing was

@@ -1,9 +1,9 @@
 """Who reads a plan, in the table of the marks of reads: which read killed its task, and which rows may be out already.
 
 *Marks* say which part of a plan a task was reading when it died. They are written before a read, and removed after it;
-only plans that have failed before are marked. A mark that is left behind by a task with others beside it is a
-suspicion: the whole executor may have died, with all that it was reading. One that is left behind by a read with
-nothing of the plan beside it counts against what it was reading. Receive counts would blame healthy messages too.
+only plans that have failed before are marked. A mark that is left behind by one task of several is a suspicion: the
+whole executor may have died, with all that it was reading. One that is left behind by a read that was the only one of
+the plan counts against what it was reading. Receive counts would blame healthy messages too.
 
 *Traces* prove that no row is out of an object which a reading of the plan has found bad (decision 0064).
 Spark may read a plan more than once: to sample it, for several actions, in copies or repetitions of tasks, again for
@@ -80,9 +80,9 @@ def begin_reading(
 ) -> set[tuple[ShardKey, Position]]:
     """Leave a trace that this task attempt reads the plan, before any row of it goes out.
 
-    Returns what must not be read, since another attempt has found it bad, for those that ask: whoever asks has judged
-    as the attempts before it did, of which this one takes the place. `first`: it reads the plan's first partition.
-    `tasks`: how many the plan has. `replaced`: the plan before, whose traces go.
+    Returns what must not be read, since another attempt has found it bad. The caller has judged as the earlier attempts
+    did, which this one replaces. `first`: it reads the plan's first partition. `tasks`: how many the plan has.
+    `replaced`: the plan before, whose traces go.
     """
     if replaced:
         old = read_marks.c.delivery_hash == replaced, read_marks.c.task < ALONE
@@ -95,7 +95,7 @@ def begin_reading(
     if not reading.repeated:
         return set()
     own = _Trace.of(_JUDGED, identity, reading)
-    # before what is bad: a verdict that comes in between is not taken for one that this task knows of
+    # before the bad ranges: a verdict that comes in between is not taken for one that this task has
     judged = _of(
         transaction,
         identity.delivery_hash,
@@ -170,8 +170,8 @@ def doubt(
     """Mark the plan's bad objects as perhaps published in part, unless it is proven that none of their rows are out.
 
     Called by the transaction that makes the plan final. `attempt` and `incarnation` are those of its last attempt.
-    `winners`: the task attempts whose rows are published, where whoever publishes them knows. `fenced`: no attempt
-    before has published any. `shown_before`: one has, whatever the store says.
+    `winners`: the task attempts whose rows are published, where they are known. `fenced`: no attempt before has
+    published any. `shown_before`: one has, whatever the store says.
     """
     unproven = [errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object"]
     read_before = shown_before or not (fenced or attempt == 1)
@@ -202,7 +202,7 @@ def _is_proven(
 def _is_of_winners(
     judges: Sequence[_Trace], traces: Sequence[_Trace], incarnation: int, winners: Collection[int]
 ) -> bool:
-    """Return whether whoever judged is published, and nobody beside them has read the same.
+    """Return whether the attempts that judged are published, and no others have read the same.
 
     In a cartesian product each partition is read by several tasks of one stage, which are all published. Where no task
     said that it begins, since batches before were read by those who brought them, their number tells.
@@ -217,7 +217,7 @@ def _is_of_winners(
 
 
 def _read_once(traces: Sequence[_Trace], incarnation: int) -> bool:
-    """Return whether whoever judged was a part of the only reading, and the first attempt at its task."""
+    """Return whether the attempts that judged were a part of the only reading, and the first attempt at its task."""
     begun = [trace for trace in traces if trace.kind in (_BEGUN, _REPEATED)]
     return (
         [trace.kind for trace in begun] == [_BEGUN]

@@ -27,12 +27,11 @@ class Started:
     """What a pipeline finds when it starts: where it stood, and what the incarnation before left unfinished.
 
     `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `plan_unfinished`: the plan on
-    record is not delivered, so its sink may still be to come. `recent`, where no shards are kept: what was
-    delivered a short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans
-    that are final now, and have left errors. `counters` and `intake`: those that the incarnation before reported
-    last. `given_up`: those of `unfinished` that an operator wants quarantined. `names`: how the source names what
-    comes.
-    `settings`: those of the start before; None: nobody recorded them.
+    record is not delivered, so its sink may still be to come. `recent`, where no shards are kept: what was delivered a
+    short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans that are final
+    now, and have left errors. `counters` and `intake`: those that the incarnation before reported last. `given_up`:
+    those of `unfinished` that an operator wants quarantined. `names`: how the source names what comes. `settings`:
+    those of the start before; None: not recorded.
     """
 
     token: PublishToken

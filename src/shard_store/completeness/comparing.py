@@ -28,7 +28,7 @@ class Category(str, Enum):
     WAITING = "waiting"  # announced, and not published yet
     QUARANTINED = "quarantined"
     SKIPPED = "skipped"  # bad, at least in part, and the options say that such an object is left out
-    GIVEN_UP = "given_up"  # with at-most-once: its batch was begun, and nobody knows that it was published
+    GIVEN_UP = "given_up"  # with at-most-once: its batch was begun, and it is unknown whether it was published
     MISSING = "missing"  # never announced, as far as the store remembers, and it would remember
     CHANGED = "changed"  # published, and another object by now
     BEYOND_MEMORY = "beyond_memory"  # unknown, and so old that the store may have forgotten it
@@ -61,7 +61,7 @@ class Clocks(NamedTuple):
     """Microseconds: how far the object store's clock is ahead of the database's, and how well that is known."""
 
     ahead: int = 0
-    accuracy: int = HOUR  # nobody has measured it
+    accuracy: int = HOUR  # not measured
 
 
 UNMEASURED = Clocks()
@@ -85,7 +85,7 @@ class ListedShard(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """`pipeline`: who has the shard, or published it; None: nobody, or it is unknown."""
+    """`pipeline`: the one that has the shard, or published it; None: none has it, or it is unknown."""
 
     category: Category
     pipeline: str | None = None
@@ -185,8 +185,8 @@ def judge(
 ) -> Finding:
     """Return what became of an object, whose shard is `row`; `plain` is the one that has its URI alone as its id."""
     if row is not None:
-        return _known(entry, row, clocks)
-    if plain is not None and _known(entry, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
+        return _judge_stored(entry, row, clocks)
+    if plain is not None and _judge_stored(entry, plain, clocks._replace(accuracy=0)).category is Category.PUBLISHED:
         return Finding(Category.PUBLISHED, plain.owner)
     return _unknown(entry, remembered, clocks)
 
@@ -205,7 +205,7 @@ def _unknown(entry: ListedShard, remembered: Memory, clocks: Clocks) -> Finding:
     return Finding(Category.MISSING)
 
 
-def _known(entry: ListedShard, row: StoredShard, clocks: Clocks) -> Finding:
+def _judge_stored(entry: ListedShard, row: StoredShard, clocks: Clocks) -> Finding:
     if row.state == ShardState.QUARANTINED.value:
         return Finding(Category.QUARANTINED, row.owner)
     if row.state != ShardState.DONE.value:

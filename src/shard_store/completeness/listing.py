@@ -92,11 +92,11 @@ def claim(
 ) -> Claim | None:
     """Claim the listing of a prefix, if it is due and ours; None if it is not. Raises PipelineTakenOver.
 
-    It is due when it never was made, or began `interval` seconds ago and has ended. One that is under way is gone on
-    with by whoever has it, or by another pipeline when that one's heartbeats have stopped, or when it made no progress
-    for an interval. But it begins anew when its page has failed twice: what is new before that page would wait for as
-    long as it fails. `at_once`: it is due however short a while ago the last one was. For those whose turn it is not,
-    it is one statement, which takes no lock.
+    It is due when it never was made, or began `interval` seconds ago and has ended. One that is under way is continued
+    by the pipeline that has it, or by another one when its heartbeats have stopped, or when it made no progress for an
+    interval. But it begins anew when its page has failed twice: what is new before that page would wait for as long as
+    it fails. `at_once`: it is due however short a while ago the last one was. For those whose turn it is not, it is one
+    statement, which takes no lock.
     """
     key = _listing_key(source, prefix)
     micros = int(interval * _SECOND)
@@ -159,7 +159,7 @@ def compare(
     if unknown:
         new = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
     unfinished = [key for key, state in states.items() if state != ShardState.DONE.value]
-    takeable, reopened = _known(transaction, token, unfinished, by_key) if unfinished else ([], 0)
+    takeable, reopened = _read_unfinished(transaction, token, unfinished, by_key) if unfinished else ([], 0)
     opened = sum(shard.token == token for shard in new.shards.values())
     after = claim._replace(
         cursor=cursor,
@@ -182,7 +182,7 @@ def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str
 
 
 def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
-    """Open shards of listings that nobody has, or whose pipelines have stopped: no message leads anybody to them."""
+    """Open shards of listings that no pipeline has, or a stopped one: no message leads to them."""
     stopped = sa.select(pipelines.c.pipeline).where(
         pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
     )
@@ -194,7 +194,7 @@ def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
 
 
 def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:
-    """Have listings leave alone what was there before now, if this source was never listed before.
+    """Have listings leave alone the objects that exist now, if this source was never listed before.
 
     It holds for the whole source: so also where other prefixes were listed, of which something may be missing still.
     """
@@ -283,7 +283,7 @@ def _open(
 ) -> _New:
     """Open what is surely new.
 
-    Whoever prunes has this row first: so what was not found is either new, or was forgotten by what is read here.
+    Pruning locks this row first: so a missing object is either new, or was forgotten before this reads.
     """
     query = sa.select(sources.c.forgotten_before, sources.c.existing_before, transaction.now().label("now"))
     memory = transaction.execute(query.where(sources.c.source == source).with_for_update()).one()
@@ -312,7 +312,7 @@ def _open(
 def _is_after(entry: Found, moment: int, now: int, ahead: int) -> bool:
     """Return whether the object was surely modified after the moment.
 
-    A time in the future, or later than the moment at which a file got it, is what somebody has set: it proves nothing.
+    A time in the future, or later than the moment at which a file got it, was set by a program: it proves nothing.
     """
     changed_at = earliest(entry.modified, entry.appeared)
     return moment < changed_at - ahead <= now + SURE and changed_at + SURE >= entry.modified
@@ -358,10 +358,10 @@ def _without_plain(
     return unread
 
 
-def _known(
+def _read_unfinished(
     transaction: Transaction, token: PublishToken, keys: Iterable[ShardKey], page: Mapping[ShardKey, Found]
 ) -> tuple[list[Shard], int]:
-    """Return, of shards that are not done, those that are ours or anybody's, and those that a new version opens again.
+    """Return, of shards that are not done, those that are ours or free, and those that a new version opens again.
 
     What is in an ordered group needs its message, in whose hands only the queue decides.
     """

@@ -80,7 +80,7 @@ def found_bad(transaction: Transaction, identity: PlanIdentity) -> set[tuple[Sha
 
 
 def forget_left_out(transaction: Transaction, plan_hash: str, left_out: Sequence[Move], moves: Sequence[Move]) -> None:
-    """Remove what attempts at a plan have reported of ranges that it has lost: whoever reads them now judges them."""
+    """Remove what attempts at a plan have reported of ranges that it has lost: their new readers judge them."""
     kept = {move.key for move in moves}
     places: dict[ShardKey, list[Move]] = {}
     for move in left_out:

@@ -100,7 +100,7 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
         return
     this = sources.update().where(sources.c.source == source)
     transaction.execute(this.values(moves=(row.moves or 0) + 1, moved_to=to.name, moved_to_id=to.store_id))
-    # after its row: a start locks both in the same order. Whoever publishes now is waited for
+    # after its row: a start locks both in the same order. A publication that is under way is waited for
     ours = pipelines.update().where(pipelines.c.source == source)
     transaction.execute(ours.values(incarnation=pipelines.c.incarnation + 1, driver=""))
     refuse_older_code(transaction)

@@ -71,7 +71,7 @@ def reopen(
     """Put quarantined shards back to where they were found bad, for their pipeline to read without a message.
 
     Nothing from there on was published, so that the rows come once. Size and ETag are forgotten: the object may have
-    been repaired. `message_uri` is the URI of a shard whose content is its message, which nobody can read again.
+    been repaired. `message_uri` is the URI of a shard whose content is its message, which cannot be read again.
     """
     owners = set(
         transaction.execute(sa.select(shards.c.owner).where(transaction.among(shards.c.shard_key, keys))).scalars()

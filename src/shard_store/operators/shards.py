@@ -1,6 +1,6 @@
 """Shards as people ask for them: found by what is known of them, and each one's whole story.
 
-A story is what the store remembers of a shard, for whoever asks what became of an object.
+A story is what the store remembers of a shard, for operators who follow an object.
 """
 
 from __future__ import annotations

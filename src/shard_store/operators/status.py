@@ -250,7 +250,7 @@ def status(
 ) -> tuple[PipelineStatus, ...]:
     """Return all pipelines, or those of a source, or one, by their names. In a few statements, however many there are.
 
-    Not those of a source that is in another store by now: nobody runs them here, and nothing is wrong with that.
+    Not those of a source that is in another store by now: they do not run here, as intended.
     """
     # not by EXISTS, for which PostgreSQL reads the whole table
     delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == pipelines.c.plan_hash).limit(1)

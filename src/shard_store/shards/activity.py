@@ -150,7 +150,7 @@ class Activity:
             return cls()
         stored = json.loads(text)
         slots = {start: Amounts.of_json(amounts) for start, amounts in stored["slots"]}
-        last = None if stored["last"] is None else LastBatch(**_known(LastBatch, stored["last"]))
+        last = None if stored["last"] is None else LastBatch(**_known_fields(LastBatch, stored["last"]))
         return cls(Amounts.of_json(stored["total"]), slots, stored["stored"], last)
 
     def dump(self) -> str:
@@ -166,7 +166,7 @@ class Activity:
         self.total.add(amounts, lags=False)  # those of all times say nothing
 
     def take_hours(self, now: int) -> Iterator[tuple[int, Amounts]]:
-        """Yield the hours that are over and not stored yet, each once; slots that nobody needs any more go."""
+        """Yield the hours that are over and not stored yet, each once; slots that are no longer needed are removed."""
         over = now - now % HOUR
         yield from self.hours(until=over)
         self.stored = max(self.stored, over)
@@ -189,8 +189,8 @@ class Activity:
         return total
 
 
-def _known(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that this version knows, without what a later one has written beside them."""
+def _known_fields(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that this version knows, without those that a later one has added."""
     names = {f.name for f in fields(kind)}
     return {name: value for name, value in stored.items() if name in names}
 
@@ -252,21 +252,21 @@ class Report:
         stored = json.loads(text)
         if stored["incarnation"] != incarnation:
             return None
-        return cls(**{**_known(cls, stored), "intake": intake_of(text)})
+        return cls(**{**_known_fields(cls, stored), "intake": intake_of(text)})
 
 
 def counters_of(text: str | None) -> dict[str, int]:
-    """Return the counters of the last report, whoever made it."""
+    """Return the counters of the last report, of any incarnation."""
     return {} if text is None else dict(json.loads(text)["counters"])
 
 
 def intake_of(text: str | None) -> Intake:
-    """Return the intake of the last report, whoever made it."""
-    return Intake(**_known(Intake, {} if text is None else json.loads(text).get("intake", {})))
+    """Return the intake of the last report, of any incarnation."""
+    return Intake(**_known_fields(Intake, {} if text is None else json.loads(text).get("intake", {})))
 
 
 def window_of(text: str | None) -> int | None:
-    """Return the window of the last report, whoever made it."""
+    """Return the window of the last report, of any incarnation."""
     return None if text is None else json.loads(text).get("window")
 
 

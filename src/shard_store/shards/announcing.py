@@ -132,7 +132,7 @@ def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Colle
 
 
 def pending_of(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:
-    """Return what is pending of those of the shards for which anything is, whoever owns them."""
+    """Return the pending marks of the shards that have one, of any owner."""
     query = sa.select(shards.c.shard_key, shards.c.pending).where(shards.c.pending.is_not(None))
     return {ShardKey(key): mark for key, mark in transaction.select_among(query, shards.c.shard_key, keys)}
 
@@ -193,7 +193,7 @@ def _in_version(content: Content, newer: Content) -> Content:
 
 
 def _renew(transaction: Transaction, announced: Mapping[ShardKey, Content], rows: Iterable[Row[Any]]) -> list[ShardKey]:
-    """Open shards of which nothing is published take the version announced. What a plan reads by now stays as it is.
+    """Open shards without published rows take the version announced. What a plan reads by now stays as it is.
 
     Of one that is published in part, the rest of another version would be no object at all. Two events of equal
     sequence are one, which was sent twice.

@@ -156,7 +156,7 @@ def open_shards(
     stored |= (taken_up := take_up(transaction, token, announced, existing))
     if taken_up or any(shard.state is ShardState.OPEN and shard.token != token for shard in stored.values()):
         # those of others are waited for: one that is missing later was pruned, and not lost, if this change is there.
-        # And a store that knows nothing of what was taken up has these shards as they were: quarantined, say
+        # And a store without that change has these shards as they were, such as quarantined
         transaction.execute(of_pipeline, [{"of": token.pipeline, **count_change(transaction, row, token)}])
     return {key: _with_size(stored[key], content) for key, content in announced.items()}
 
@@ -172,7 +172,9 @@ def _with_size(shard: Shard, content: Content) -> Shard:
 def insert_absent(
     transaction: Transaction, token: PublishToken, source: str, absent: Sequence[tuple[ShardKey, Content]]
 ) -> dict[ShardKey, Shard]:
-    """Open what nobody else has opened, and return all as they are now; in the order of keys: no two deadlock."""
+    """Open the shards that no pipeline has opened, and return all as they are now; in the order of keys: no two
+    deadlock.
+    """
     opened: dict[ShardKey, Shard] = {}
     fixed = {
         "source": source,
@@ -244,7 +246,8 @@ def _stale(transaction: Transaction, owner: PublishToken) -> sa.ColumnElement[bo
 def release(transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey]) -> None:
     """Give up open shards that are in no snapshot, so that any pipeline may take them without waiting.
 
-    They count as opened now: pruning, which removes what nobody takes, leaves them to those who wait for them.
+    They count as opened now: pruning, which removes shards that no pipeline takes, leaves them to those that wait for
+    them.
     """
     free = shards.update().where(owned_by(token)).values(owner=None, incarnation=None, opened_at=transaction.now())
     transaction.change_among(free, shards.c.shard_key, keys)

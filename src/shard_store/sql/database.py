@@ -1,4 +1,4 @@
-"""Reaching a database: its engine, transactions that are tried again, and errors in the words of whoever uses it.
+"""Reaching a database: its engine, transactions that are tried again, and errors in the words of its user.
 
 Used by the shard store and by the SQL queue. Engines are made lazily in the process that uses them, because Spark's
 Python workers are forked and an engine must never cross a fork.
@@ -61,7 +61,7 @@ class Database:
             other=lambda problem: ShardStoreError(f"database {self.name!r}: {problem}"),
         )
         try:
-            self.url: URL = with_whole_path(parse_url(url))  # whoever changes the folder keeps the file
+            self.url: URL = with_whole_path(parse_url(url))  # a process that changes its folder keeps the file
         except ValueError as problem:
             raise self._errors.configuration(str(problem)) from None
         self.dialect: Dialect = DIALECTS[self.url.get_backend_name()]
@@ -120,8 +120,8 @@ class Database:
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in one transaction and commit it.
 
-        Passing trouble runs `work` again, also when the connection was lost during COMMIT and nobody knows the
-        outcome: so `work` must find out by itself what is already there (the delivery hash, a seq, a token).
+        Passing trouble runs `work` again, also when the connection was lost during COMMIT and the outcome is unknown:
+        so `work` must find out by itself what is already there (the delivery hash, a seq, a token).
         """
         return self._run(work, write=True)
 
@@ -207,7 +207,7 @@ class Database:
     def _follow_file(self, engine: Engine) -> None:
         """Drop connections to the file of a SQLite database when another took its place.
 
-        They would go on with what nobody finds any more.
+        They would continue with a file that no other process can open any more.
         """
         file = self.file()
         with suppress(FileNotFoundError):
@@ -242,7 +242,7 @@ class Database:
             raise self._unsuitable(error) from error
 
     def _unsuitable(self, error: BaseException) -> Exception:
-        return self._errors.configuration(f"the URL does not suit its driver: {self._shown(error)}")
+        return self._errors.configuration(f"the URL does not suit its driver: {self._readable(error)}")
 
     def _trouble(self, error: BaseException) -> Trouble:
         if isinstance(error, exc.TimeoutError):  # no connection became free in the pool
@@ -256,7 +256,7 @@ class Database:
 
     def _mapped(self, error: exc.SQLAlchemyError) -> Exception:
         kind = self._trouble(error)
-        cause = self._shown(error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error)
+        cause = self._readable(error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error)
         if kind is Trouble.CONFIGURATION:
             return self._errors.configuration(f"cannot be used: {cause}; check the URL, the password and the rights")
         if kind is Trouble.OTHER:
@@ -264,7 +264,7 @@ class Database:
         tried = f" within {self.patience:g} s" if kind in self._again else ""
         return self._errors.unavailable(f"did not serve us{tried}: {cause}")
 
-    def _shown(self, error: BaseException) -> str:
+    def _readable(self, error: BaseException) -> str:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return without_password(
             " ".join(lines[0].split()), None if self.url.password is None else str(self.url.password)

@@ -25,7 +25,7 @@ class RowSet(Protocol):
     c: Mapping[str, sa.ColumnElement[Any]]
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
-        """Return the insert of every row, with the `fixed` values beside them."""
+        """Return the insert of every row, with the `fixed` values added."""
 
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
         """Run the statement for all rows; the result's row count is of all of them."""

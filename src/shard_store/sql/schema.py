@@ -171,7 +171,7 @@ shards = sa.Table(
     sa.Column("sequence", sa.String(64)),  # orders the versions of the object, where its notification says it
     sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see shards/announcing.py
     sa.Column("reference", AsReference),  # what else its announcement said; NULL where objects are read
-    sa.Column("sent_at", sa.BigInteger),  # its message, by the queue's clock; NULL: nobody knows
+    sa.Column("sent_at", sa.BigInteger),  # its message, by the queue's clock; NULL: unknown
     **_TABLE,
 )
 sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
@@ -200,7 +200,7 @@ snapshots = sa.Table(
     sa.Column("moves", LongText, nullable=False),  # JSON, as is `contents`: see snapshots.py
     sa.Column("contents", AnyText, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.Column("sent", LongText),  # when the messages were sent that announced what moves (JSON); NULL: nobody knows
+    sa.Column("sent", LongText),  # when the messages were sent that announced the moves (JSON); NULL: unknown
     **_TABLE,
 )
 
@@ -290,7 +290,7 @@ read_marks = sa.Table(
     "cuesqueue_read_marks",  # reads of a plan that failed before, under way or never ended; and traces: see readings.py
     metadata,
     sa.Column("delivery_hash", Hex, primary_key=True),
-    sa.Column("task", sa.Integer, primary_key=True, autoincrement=False),  # -1: nothing is read beside it
+    sa.Column("task", sa.Integer, primary_key=True, autoincrement=False),  # -1: it is read alone
     sa.Column("first_place", sa.BigInteger, primary_key=True, autoincrement=False),  # in the plan
     sa.Column("end_place", sa.BigInteger, primary_key=True, autoincrement=False),  # the first that is not in it
     sa.Column("unended", sa.Integer, nullable=False),
@@ -328,7 +328,7 @@ leases = sa.Table(
 )
 
 sources = sa.Table(
-    "cuesqueue_sources",  # what is remembered of a whole source, for whoever compares it with a listing
+    "cuesqueue_sources",  # the memory of a whole source, for comparing it with a listing
     metadata,
     sa.Column("source", Name, primary_key=True),
     # by the database's clock: finished shards that ended up to then may be forgotten; 0: none is
@@ -438,7 +438,7 @@ history = sa.Table(
     sa.Column("messages", sa.BigInteger, nullable=False),  # received, also again
     sa.Column("errors", sa.BigInteger, nullable=False),
     sa.Column("causes", LongText, nullable=False),  # of the errors: JSON, numbers by cause
-    sa.Column("lag_p50", sa.BigInteger),  # microseconds from the message to the publication; NULL: nobody knows
+    sa.Column("lag_p50", sa.BigInteger),  # microseconds from the message to the publication; NULL: unknown
     sa.Column("lag_p99", sa.BigInteger),
     sa.Column("lags", LongText, nullable=False),  # the histogram that they are from (JSON, see shards/activity.py)
     **_TABLE,

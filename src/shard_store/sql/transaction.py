@@ -35,7 +35,7 @@ def chunks(items: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """An open transaction and what is special about its database. Whoever opened it commits it.
+    """An open transaction, with the differences of its database. The code that opened it commits it.
 
     `database` is the database's name without secrets, for messages; `patience` the seconds for which locks are waited
     for. `clock` (seconds since 1970) replaces the database's own clock, for tests. `memory` is the process's, and

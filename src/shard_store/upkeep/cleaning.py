@@ -84,8 +84,7 @@ def plan(
     choose: Callable[[str, str], Planned | None],
     limit: int,
 ) -> int:
-    """Write down what is to be done with the next finished shards of the source, up to about `limit`; how many it were.
-
+    """Write down what is to be done with the next finished shards of the source, up to about `limit`; return how many.
     In the order in which they were done, and all that were done at one time together. `choose` says it for (shard id,
     URI); None: nothing is done. May be called again at any time, by several at once.
     """
@@ -214,7 +213,7 @@ def waiting(transaction: Transaction, source: str, retention: timedelta) -> Wait
 def planned_until(transaction: Transaction, source: str, oldest: int) -> int | None:
     """Return up to when finished shards of the source are planned: what was done later must not be forgotten yet.
 
-    None where nobody cleans the source, or has not for so long that it had not come to `oldest`.
+    None where the source is not cleaned, or was not for so long that cleaning had not come to `oldest`.
     """
     kept = sources.c.source == source, sources.c.cleaned_until >= oldest
     return transaction.execute(sa.select(sources.c.cleaned_until).where(*kept)).scalar_one_or_none()

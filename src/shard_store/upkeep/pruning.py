@@ -37,8 +37,8 @@ from shard_store.upkeep import cleaning
 from shard_store.upkeep.timing import note_time, trusted_time
 
 _CLEANED_WITHIN = 3
-"""Windows after which a source is taken for one that nobody cleans any more. What it was cleaned up to is younger than
-one window, while somebody does: so a reader with `cleanSource` may be down for two."""
+"""Windows after which a source is taken for one that is not cleaned any more. While it is cleaned, the limit is younger
+than one window: so a reader with `cleanSource` may be down for two."""
 
 _CERTIFICATES = timedelta(days=365)
 """How long a certificate is kept that is not the newest of its prefix."""
@@ -125,7 +125,7 @@ def prune(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> PruneResult:
-    """Remove what the policy lets go, `limit` rows a transaction, for at most `time_out` seconds.
+    """Remove what the policy allows, `limit` rows a transaction, for at most `time_out` seconds.
 
     Its transactions take `share` of that time, and pauses between them the rest: pipelines that publish meanwhile
     would otherwise share the disk with it, and on SQLite wait for its lock each time.
@@ -264,14 +264,14 @@ def _finished_shards(
 
 
 def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:
-    """Return shards that nobody took since they were given up: their message has expired, or was thrown away.
+    """Return shards that no pipeline took since they were given up: their message has expired, or was deleted.
 
     Nothing of it was read (invariant 6 is about what was): announced once more, it is opened as if for the first time.
-    What a listing has found stays, since nobody will announce it.
+    Objects found by listings stay, since no message will announce them.
     """
-    nobody = sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None), shards.c.position == BEGINNING)
-    nobody = sa.and_(nobody, shards.c.queue != LISTING)
-    old = sa.and_(nobody, shards.c.opened_at < cutoff, _of_source(shards, policy))
+    unowned = sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None), shards.c.position == BEGINNING)
+    unowned = sa.and_(unowned, shards.c.queue != LISTING)
+    old = sa.and_(unowned, shards.c.opened_at < cutoff, _of_source(shards, policy))
     return _Target(shards, old, (shards.c.opened_at,))
 
 
@@ -283,9 +283,9 @@ def _idle(policy: RetentionPolicy, at: int) -> sa.ColumnElement[bool]:
 
 
 def _dead_pipeline(name: str, policy: RetentionPolicy, at: int) -> _Target:
-    """Return an idle pipeline of which nothing is left; by its name, for which planners have statistics.
+    """Return an idle pipeline without any remains; by its name, for which planners have statistics.
 
-    The view `data` has its columns from the pipeline that wrote it, so whoever has data files is remembered.
+    The view `data` has its columns from the pipeline that wrote it, so pipelines with data files are remembered.
     """
     remnants = (
         sa.exists().where(shards.c.owner == name, shards.c.finished_at.is_(None)),

@@ -52,7 +52,7 @@ def win_interval(database: Database, name: str, interval: float) -> bool:
 
 
 def was_won(transaction: Transaction, name: str, within: float) -> bool:
-    """Return whether somebody has won the interval of this name, and it did not end more than `within` seconds ago."""
+    """Return whether the interval of this name was won, and did not end more than `within` seconds ago."""
     now = transaction.now()
     until = sa.select(leases.c.until).where(leases.c.name == _bounded(name), leases.c.until > 0)
     lately = leases.c.until > now - int(within * 1_000_000), leases.c.until <= now + int(_LONGEST * 1_000_000)
@@ -60,7 +60,7 @@ def was_won(transaction: Transaction, name: str, within: float) -> bool:
 
 
 def _has_ended(now: sa.ColumnElement[int], interval: float) -> sa.ColumnElement[bool]:
-    """Return whether it has ended, or was won while the clock was years ahead: nobody has it for so long."""
+    """Return whether it has ended, or was won while the clock was years ahead: no interval is so long."""
     beyond = leases.c.until > now + int(max(interval, _LONGEST) * 1_000_000)
     return sa.or_(leases.c.until <= now, beyond)
 

@@ -1,4 +1,4 @@
-"""What `cuesqueue doctor` finds out about a machine, a store, queues and objects. It changes nothing."""
+"""The checks of `cuesqueue doctor`, of a machine, a store, queues and objects. They change nothing."""
 
 from __future__ import annotations
 

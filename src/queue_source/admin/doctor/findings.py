@@ -1,4 +1,4 @@
-"""What a check says. Secrets are hidden here, whoever wrote the sentence: libraries like to show URLs."""
+"""The result of a check. Secrets are hidden here, because the messages of libraries often show URLs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from shard_store.redaction import redact_text
 
 class State(str, Enum):
     OK = "ok"
-    WARNING = "warning"  # it works, and will hurt one day
+    WARNING = "warning"  # it works now, and will cause trouble later
     PROBLEM = "problem"  # a query fails, or loses or repeats rows
-    SKIPPED = "skipped"  # not looked at, and why
+    SKIPPED = "skipped"  # not checked, with the reason
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Of one check: what is so, and what to do about it where it is not ok."""
+    """The result of one check: the facts, and the next step where they are not ok."""
 
     check: str
     state: State

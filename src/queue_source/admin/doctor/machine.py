@@ -1,4 +1,4 @@
-"""This machine, as a driver would find it: Java, the Python of Spark's workers, libraries, bytecode."""
+"""Checks this machine as a driver would use it: Java, the Python of Spark's workers, libraries, bytecode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIME_OUT = 60.0  # seconds for another program
 
 
 def examine_machine(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Each check of this machine. `environment`: the variables that the driver has."""
+    """Run each check of this machine. `environment`: the variables that the driver has."""
     yield _python()
     spark = _version("pyspark")
     if spark is None:
@@ -38,21 +38,21 @@ def examine_machine(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
 
 
 def _python() -> Finding:
-    found = f"{sys.version_info.major}.{sys.version_info.minor} at {sys.executable}"
+    running = f"{sys.version_info.major}.{sys.version_info.minor} at {sys.executable}"
     if sys.version_info[:2] < OLDEST_PYTHON:
-        return problem("python", found, "use Python 3.10 or newer")
-    return ok("python", found)
+        return problem("python", running, "use Python 3.10 or newer")
+    return ok("python", running)
 
 
-def _spark(found: str) -> Finding:
-    if _numbers(found) < (4, 0):
-        return problem("pyspark", f"{found} is too old", "pip install 'pyspark>=4.0'")
-    if _numbers(found) < (4, 2):
-        text = f"{found}: Trigger.AvailableNow reads one batch only"
+def _spark(spark_version: str) -> Finding:
+    if _numbers(spark_version) < (4, 0):
+        return problem("pyspark", f"{spark_version} is too old", "pip install 'pyspark>=4.0'")
+    if _numbers(spark_version) < (4, 2):
+        text = f"{spark_version}: Trigger.AvailableNow reads one batch only"
         return warning(
             "pyspark", text, "use PySpark 4.2 or newer where you need it, or start the query until it is idle"
         )
-    return ok("pyspark", found)
+    return ok("pyspark", spark_version)
 
 
 def _java(environment: Mapping[str, str], spark: str | None) -> Finding:
@@ -65,10 +65,10 @@ def _java(environment: Mapping[str, str], spark: str | None) -> Finding:
         done = _run([program, "-version"], environment)
     except OSError as error:
         return problem("java", f"{program} cannot be started ({error.strerror})", fix)
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    if done.returncode or found is None:
+    version = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if done.returncode or version is None:
         return problem("java", f"{program} -version failed: {_first_line(done.stderr or done.stdout)}", fix)
-    number = int(found[1])
+    number = int(version[1])
     text = f"{number} at {program}"
     if number < OLDEST_JAVA:
         return problem("java", f"{text} is too old", fix)
@@ -81,17 +81,17 @@ def _java(environment: Mapping[str, str], spark: str | None) -> Finding:
 
 
 def _workers(environment: Mapping[str, str]) -> Finding:
-    """The Python that Spark starts for readers and tasks on this machine."""
+    """Check the Python that Spark starts for readers and tasks on this machine."""
     name = "python of Spark's workers"
-    given = environment.get("PYSPARK_PYTHON", "")
-    program = given or "python3"
+    configured = environment.get("PYSPARK_PYTHON", "")
+    program = configured or "python3"
     fix = f"export PYSPARK_PYTHON={sys.executable} before the driver starts, and the same on every executor"
     try:
         done = _run([program, "-c", _ASK], environment)
     except OSError as error:
         return problem(name, f"{program} cannot be started ({error.strerror})", fix)
     lines = done.stdout.splitlines()
-    how = f"{program} ({'PYSPARK_PYTHON' if given else 'PYSPARK_PYTHON is not set'})"
+    how = f"{program} ({'PYSPARK_PYTHON' if configured else 'PYSPARK_PYTHON is not set'})"
     if not lines:
         return problem(name, f"{how} failed: {_first_line(done.stderr)}", fix)
     theirs = tuple(int(number) for number in lines[0].split())
@@ -139,7 +139,7 @@ def _version(package: str) -> str | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Major and minor version."""
+    """Return the major and minor version."""
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 

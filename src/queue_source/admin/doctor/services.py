@@ -39,7 +39,7 @@ _PATIENCE = 10.0  # seconds
 
 
 def examine_store(url: str, *, local: bool = True, mounts: Path = Path("/proc/mounts")) -> Iterator[Finding]:
-    """Each check of the store behind an SQLAlchemy URL. `local`: all executors run on this machine."""
+    """Run each check of the store behind an SQLAlchemy URL. `local`: all executors run on this machine."""
     try:
         database = Database(url, patience=_PATIENCE)
     except ShardStoreError as error:
@@ -71,16 +71,16 @@ def _file(database: Database, local: bool, mounts: Path) -> Iterator[Finding]:
 
 
 def _file_system(path: Path, mounts: Path) -> str | None:
-    """Of the longest mount point above the path; None where the system does not say."""
+    """Return the file system at the longest mount point above the path; None where the system does not tell."""
     if not mounts.is_file():
         return None
-    found: tuple[int, str] | None = None
+    mounted: tuple[int, str] | None = None
     for line in mounts.read_text("utf-8", "replace").splitlines():
         _, point, kind, *_ = line.split(" ")
         point = point.replace("\\040", " ")
-        if path.is_relative_to(point) and (found is None or len(point) >= found[0]):
-            found = len(point), kind
-    return None if found is None else found[1]
+        if path.is_relative_to(point) and (mounted is None or len(point) >= mounted[0]):
+            mounted = len(point), kind
+    return None if mounted is None else mounted[1]
 
 
 def _database(database: Database) -> Iterator[Finding]:
@@ -106,29 +106,29 @@ def _database(database: Database) -> Iterator[Finding]:
 
 
 def _encoding(database: Database) -> Finding:
-    """A reader refuses what cannot keep its text when it connects; so here it is only said."""
+    """Report an encoding that cannot keep every text; a reader refuses it when it connects."""
     asked = {"postgresql": "SHOW server_encoding", "sqlite": "PRAGMA encoding"}
     query = asked.get(database.dialect.name, "SELECT @@character_set_database")
-    found = str(database.read(lambda t: t.connection.exec_driver_sql(query).scalar_one()))
-    if database.dialect.name == "postgresql" and found.upper() not in ("UTF8", "UTF-8"):
+    encoding = str(database.read(lambda t: t.connection.exec_driver_sql(query).scalar_one()))
+    if database.dialect.name == "postgresql" and encoding.upper() not in ("UTF8", "UTF-8"):
         fix = "CREATE DATABASE cuesqueue ENCODING 'UTF8' TEMPLATE template0, and use that"
-        return warning("store's encoding", f"{found}: names in other scripts cannot be kept", fix)
-    return ok("store's encoding", found)
+        return warning("store's encoding", f"{encoding}: names in other scripts cannot be kept", fix)
+    return ok("store's encoding", encoding)
 
 
 def _clock(database: Database) -> Finding:
     before = time.time()
     theirs = database.read(lambda t: int(t.execute(sa.select(t.now())).scalar_one())) / 1_000_000
-    apart = theirs - (before + time.time()) / 2
-    text = f"{apart:+.1f} s to this machine's clock"
-    if abs(apart) > CLOCKS_APART:
+    difference = theirs - (before + time.time()) / 2
+    text = f"{difference:+.1f} s to this machine's clock"
+    if abs(difference) > CLOCKS_APART:
         fix = "set both clocks by NTP; ownership is decided by the database's clock alone, so it must not jump"
         return warning("store's clock", text, fix)
     return ok("store's clock", text)
 
 
 def examine_queues(options: ReaderOptions) -> Iterator[Finding]:
-    """Each check of the queues of a reader, and of its error queue."""
+    """Run each check of the queues of a reader, and of its error queue."""
     for url in options.queue.urls:
         yield from _queue("queue", url, options, lambda queue: _suitable(queue, options))
     if (errors := options.delivery.error_queue_url) is not None:
@@ -156,7 +156,7 @@ def _opened(what: str, queue: Queue, options: ReaderOptions, check: Callable[[Qu
     if manager is not None and not manager.exists():
         yield problem(what, f"{queue.name} does not exist", f"create it: cuesqueue queue create '{queue.name}'")
         return
-    with _warnings() as said:  # what a reader would log at its start
+    with _warnings() as said:  # the warnings that a reader would log at its start
         can = queue.capabilities
         depth = queue.depth() if can.reports_depth else None
         check(queue)
@@ -182,7 +182,7 @@ def _opened(what: str, queue: Queue, options: ReaderOptions, check: Callable[[Qu
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """The warnings that are logged meanwhile."""
+    """Collect the warnings that are logged in the block."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -197,7 +197,7 @@ def _warnings() -> Iterator[list[str]]:
 
 
 def examine_prefixes(prefixes: Sequence[str], storage: StorageOptions) -> Iterator[Finding]:
-    """Whether objects below each prefix can be listed, and read as a task reads them: one page, and one object."""
+    """Check that objects below each prefix can be listed, and read as by a task: one page, and one object."""
     for prefix in prefixes:
         try:
             bucket = open_bucket(prefix, storage)
@@ -216,10 +216,10 @@ def examine_prefixes(prefixes: Sequence[str], storage: StorageOptions) -> Iterat
             text = f"{prefix}: no object begins with it, so whether objects can be read is not known"
             yield warning("prefix", text, "compare it with the names of your objects; all is well if none is there yet")
         if page.objects:
-            yield _reading(max(page.objects, key=lambda one: one.size), storage)
-        apart = (page.now - datetime.now(timezone.utc)).total_seconds()
-        if abs(apart) > CLOCKS_APART:
-            text = f"{prefix}: {apart:+.0f} s to this machine's clock"
+            yield _reading(max(page.objects, key=lambda listed: listed.size), storage)
+        difference = (page.now - datetime.now(timezone.utc)).total_seconds()
+        if abs(difference) > CLOCKS_APART:
+            text = f"{prefix}: {difference:+.0f} s to this machine's clock"
             yield warning("object store's clock", text, "set this machine's clock by NTP")
 
 

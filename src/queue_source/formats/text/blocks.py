@@ -49,7 +49,7 @@ class Separator(Protocol):
 
     @property
     def found_from_anywhere(self) -> bool:
-        """Whether an end is found without knowing what comes before it."""
+        """Tell whether an end is found without knowing what comes before it."""
 
     def last_end(self, data: bytes) -> int:
         """Return the end of the last record that is complete, whatever follows; 0 without one."""

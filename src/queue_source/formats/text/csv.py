@@ -127,7 +127,7 @@ class CsvReader:
             table = self._parse_lines(lines)
             return None if table is None else self._shape.assemble(self._conform_columns(table))
         except (pa.ArrowException, UnicodeDecodeError, BadObject):
-            return None  # the slow way finds out what is wrong
+            return None  # the slow way reports the fault
 
     def read_slowly(self, block: Block) -> Iterator[pa.Table]:
         rows = Rows(self._shape, self._bad, self._uri)
@@ -157,7 +157,7 @@ class CsvReader:
         self.only_slowly = self._shape.rescued is not None and unmatched > 0
 
     def _is_record(self, line: bytes) -> bool:
-        """Spark skips lines of nothing but spaces, and those that begin with `comment`."""
+        """Tell whether a line is a record: Spark skips lines of spaces, and those that begin with `comment`."""
         comment = self._options.comment.encode()
         return bool(line.strip(_CONTROLS)) and not (comment and line.startswith(comment))
 

@@ -94,7 +94,7 @@ def plain_lines(data: bytes, options: FormatOptions, columns: int, *, has_intege
 
 
 def _may_have_blank_line(lines: bytes) -> bool:
-    """Whether any line begins with white space: so many times faster than a search."""
+    """Tell whether any line begins with white space: so many times faster than a search."""
     characters = np.frombuffer(lines, np.uint8)
     first = np.append(characters[:1], characters[1:][characters[:-1] == ord("\n")])
     return bool(((first <= ord(" ")) & (first != ord("\n"))).any())
@@ -144,7 +144,10 @@ def _double_escaped_quotes(lines: bytes, options: FormatOptions) -> bytes | None
 
 
 def _may_have_hexadecimals(lines: bytes) -> bool:
-    """Whether there is a `0x`: pyarrow takes it for the beginning of a number. A search for two characters is slow."""
+    """Tell whether the text has a `0x`, which pyarrow takes for the beginning of a number.
+
+    A search for two characters would be slow.
+    """
     if b"x" not in lines and b"X" not in lines:
         return False
     return bool((mark_characters(lines, b"0") & move_earlier(mark_characters(lines, b"xX"))).any())
@@ -153,7 +156,7 @@ def _may_have_hexadecimals(lines: bytes) -> bool:
 def are_quotes_regular(
     data: bytes, quote: bytes, sep: bytes, *, over_lines: bool = True, open_end: bool = False
 ) -> bool:
-    """Whether every quote opens a field, closes it, or is one of two within.
+    """Tell whether every quote opens a field, closes it, or is one of two within.
 
     `over_lines`: a quoted field may have line ends. `open_end`: the last one may stay open.
     """
@@ -268,7 +271,7 @@ class CsvRecords:
             start = end
 
     def _is_regular(self, data: bytes) -> bool:
-        """Whether quotes do nothing but surround fields: then numpy finds the ends many times as fast."""
+        """Tell whether quotes do nothing but surround fields: then numpy finds the ends many times as fast."""
         if _count_character(data, b"\n") + _count_character(data, b"\r") > _MAX_PLACES:
             return False  # a list of their places would take many times the memory of the text
         if not self._quote or self._quote not in data:

@@ -89,18 +89,18 @@ class JsonReader:
         if not _NOT_BLANK.search(text):
             return self._shape.full.empty_table()
         lines = Lines.of(text)
-        look = inspect_lines(text)
+        inspected = inspect_lines(text)
         if has_too_many_cells(lines.newlines, self._shape.full):
             return None
-        if not look.begin_with_braces and _NO_OBJECT.search(text) is not None:
+        if not inspected.begin_with_braces and _NO_OBJECT.search(text) is not None:
             return None
         infers = self._shape.rescued is not None or self._known is not None
-        if (infers or not look.are_short) and may_exceed_limits(text, infers=infers):
+        if (infers or not inspected.are_short) and may_exceed_limits(text, infers=infers):
             return None
         try:
             parsed = self._parse_lines(text)
             # where lines are blank, their number may be right by chance
-            guess = parsed.num_rows if look.begin_with_braces else -1
+            guess = parsed.num_rows if inspected.begin_with_braces else -1
             if lines.count_filled(guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
             if self._has_more(parsed.schema):
@@ -110,7 +110,7 @@ class JsonReader:
             check_decimals(parsed)
             columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
         except (pa.ArrowException, UnicodeDecodeError, BadObject):
-            return None  # the slow way finds out what is wrong, if anything is
+            return None  # the slow way reports the fault, if there is one
         if columns:
             parsed = pa.Table.from_arrays(columns, schema=self._shape.data)
         return self._shape.assemble(parsed)
@@ -125,7 +125,7 @@ class JsonReader:
         yield rows.take_table()
 
     def read_whole(self, block: Block) -> Iterator[pa.Table]:
-        """Read one document (`multiLine`): what is bad in it makes all of it one bad record."""
+        """Read one document (`multiLine`): any fault makes all of it one bad record."""
         data = block.data.removeprefix(BOM).lstrip(_WHITE)
         lines = cut_items(data) if len(data) > _SMALL else None
         longest = self._options.max_record_bytes
@@ -259,7 +259,7 @@ class JsonReader:
         return rows_read
 
     def _has_more(self, parsed: pa.Schema) -> bool:
-        """Whether there is anything but the declared columns (and nulls), where that matters."""
+        """Tell whether there is anything but the declared columns (and nulls), where that matters."""
         if self._shape.rescued is None and self._known is None:
             return False
         return bool(
@@ -294,7 +294,7 @@ def make_wire_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _has_odd_numbers(parsed: pa.Table) -> bool:
-    """Whether any floating number is infinite or none: pyarrow takes `Inf` and `-NaN` too, which Spark does not."""
+    """Tell whether any floating number is infinite or none: pyarrow takes `Inf` and `-NaN`, which Spark refuses."""
     arrays = [chunk for column in parsed.columns for chunk in column.chunks]
     while arrays:
         array = arrays.pop()
@@ -347,7 +347,7 @@ class Json(LineFormat):
     def joinable(
         self, reader: RecordReader, contents: Sequence[bytes], end: bytes, options: FormatOptions
     ) -> Sequence[bytes] | None:
-        """An object that ends in `}` cannot go on in a line that begins with `{`."""
+        """Return the contents that can be joined: an object that ends in `}` does not continue in a line with `{`."""
         return contents if all(data.rstrip().endswith(b"}") or data.isspace() for data in contents) else None
 
     def body_as_line(self, body: bytes) -> bytes | None:
@@ -374,7 +374,7 @@ class Json(LineFormat):
 
 
 def _has_empty_record(table: pa.Table) -> bool:
-    """Whether any record fills no column: its object may be of quite other columns, which is for it alone to say."""
+    """Tell whether any record fills no column: its object may have quite other columns, and is checked alone."""
     if any(column.null_count == 0 for column in table.columns):
         return False
     if not table.num_columns:

@@ -87,7 +87,7 @@ class Object(dict[str, Any]):
 
     @property
     def text(self) -> str:
-        """As it is written in the record."""
+        """The text of the object in the record."""
         return self._source[self._start : self._end]
 
 
@@ -105,7 +105,7 @@ class Array(list[Any]):
 
     @property
     def text(self) -> str:
-        """As it is written in the record."""
+        """The text of the array in the record."""
         return self._source[self._start : self._end]
 
 
@@ -162,7 +162,7 @@ def _require_objects(value: Any) -> list[dict[str, Any]]:
 
 
 def has_more_values(text: bytes, most: int) -> bool:
-    """Whether there are more than so many keys and values."""
+    """Tell whether there are more than so many keys and values."""
     if len(text) <= most or text.count(b",") + text.count(b"{") <= most:
         return False
     count = 0
@@ -186,7 +186,7 @@ def _cut_outside_strings(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.ui
 
 
 def _is_simple(text: str) -> bool:
-    """Whether nothing in it is deep, and no number is too long."""
+    """Tell whether nothing in it is deep, and no number is too long."""
     few = text.count("{") + text.count("[") <= SHALLOW
     if few and len(text) < MAX_NUMBER:
         return True
@@ -195,7 +195,7 @@ def _is_simple(text: str) -> bool:
 
 
 def has_long_number(text: bytes) -> bool:
-    """Whether `MAX_NUMBER` digits follow each other. A search of all the text takes longer than to parse it."""
+    """Tell whether `MAX_NUMBER` digits follow each other. A search of all the text takes longer than to parse it."""
     sampled = text[:: MAX_NUMBER // _SAMPLES]
     return _SAMPLED_NUMBER.search(sampled) is not None and _LONG_NUMBER.search(text) is not None
 
@@ -294,7 +294,7 @@ def inspect_lines(lines: bytes) -> Look:
 
 
 def may_exceed_limits(lines: bytes, *, infers: bool) -> bool:
-    """Whether anything may be so deep, or so long, that Spark takes the record for bad, or pyarrow dies of it.
+    """Tell whether anything may be so deep, or so long, that Spark takes the record for bad, or pyarrow dies of it.
 
     pyarrow takes any depth of what is not declared; where it `infers` what that is, it calls itself, and makes a column
     of every name.

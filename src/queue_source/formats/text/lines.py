@@ -35,7 +35,7 @@ class TextObject:
     """An open object of a format of text."""
 
     def __init__(self, source: OpenObject, options: FormatOptions, bad: BadRecords, part: Part) -> None:
-        """At the beginning of an object a whole block is read; to know its codec and header takes less."""
+        """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header."""
         self.uri = source.uri
         self.options = options
         self.bad = bad
@@ -94,7 +94,7 @@ class LineFormat(Format):
         return options.max_decode_memory or max(usual_limit(), _MEMORY_FACTOR * options.max_record_bytes)
 
     def splittable(self, options: FormatOptions) -> bool:
-        """Whether a record of an uncompressed object can be found from any place in it."""
+        """Tell whether a record of an uncompressed object can be found from any place in it."""
         in_lines = options.plain_utf8 and not (options.multi_line or options.whole_text)
         return in_lines and make_separator(options).found_from_anywhere
 
@@ -105,7 +105,10 @@ class LineFormat(Format):
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
     ) -> Tables:
-        """A compressed object that was cut, because only its first bytes show it, is read with its first part."""
+        """Read a part of the object.
+
+        A compressed object that was cut, since only its first bytes show it, is read with its first part.
+        """
         text = TextObject(source, options, bad, part)
         if text.codec is not None or not self.splittable(options):
             rows = self.read(text, Part(), schema) if part.start == 0 else iter(())

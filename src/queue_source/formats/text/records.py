@@ -1,7 +1,7 @@
-"""What the record formats share: blocks become tables quickly, or piece by piece, or record by record.
+"""The shared code of the record formats: blocks become tables quickly, or piece by piece, or record by record.
 
-A block that pyarrow will not take is cut into pieces, so that one bad record among millions slows down its own few
-kilobytes only. What is left is read in Python, a record at a time: that way says what is wrong, and is the reference.
+A block that pyarrow refuses is cut into pieces, so that one bad record among millions slows down only its own few
+kilobytes. The remaining records are read in Python, one at a time: that way reports faults, and is the reference.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Rows:
         self._count += len(rows)
 
     def make_nulls(self) -> list[Any]:
-        """Return the values of a record of which nothing could be read."""
+        """Return the values of an unreadable record."""
         return [None] * len(self._columns)
 
     def write_rescued(self, rescued: Iterable[tuple[str, str]]) -> str | None:
@@ -129,7 +129,7 @@ class Rows:
 
     @property
     def are_many(self) -> bool:
-        """Whether they take so much memory that they are to go before more are read."""
+        """Tell whether they take so much memory that they are to go before more are read."""
         return self._count * (len(self._columns) + 1) >= MAX_CELLS
 
     def take_table(self) -> pa.Table:
@@ -159,7 +159,7 @@ class RecordReader(Protocol):
 
     @property
     def only_slowly(self) -> bool:
-        """Nothing of this object can be read quickly: pieces are not tried."""
+        """Tell whether nothing of this object can be read quickly: pieces are not tried."""
 
     def read_quickly(self, data: bytes) -> pa.Table | None:
         """Read the rows in the declared schema; None when anything about them is unusual."""
@@ -169,7 +169,7 @@ class RecordReader(Protocol):
 
 
 def has_too_many_cells(lines: int, schema: pa.Schema) -> bool:
-    """Whether lines are so many that their table takes too much memory: in pieces they may be read all the same."""
+    """Tell whether a table of so many lines takes too much memory; then it may be read in pieces."""
     return lines * (len(schema) + 1) > MAX_CELLS
 
 

@@ -41,7 +41,7 @@ class Avro(TypedFormat):
                 raise OptionError("fileFormat", f"avro needs a pyarrow with {codec}: pip install pyarrow, from PyPI")
 
     def decode_memory(self, options: FormatOptions) -> int:
-        """Half as much as for other formats: what Python frees, its process keeps in pieces."""
+        """Return half as much as for other formats: the process keeps freed memory of Python in pieces."""
         return options.max_decode_memory or usual_limit() // 2
 
     def schema_of(self, file: ObjectFile) -> pa.Schema:
@@ -49,7 +49,7 @@ class Avro(TypedFormat):
         return pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
-        """The records of the whole object, of any codec of its own."""
+        """Read the records of the whole object, of any codec of its own."""
         file, limits = source.file, Limits(source.size, options.max_expansion)
         self.require_installed()
         with damage_is_bad(file, "Avro"):
@@ -70,18 +70,18 @@ class Avro(TypedFormat):
 
 
 def _types(blocks: Blocks) -> Types:
-    """Spark before 3.0 counted days by another calendar, and says so."""
+    """Build the types; Spark before 3.0 counted days by another calendar, and marks its files."""
     return Types(blocks.schema, hybrid=is_hybrid(blocks.metadata))
 
 
 def is_hybrid(metadata: dict[str, bytes]) -> bool:
-    """Whether dates were written by Spark with the calendar of before 1582."""
+    """Tell whether dates were written by Spark with the calendar of before 1582."""
     version = metadata.get("org.apache.spark.version")
     return version is not None and (version < b"3." or "org.apache.spark.legacyDateTime" in metadata)
 
 
 def _declared(types: Types, options: FormatOptions) -> pa.Schema:
-    """The written columns; when only declared columns are wanted, no types are needed, and some types have no equal."""
+    """Return the written columns; without types where only declared columns are read, since some have no equal."""
     if options.watch_new_columns or options.rescued_data_column is not None:
         return pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
     return pa.schema([(name, pa.null()) for name in types.fields])
@@ -91,7 +91,7 @@ Rows = list[dict[str, Any]]
 
 
 def _portions(blocks: Blocks, decoder: _Decoder) -> Iterator[Rows]:
-    """The records of all blocks, so many at once that their memory is bounded where values are as usual."""
+    """Yield the records of all blocks, in portions whose memory is bounded for usual values."""
     gathered: Rows = []
     size = 0
     for block in blocks:
@@ -108,7 +108,7 @@ def _portions(blocks: Blocks, decoder: _Decoder) -> Iterator[Rows]:
 
 
 def _one_by_one(block: Block, decoder: _Decoder) -> Iterator[Rows]:
-    """The records of a block that are too many, or too large, to be decoded at once."""
+    """Yield the records of a block that are too many, or too large, to be decoded at once."""
     gathered: Rows = []
     start, stream = 0, io.BytesIO(block.data)
     for _ in range(block.records):
@@ -125,8 +125,8 @@ def _one_by_one(block: Block, decoder: _Decoder) -> Iterator[Rows]:
 class _Decoder:
     """Decodes records of one schema.
 
-    One that is within itself is decoded by the part of `fastavro` that is written in Python, which raises
-    RecursionError for a record with too many levels: the other part would end the process.
+    A recursive schema is decoded by the part of `fastavro` that is written in Python, which raises RecursionError for a
+    record with too many levels: the other part would end the process.
     """
 
     def __init__(self, types: Types) -> None:
@@ -137,7 +137,7 @@ class _Decoder:
         self._array = fastavro.parse_schema({"type": "array", "items": types.decoded})
 
     def block(self, block: Block) -> Rows:
-        """All records: they are written as the items of an array are, so that one call reads them."""
+        """Decode all records of a block with one call: they are written like the items of an array."""
         count = written_varint(block.records << 1)
         stream = io.BytesIO(b"".join((count, block.data, b"\0" if block.records else b"")))
         rows: Rows = self._decode(stream, self._array, None)
@@ -146,7 +146,7 @@ class _Decoder:
         return rows
 
     def record(self, stream: io.BytesIO) -> dict[str, Any]:
-        """The record that begins where the stream is, which moves on behind it."""
+        """Decode the record at the place of the stream, which moves behind it."""
         record: dict[str, Any] = self._decode(stream, self._record, None)
         return record
 

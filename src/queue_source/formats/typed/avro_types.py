@@ -52,9 +52,12 @@ class Types:
         self.fields: dict[str, Any] = {field["name"]: field["type"] for field in self.decoded["fields"]}
 
     def _plain(self, schema: Any, space: str) -> Any:
-        """The schema with full names, each defined once; logical types are kept where `fastavro` does not look."""
+        """Return the schema with full names, each defined once.
+
+        Logical types are kept where `fastavro` ignores them.
+        """
         if isinstance(schema, list):
-            return self._plain_union([self._plain(one, space) for one in schema])
+            return self._plain_union([self._plain(branch, space) for branch in schema])
         if isinstance(schema, str):
             if schema in _PLAIN:
                 return schema
@@ -72,39 +75,39 @@ class Types:
             name = _full(schema["name"], schema.get("namespace", space))
             if name in self._named:
                 raise ValueError(f"the type {name!r} is defined twice")
-            found: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name}
-            self._named[name] = found
+            type_without_logic: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name}
+            self._named[name] = type_without_logic
             if kind == "enum":
-                found["symbols"] = schema["symbols"]
+                type_without_logic["symbols"] = schema["symbols"]
             elif kind == "fixed":
-                found["size"] = schema["size"]
+                type_without_logic["size"] = schema["size"]
             else:
                 inner = name.rpartition(".")[0]
                 self._open.append(name)
-                found["fields"] = [
+                type_without_logic["fields"] = [
                     {"name": field["name"], "type": self._plain(field["type"], inner)} for field in schema["fields"]
                 ]
                 self._open.pop()
         elif kind == "array":
-            found = {"type": "array", "items": self._plain(schema["items"], space)}
+            type_without_logic = {"type": "array", "items": self._plain(schema["items"], space)}
         elif kind == "map":
-            found = {"type": "map", "values": self._plain(schema["values"], space)}
+            type_without_logic = {"type": "map", "values": self._plain(schema["values"], space)}
         elif kind in _PLAIN:
-            found = {"type": kind}
+            type_without_logic = {"type": kind}
         else:
             return self._plain(kind, space)
         if "logicalType" in schema:
-            found["cuesqueue"] = {key: schema.get(key) for key in ("logicalType", "precision", "scale")}
-        return found
+            type_without_logic["cuesqueue"] = {key: schema.get(key) for key in ("logicalType", "precision", "scale")}
+        return type_without_logic
 
     def definition(self, schema: Any) -> Any:
-        """The type itself, where a schema only names it."""
+        """Return the type itself, where a schema only names it."""
         if isinstance(schema, str):
             return self._named.get(schema) or {"type": schema}
         return schema
 
     def column(self, schema: Any) -> Column:
-        """The column of a type. Raises ValueError for one that has none."""
+        """Return the column of a type. Raises ValueError for one that has none."""
         self._count += 1
         if self._count > _LARGEST:
             raise ValueError(f"its schema has more than {_LARGEST} types")
@@ -121,30 +124,33 @@ class Types:
         return _leaf(kind, logical, hybrid=self._hybrid)
 
     def _plain_union(self, types: list[Any]) -> list[Any]:
-        """A union whose values say of which type they are, where there are several.
+        """Return a union whose values name their type, where there are several.
 
         Each type is put into a record of one field, which is written in the same way; it has the name that Spark gives.
         """
-        some = [one for one in types if one != "null"]
+        some = [branch for branch in types if branch != "null"]
         if len(some) < 2 or set(map(self._kind, some)) in _NUMBERS:
             return types
         self._unions += 1
         members = iter(range(len(some)))
         return [
-            one if one == "null" else {
+            branch if branch == "null" else {
                 "type": "record",
                 "name": f"{_MEMBER}{self._unions}_{(number := next(members))}",
-                "fields": [{"name": f"member{number}", "type": one}],
+                "fields": [{"name": f"member{number}", "type": branch}],
             }
-            for one in types
+            for branch in types
         ]  # fmt: skip
 
     def _kind(self, schema: Any) -> str:
         return str(self.definition(schema)["type"])
 
     def _union(self, schema: list[Any]) -> Column:
-        """As in Spark: a type that may be null, the larger of two numbers, or a struct with a field for each type."""
-        types = [one for one in schema if one != "null"]
+        """Build the column of a union as Spark does.
+
+        It is a type that may be null, the larger of two numbers, or a struct with a field for each type.
+        """
+        types = [branch for branch in schema if branch != "null"]
         if not types:
             return _leaf("null", {}, hybrid=False)
         if len(types) == 1:
@@ -152,7 +158,7 @@ class Types:
         kinds = set(map(self._kind, types))
         if kinds in _NUMBERS:
             return _leaf("long" if "long" in kinds else "double", {}, hybrid=False)
-        return _struct({one["fields"][0]["name"]: self.column(one["fields"][0]["type"]) for one in types})
+        return _struct({branch["fields"][0]["name"]: self.column(branch["fields"][0]["type"]) for branch in types})
 
     def _record(self, schema: Any) -> Column:
         name = schema["name"]
@@ -192,7 +198,9 @@ def _offsets(values: Values) -> pa.Array:
 
 def _list(items: Column) -> Column:
     def build(values: Values) -> pa.Array:
-        return pa.ListArray.from_arrays(_offsets(values), items.build([one for value in values for one in value or ()]))
+        return pa.ListArray.from_arrays(
+            _offsets(values), items.build([item for value in values for item in value or ()])
+        )
 
     return Column(pa.list_(items.arrow), build)
 
@@ -200,8 +208,8 @@ def _list(items: Column) -> Column:
 def _map(items: Column) -> Column:
     def build(values: Values) -> pa.Array:
         keys = pa.array([key for value in values for key in value or ()], pa.string())
-        found = items.build([one for value in values for one in (value or {}).values()])
-        return pa.MapArray.from_arrays(_offsets(values), keys, found)
+        item_values = items.build([item for value in values for item in (value or {}).values()])
+        return pa.MapArray.from_arrays(_offsets(values), keys, item_values)
 
     return Column(pa.map_(pa.string(), items.arrow), build)
 
@@ -240,9 +248,9 @@ def _decimal(precision: int, scale: int) -> Column:
             for value in values
         )
         nulls = pa.array([value is not None for value in values], pa.bool_())
-        found = pa.Array.from_buffers(arrow, len(values), [nulls.buffers()[1], pa.py_buffer(data)])
-        found.validate(full=True)
-        return found
+        decimals = pa.Array.from_buffers(arrow, len(values), [nulls.buffers()[1], pa.py_buffer(data)])
+        decimals.validate(full=True)
+        return decimals
 
     return Column(arrow, build)
 

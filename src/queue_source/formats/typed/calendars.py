@@ -1,7 +1,7 @@
-"""From the calendar that was in use to the one that ISO 8601 counts with: dates before 1582-10-15 in old files.
+"""Converts dates before 1582-10-15 in old files to the calendar of ISO 8601.
 
 Spark before 3.0, Hive and ORC's own writer count days so that 1582-10-15 follows 1582-10-04, and every fourth year
-before is a leap year. What is the same day by its name has another number in the Gregorian calendar of today.
+before is a leap year. A day of the same name has another number in the Gregorian calendar of today.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _START_OF_1900 = -2_208_988_800_000_000
 
 
 def gregorian_days(days: pa.Array) -> pa.Array:
-    """Days since 1970 (int32) of the hybrid calendar as those of the days with the same names."""
+    """Convert days since 1970 (int32) of the hybrid calendar to those of the days with the same names."""
     numbers = np.asarray(days.fill_null(0)).astype(np.int64)
     old = numbers < _SWITCH
     if not old.any():
@@ -31,9 +31,9 @@ def gregorian_days(days: pa.Array) -> pa.Array:
 
 
 def gregorian_micros(micros: pa.Array, zone: str) -> pa.Array:
-    """Microseconds since 1970 (int64) in the same way: what the clock of the zone showed stays.
+    """Convert microseconds since 1970 (int64) in the same way: the time on the zone's clock stays.
 
-    Who counted so took the zone's clock of 1900 for that of all the time before; local mean time is applied here.
+    Such writers took the zone's clock of 1900 for that of all earlier times; local mean time is applied here.
     """
     numbers = np.asarray(micros.fill_null(0)).astype(np.int64)
     old = numbers < _START_OF_1900
@@ -42,13 +42,13 @@ def gregorian_micros(micros: pa.Array, zone: str) -> pa.Array:
     start = pa.scalar(_START_OF_1900, pa.timestamp("us"))
     local = numbers[old] + _START_OF_1900 - instants(start, zone).cast(pa.int64()).as_py()
     days = local // _DAY
-    shown = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
-    numbers[old] = np.asarray(instants(pa.array(shown, pa.timestamp("us")), zone).cast(pa.int64()))
+    wall_clock = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
+    numbers[old] = np.asarray(instants(pa.array(wall_clock, pa.timestamp("us")), zone).cast(pa.int64()))
     return pc.if_else(micros.is_valid(), pa.array(numbers), pa.scalar(None, pa.int64()))
 
 
 def in_gregorian(array: pa.Array, zone: str) -> pa.Array:
-    """All dates and moments in an array, however deep."""
+    """Convert all dates and moments in an array, at any depth."""
     kind = array.type
     if pt.is_date32(kind):
         return gregorian_days(array.view(pa.int32())).view(kind)
@@ -70,13 +70,13 @@ def in_gregorian(array: pa.Array, zone: str) -> pa.Array:
 
 
 def _gregorian(days: np.ndarray) -> np.ndarray:
-    """The days of the Julian calendar as those with the same year, month and day in the Gregorian calendar.
+    """Convert days of the Julian calendar to those with the same year, month and day in the Gregorian calendar.
 
-    Years begin in March here, so that a leap day is the last of its year. What was 29 February only by the Julian
-    calendar is 1 March.
+    Years begin in March here, so that a leap day is the last of its year. A 29 February of the Julian calendar alone is
+    1 March.
     """
     since = days + 719_470  # days since 1 March of the year 0, Julian
     year = (4 * since + 3) // 1461
     of_year = since - (1461 * year) // 4
-    found: np.ndarray = of_year + 365 * year + year // 4 - year // 100 + year // 400 - 719_468
-    return found
+    gregorian_days_since_1970: np.ndarray = of_year + 365 * year + year // 4 - year // 100 + year // 400 - 719_468
+    return gregorian_days_since_1970

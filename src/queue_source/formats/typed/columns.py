@@ -24,7 +24,7 @@ _TEXTS = (1 << 31) - 1  # bytes of the texts of an array
 
 
 def match_names(declared: Iterable[str], present: Iterable[str]) -> dict[str, str]:
-    """Which present name fills which declared one: the same, or else the only one that differs just in case.
+    """Match each declared name with a present one: the same, or else the only one that differs just in case.
 
     Declared names without a match are left out. Raises BadObject("wrong-columns") when two names match equally well.
     """
@@ -46,10 +46,10 @@ def match_names(declared: Iterable[str], present: Iterable[str]) -> dict[str, st
 
 def require_any(declared: Iterable[str], matches: dict[str, str], present: Iterable[str]) -> None:
     """Raise BadObject("wrong-columns") when columns are declared and none of them is there."""
-    wanted = list(declared)
-    if wanted and not matches:
+    names = list(declared)
+    if names and not matches:
         raise BadObject(
-            "wrong-columns", shorten(f"none of the declared columns {wanted} is there, but {sorted(set(present))}")
+            "wrong-columns", shorten(f"none of the declared columns {names} is there, but {sorted(set(present))}")
         )
 
 
@@ -58,7 +58,7 @@ def corrupt_column(name: str, reason: object) -> BadObject:
 
 
 def shorten(text: str) -> str:
-    """A text that fits a table of errors: messages of parsers may quote whole lines."""
+    """Shorten a text for the table of errors: messages of parsers may quote whole lines."""
     return text if len(text) <= _DETAIL_LIMIT else text[: _DETAIL_LIMIT - 3] + "..."
 
 
@@ -74,7 +74,7 @@ def _has_decimals(kind: pa.DataType) -> bool:
 
 
 def conform_column(column: pa.ChunkedArray, target: pa.Field, leaf: LeafConverter) -> pa.ChunkedArray:
-    """The column in exactly the declared type. Raises BadObject("corrupt-object") naming column and reason."""
+    """Convert the column to exactly the declared type. Raises BadObject("corrupt-object") naming column and reason."""
     if column.type.equals(target.type, check_metadata=True):
         return column
     try:
@@ -86,7 +86,7 @@ def conform_column(column: pa.ChunkedArray, target: pa.Field, leaf: LeafConverte
 
 
 def conform(array: pa.Array, target: pa.DataType, leaf: LeafConverter) -> pa.Array:
-    """`array` in exactly `target` (names and nullability of nested fields too). Raises ValueError with the reason."""
+    """Convert to exactly `target` (names and nullability of nested fields too). Raises ValueError with the reason."""
     kind = array.type
     if kind.equals(target, check_metadata=True):
         return array
@@ -116,7 +116,7 @@ def conform(array: pa.Array, target: pa.DataType, leaf: LeafConverter) -> pa.Arr
 
 
 def typed_leaf(timezone: str) -> LeafConverter:
-    """For formats with types: widening, and narrowing that loses no value. Never from or to text.
+    """Make the converter for formats with types: widening, and narrowing that loses no value. Never from or to text.
 
     Timestamps without a zone are taken to be in `timezone` when the declared type is an instant.
     """
@@ -159,23 +159,23 @@ def _conform_struct(array: pa.StructArray, target: pa.StructType, leaf: LeafConv
     matches = match_names([f.name for f in fields], [array.type.field(i).name for i in range(array.type.num_fields)])
     values = array.flatten()  # under a null struct there may be any value; flattened, it is null too
     children = []
-    for wanted in fields:
-        if wanted.name in matches:
-            position = array.type.get_field_index(matches[wanted.name])
+    for field in fields:
+        if field.name in matches:
+            position = array.type.get_field_index(matches[field.name])
             try:
-                children.append(conform(values[position], wanted.type, leaf))
+                children.append(conform(values[position], field.type, leaf))
             except MemoryError:
                 raise
             except (ValueError, pa.ArrowException) as error:
-                raise ValueError(f"field {wanted.name!r}: {error}") from error
+                raise ValueError(f"field {field.name!r}: {error}") from error
         else:
-            children.append(pa.nulls(len(array), wanted.type))
+            children.append(pa.nulls(len(array), field.type))
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
 def over_children(array: pa.Array, target: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    """The same lists (or maps) over converted values: validity and offsets keep their buffers."""
+    """Return the same lists (or maps) over converted values: validity and offsets keep their buffers."""
     return pa.Array.from_buffers(
         target, len(array), array.buffers()[:2], null_count=array.null_count, offset=array.offset, children=children
     )

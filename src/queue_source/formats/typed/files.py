@@ -38,7 +38,7 @@ class ArrowReadable(ABC):
         return self._size
 
     def close(self) -> None:  # noqa: B027 - nothing to override
-        """Do nothing: whoever opened the object closes it, however many readers were laid over it."""
+        """Do nothing: the opener of the object closes it, however many readers use it."""
 
     def readable(self) -> bool:
         return True

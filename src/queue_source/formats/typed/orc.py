@@ -30,22 +30,22 @@ class Orc(ColumnarFormat):
         return _opened(file)[1]
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
-        """The rows of the stripes that begin in the part."""
+        """Read the rows of the stripes that begin in the part."""
         file, limits, batches = source.file, Limits(source.size, options.max_expansion), Batches()
         with damage_is_bad(file, "ORC"):
             orc, written = _opened(file)
             names = _names(written.names, schema, options)
-            found = pa.schema([field.with_name(name) for field, name in zip(written, names, strict=True)])
-            chosen = choose(schema, found, options, file.uri)
-            wanted = [written.names[names.index(name)] for name in chosen.names]
+            named = pa.schema([field.with_name(name) for field, name in zip(written, names, strict=True)])
+            chosen = choose(schema, named, options, file.uri)
+            written_names = [written.names[names.index(name)] for name in chosen.names]
             last = source.size if part.end is None else part.end
             stripes = [stripe for stripe in orc.stripes if part.start <= stripe.offset < last and stripe.rows]
             limits.check_rows(sum(stripe.rows for stripe in stripes))
         for stripe in stripes:
             with damage_is_bad(file, "ORC"):
                 footer = orc.stripe_footer(stripe)
-                row = largest_row(orc, stripe, footer, wanted, memory_left())
-                decode = _Decoder(orc, stripe, footer, Values(orc, footer.zone), wanted)
+                row = largest_row(orc, stripe, footer, written_names, memory_left())
+                decode = _Decoder(orc, stripe, footer, Values(orc, footer.zone), written_names)
 
             def read(rows: int, decode: _Decoder = decode) -> Iterator[pa.Table]:
                 tables = decode.tables(rows)
@@ -99,7 +99,7 @@ class _Decoder:
 
 
 def _opened(file: ObjectFile) -> tuple[OrcFile, pa.Schema]:
-    """The structure of the file, and its columns as `Values` makes them."""
+    """Open the structure of the file, with its columns as `Values` makes them."""
     from pyarrow.orc import ORCFile  # here: a library of its own, which the other formats can do without
 
     reader = ORCFile(pa.PythonFile(file, "r"))
@@ -110,7 +110,10 @@ def _opened(file: ObjectFile) -> tuple[OrcFile, pa.Schema]:
 
 
 def _names(written: Sequence[str], schema: pa.Schema, options: FormatOptions) -> list[str]:
-    """The names of the columns. Files of Hive may have none (`_col0` ...): theirs are the declared ones, in order."""
+    """Return the names of the columns.
+
+    Files of Hive may have none (`_col0` ...): they get the declared ones, in order.
+    """
     if not all(map(_HIVE.fullmatch, written)):
         return list(written)
     declared = [name for name in schema.names if name != options.rescued_data_column]
@@ -118,7 +121,7 @@ def _names(written: Sequence[str], schema: pa.Schema, options: FormatOptions) ->
 
 
 def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> pa.Table:
-    """Spark writes TIMESTAMP_NTZ as a whole number of microseconds, others as a moment at the clock of the writer."""
+    """Convert times: Spark writes TIMESTAMP_NTZ as microseconds, others as moments at the writer's clock."""
     for name, written in matches.items():
         place, kind = table.column_names.index(written), schema.field(name).type
         column = table.column(place)

@@ -1,4 +1,4 @@
-"""What pyarrow does not tell of an ORC file: its stripes, the zones of their writers, and its calendar.
+"""Reads the facts about an ORC file that pyarrow hides: its stripes, the zones of their writers, and its calendar.
 
 A stripe can be read as a file of its own: the bytes of the stripe, and a new footer, whose zone is GMT. So a stripe is
 decoded in batches of bounded size, and its times are read as they are written, before any zone is applied to them.
@@ -64,8 +64,8 @@ class OrcFile:
 
     def __init__(self, file: ObjectFile, tail: bytes) -> None:
         self._file = file
-        found = dict(parse(tail))
-        postscript, footer = parse(_bytes(found[1])), parse(_bytes(found[2]))
+        sections = dict(parse(tail))
+        postscript, footer = parse(_bytes(sections[1])), parse(_bytes(sections[2]))
         self._footer = footer
         values = dict(postscript)
         self._compression = _int(values.get(2, 0))
@@ -80,11 +80,11 @@ class OrcFile:
         return StripeFooter(self._plain(self._at(place, stripe.footer)), stripe)
 
     def content(self, stream: Stream) -> bytes:
-        """What is in a stream, decompressed."""
+        """Return the decompressed content of a stream."""
         return self._plain(self._at(stream.place, stream.length))
 
     def content_size(self, stream: Stream) -> int:
-        """The bytes that a stream has at most when it is decompressed."""
+        """Return the maximum of bytes that a stream has when it is decompressed."""
         if not self._compression:
             return stream.length
         data = self._at(stream.place, stream.length)
@@ -96,9 +96,9 @@ class OrcFile:
         return total
 
     def alone(self, stripe: Stripe, footer: StripeFooter) -> pa.NativeFile:
-        """A file of this stripe only, whose zone is GMT: so its times are decoded as they are written.
+        """Build a file of this stripe only, whose zone is GMT: so its times are decoded as they are written.
 
-        A small one is fetched in one request. Of a large one, pyarrow reads what the wanted columns need.
+        A small one is fetched in one request. Of a large one, pyarrow reads what the columns need.
         """
         of_stripe = self._framed(footer.in_gmt())
         end = len(_MAGIC) + stripe.index + stripe.data + len(of_stripe)
@@ -117,7 +117,7 @@ class OrcFile:
         return pa.PythonFile(StripeFile(self._file, stripe.offset, length, after), "r")
 
     def _framed(self, data: bytes) -> bytes:
-        """Data as a compressed stream: not compressed, which it says of itself."""
+        """Frame data as a compressed stream, marked as not compressed."""
         return (len(data) << 1 | 1).to_bytes(3, "little") + data if self._compression else data
 
     def _plain(self, data: bytes) -> bytes:
@@ -158,16 +158,16 @@ class OrcFile:
 
 
 def _lz4(piece: bytes, size: int) -> bytes:
-    """A block of LZ4 does not have its length: it is decompressed as a frame of one block."""
+    """Decompress a block of LZ4, which does not have its length: as a frame of one block."""
     frame = b"\x04\x22\x4d\x18\x60\x70\x73" + len(piece).to_bytes(4, "little") + piece + bytes(4)
     with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
         return bytes(stream.read(size))
 
 
 class StripeFooter:
-    """The streams of a stripe, by column and kind, and the zone of who wrote it ("": it does not say).
+    """The streams of a stripe, by column and kind, and the zone of its writer ("": unknown).
 
-    `encodings` has of each column how it is encoded, and the entries of its dictionary.
+    `encodings` has for each column how it is encoded, and the entries of its dictionary.
     """
 
     def __init__(self, data: bytes, stripe: Stripe) -> None:
@@ -249,11 +249,11 @@ def _stripe(data: bytes) -> Stripe:
 def _packed(value: int | bytes) -> list[int]:
     if isinstance(value, int):
         return [value]
-    found, place = [], 0
+    numbers, place = [], 0
     while place < len(value):
         number, place = read_varint(value, place, CUT_OFF)
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _int(value: int | bytes) -> int:
@@ -269,7 +269,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def parse(data: bytes) -> Fields:
-    """The fields of a message of Protocol Buffers, in their order. Raises ValueError."""
+    """Parse the fields of a message of Protocol Buffers, in their order. Raises ValueError."""
     fields: Fields = []
     place = 0
     while place < len(data):
@@ -294,7 +294,7 @@ def parse(data: bytes) -> Fields:
 
 
 def written(fields: Iterable[tuple[int, int | bytes]]) -> bytes:
-    """A message of such fields."""
+    """Write a message of such fields."""
     out = bytearray()
     for number, value in fields:
         if isinstance(value, int):

@@ -52,7 +52,7 @@ class _Sizes:
             length, total = self._lengths(number, count)
             inner = [self.of(below, total) for below in written.inner]
             # the longest list need not have the longest texts: no more than all there are
-            row = sum(min(length * one, every) for one, every in inner)
+            row = sum(min(length * length_of_one, every) for length_of_one, every in inner)
             return _FIXED + row, _FIXED * count + sum(every for _, every in inner)
         if written.kind in _TEXTS:
             encoding, entries = self._footer.encodings[number]
@@ -63,7 +63,9 @@ class _Sizes:
             longest, total = self._lengths(number, count)
             return _FIXED + longest, _FIXED * count + total
         inner = [self.of(below, count) for below in written.inner]
-        return _FIXED + sum(one for one, _ in inner), _FIXED * count + sum(every for _, every in inner)
+        return _FIXED + sum(length_of_value for length_of_value, _ in inner), _FIXED * count + sum(
+            every for _, every in inner
+        )
 
     def _lengths(self, number: int, count: int) -> tuple[int, int]:
         stream = self._footer.streams.get((number, orc_file.LENGTH))
@@ -127,7 +129,9 @@ def _second_version(data: bytes, count: int) -> tuple[int, int]:
             gap_width, patches = (data[place + 1] >> 5) + 1, data[place + 1] & 31
             base = int.from_bytes(data[place + 2 : place + 2 + base_width], "big")
             _, every, place = _measured(data, place + 2 + base_width, length, width)
-            entry = next(one for one in _WIDTHS if one >= min(gap_width + patch_width, 64))
+            entry = next(
+                width_of_patch for width_of_patch in _WIDTHS if width_of_patch >= min(gap_width + patch_width, 64)
+            )
             patch, place = _unpacked(data, place, patches, entry)
             above = int((patch & np.uint64((1 << patch_width) - 1)).max()) if patches else 0
             highest = base + (above << width) + (1 << width) - 1
@@ -140,27 +144,27 @@ def _second_version(data: bytes, count: int) -> tuple[int, int]:
             step = without_zigzag(step)
             climbed = step * (length - 1)
             if width and length > 2:
-                found, place = _unpacked(data, place, length - 2, width)
-                climbed = step + (int(found.sum(dtype=np.float64)) if step >= 0 else 0)
+                differences, place = _unpacked(data, place, length - 2, width)
+                climbed = step + (int(differences.sum(dtype=np.float64)) if step >= 0 else 0)
             highest = max(first, first + climbed)
             most, total = max(most, highest), total + length * highest
     return most, total
 
 
 def _measured(data: bytes, place: int, count: int, width: int) -> tuple[int, int, int]:
-    """The largest of so many numbers of so many bits, their sum, and the place after them.
+    """Return the largest of so many numbers of so many bits, their sum, and the place after them.
 
     Writers round up to whole bytes; of other widths no more is taken than a number needs.
     """
     if width % 8:
         most = (1 << width) - 1
         return most, count * most, place + -(-count * width // 8)
-    found, place = _unpacked(data, place, count, width)
-    return int(found.max()), int(found.sum(dtype=np.float64)), place
+    numbers, place = _unpacked(data, place, count, width)
+    return int(numbers.max()), int(numbers.sum(dtype=np.float64)), place
 
 
 def _unpacked(data: bytes, place: int, count: int, width: int) -> tuple[np.ndarray, int]:
-    """So many numbers of so many bits, the most significant first, and the place after them."""
+    """Unpack numbers of so many bits, the most significant first; return them, and the place after them."""
     size = -(-count * width // 8)
     piece = np.frombuffer(data, np.uint8, size, place)  # raises ValueError where there is less
     if width in (8, 16, 32, 64):

@@ -20,7 +20,7 @@ _SECOND = 1_000_000
 
 
 class Values:
-    """What pyarrow decodes from a stripe whose zone is taken for GMT, made right."""
+    """Corrects the values that pyarrow decodes from a stripe whose zone is taken for GMT."""
 
     def __init__(self, orc: OrcFile, zone: str) -> None:
         self._types = orc.types
@@ -29,7 +29,7 @@ class Values:
         self._shift = _shift(self._zone)
 
     def column(self, array: pa.Array, name: str) -> pa.Array:
-        """A column of the file; raises ValueError for one that cannot be read without a loss."""
+        """Convert a column of the file; raises ValueError for one that cannot be read without a loss."""
         root = self._types[0]
         return self._right(array, root.inner[root.names.index(name)])
 
@@ -59,33 +59,33 @@ class Values:
         return array
 
     def _moments(self, array: pa.Array, kind: int) -> pa.Array:
-        """As microseconds: digits of nanoseconds are left out, as in Spark."""
+        """Convert to microseconds: digits of nanoseconds are left out, as in Spark."""
         nanos = np.asarray(array.view(pa.int64()).fill_null(0))
         micros = nanos // 1000
         if kind == orc_file.TIMESTAMP:
             micros += self._shift + _seconds_amiss(nanos, self._shift // _SECOND) * _SECOND
-        found = pc.if_else(array.is_valid(), pa.array(micros), pa.scalar(None, pa.int64()))
-        return (gregorian_micros(found, self._zone) if self._is_hybrid else found).cast(
+        moments = pc.if_else(array.is_valid(), pa.array(micros), pa.scalar(None, pa.int64()))
+        return (gregorian_micros(moments, self._zone) if self._is_hybrid else moments).cast(
             pa.timestamp("us", tz=self._zone)
         )
 
 
 def _shift(zone: str) -> int:
-    """Microseconds from the writer's count to the count of everyone."""
+    """Return the microseconds from the writer's count to the count since 1970 in UTC."""
     local = pa.scalar(_EPOCH, pa.timestamp("us"))
     return int(instants(local, zone).cast(pa.int64()).as_py()) - _EPOCH
 
 
 def _seconds_amiss(nanos: np.ndarray, shift: int) -> np.ndarray:
-    """The seconds (-1, 0 or 1) that pyarrow took off too few or too many. `nanos` are at the clock of the writer.
+    """Return the seconds (-1, 0 or 1) by which pyarrow is wrong. `nanos` are at the clock of the writer.
 
     Where there is a whole millisecond of a fraction, writers cut the second of a moment before 1970 towards 1970, and
-    readers take one off. ORC for Java asks for that whether the moment is before 1970; pyarrow, which takes the zone
-    for GMT, whether the writer's clock is. They differ in the hours between these two. Of -0.5 s the writer for Java
-    writes the same as of 0.5 s, which is what Spark reads. Negative nanoseconds, which only pyarrow writes, are in GMT.
+    readers take one off. ORC for Java checks for that whether the moment is before 1970; pyarrow, which takes the zone
+    for GMT, whether the writer's clock is. They differ in the hours between these two. The writer for Java writes -0.5
+    s as 0.5 s, which is what Spark reads. Negative nanoseconds, which only pyarrow writes, are in GMT.
     """
     seconds, fractions = np.divmod(nanos, 1_000_000_000)
     too_early = (-shift - 1 <= seconds) & (seconds < -1)
     too_late = (seconds >= 0) & (seconds < -shift)
-    found: np.ndarray = (fractions > 999_999) * (too_early.astype(np.int64) - too_late)
-    return found
+    corrections: np.ndarray = (fractions > 999_999) * (too_early.astype(np.int64) - too_late)
+    return corrections

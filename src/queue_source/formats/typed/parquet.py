@@ -1,4 +1,4 @@
-"""Parquet: row groups to Arrow, only the declared columns, checked before anybody sees them."""
+"""Parquet: row groups to Arrow, only the declared columns, checked before they are returned."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Parquet(ColumnarFormat):
         return opened(pa.PythonFile(file, "r")).schema_arrow
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
-        """The rows of the row groups that begin in the part."""
+        """Read the rows of the row groups that begin in the part."""
         file, limits, batches = source.file, Limits(source.size, options.max_expansion), Batches()
         with damage_is_bad(file, "Parquet"):
             size = file.size()
@@ -64,14 +64,14 @@ class Parquet(ColumnarFormat):
                 reader = opened(native, metadata=reader.metadata, buffer_size=piece)
         decode = _Decoder(file, reader, chosen, schema, options, times)
         for some in neighbours([(n, claimed) for n, (_, claimed) in groups.items()], IN_MEMORY):
-            rows = left = sum(groups[n][0] for n in some)
+            rows = missing_rows = sum(groups[n][0] for n in some)
             row_size = sum(groups[n][1] for n in some) // max(rows, 1)
             for table in batches.of(partial(decode.tables, some, rows), rows, row_size):
-                left -= table.num_rows
+                missing_rows -= table.num_rows
                 yield limits.counted(table)
                 del table  # before the next is decoded, which may be as large
-            if left:
-                raise BadObject("corrupt-object", f"not readable as Parquet: {left} of the rows are not there")
+            if missing_rows:
+                raise BadObject("corrupt-object", f"not readable as Parquet: {missing_rows} of the rows are not there")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +123,24 @@ def _whole(file: ObjectFile) -> bytes:
 
 
 def _choose(written: pa.Schema, schema: pa.Schema, options: FormatOptions, uri: str) -> Chosen:
-    """Raises BadObject("wrong-columns"), and NewColumns where the options want to know of them."""
-    found = written
+    """Choose the columns to read.
+
+    Raises BadObject("wrong-columns"), and NewColumns where the options ask for a report of them.
+    """
+    filled = written
     if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
-        found = pa.schema([field for field in written if not _is_empty(field.type)])
-    chosen = choose(schema, found, options, uri)
-    for name, there in chosen.matches.items():
+        filled = pa.schema([field for field in written if not _is_empty(field.type)])
+    chosen = choose(schema, filled, options, uri)
+    for name, written_name in chosen.matches.items():
         if pt.is_nested(schema.field(name).type):
-            _check_variant(schema.field(name).type, written.field(there).type, name)
+            _check_variant(schema.field(name).type, written.field(written_name).type, name)
     return chosen
 
 
 def _groups(metadata: pq.FileMetaData, most: int) -> dict[int, tuple[int, int]]:
-    """The row groups, each with its rows and the bytes that it says to have. Raises ValueError.
+    """Return the row groups, each with its rows and its declared bytes. Raises ValueError.
 
-    Of what they say of their columns nothing is asked: pyarrow ends the process where that cannot be.
+    The facts about their columns are not read: pyarrow ends the process where these are impossible.
     """
     groups = {}
     for number in range(metadata.num_row_groups):
@@ -169,8 +172,8 @@ def _check_variant(declared: pa.DataType, written: pa.DataType, name: str) -> No
             if written.get_field_index(field.name) >= 0:
                 _check_variant(field.type, written.field(field.name).type, name)
     else:
-        for inner, there in zip(inner_types(declared), inner_types(written), strict=False):
-            _check_variant(inner, there, name)
+        for inner, written_part in zip(inner_types(declared), inner_types(written), strict=False):
+            _check_variant(inner, written_part, name)
 
 
 def opened(native: pa.NativeFile, **more: Any) -> pq.ParquetFile:
@@ -192,7 +195,7 @@ def _places(reader: pq.ParquetFile, size: int) -> list[int]:
 
 
 class _Times:
-    """What is unusual about the dates and moments in some columns of a file, by what the file says of itself."""
+    """The unusual dates and moments in some columns of a file, by the file's own marks."""
 
     def __init__(self, reader: pq.ParquetFile, written: pa.Schema, names: Sequence[str]) -> None:
         self._int96: set[str] = set()
@@ -212,7 +215,7 @@ class _Times:
         return bool(self._int96) or self._old_dates
 
     def in_gregorian(self, table: pa.Table) -> pa.Table:
-        """A table of a file that may say that it counts by the calendar of before 1582. Raises ValueError."""
+        """Convert a table whose file may count by the calendar of before 1582. Raises ValueError."""
         for name in table.column_names:
             if name in self._int96 and pt.is_timestamp(table.column(name).type):
                 _check_years(table.column(name), name)
@@ -228,7 +231,7 @@ class _Times:
 
 
 def _check_years(column: pa.ChunkedArray, name: str) -> None:
-    """Refuse years of INT96 that are none: as microseconds they may be any number."""
+    """Refuse impossible years of INT96: as microseconds they may be any number."""
     bounds = pc.min_max(column.cast(pa.timestamp("us")).cast(pa.int64())).as_py()
     if bounds["min"] is not None and not _YEAR_1 <= bounds["min"] <= bounds["max"] < _YEAR_10000:
         raise ValueError(f"column {name!r} has an INT96 beyond the years 1 to 9999")

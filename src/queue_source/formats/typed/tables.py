@@ -1,4 +1,4 @@
-"""What the formats with types of their own share: from what was decoded to the declared columns."""
+"""The shared code of the formats with types of their own: from decoded tables to the declared columns."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class TypedFormat(Format):
 
     def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
         with damage_is_bad(source.file, self.name):
-            found = self.schema_of(source.file)
-        return spark_schema(found)
+            written = self.schema_of(source.file)
+        return spark_schema(written)
 
     @abstractmethod
     def schema_of(self, file: ObjectFile) -> pa.Schema:
-        """The columns that a file says it has. Raises whatever its decoder raises."""
+        """Return the columns that a file declares. Raises whatever its decoder raises."""
 
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
@@ -41,11 +41,11 @@ class TypedFormat(Format):
 
     @abstractmethod
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
-        """The rows of `open`."""
+        """Read the rows for `open`."""
 
 
 class ColumnarFormat(TypedFormat):
-    """A format of groups of rows, which can be read apart; a group may be bad when others are not."""
+    """A format of groups of rows, which can be read separately; a group may be bad when others are not."""
 
     def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
         return all_or_nothing
@@ -53,7 +53,7 @@ class ColumnarFormat(TypedFormat):
 
 @contextmanager
 def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
-    """What a decoder raises, as BadObject("corrupt-object"); a failure of the store, or of memory, stays what it is."""
+    """Map a decoder's errors to BadObject("corrupt-object"); failures of the store, or of memory, stay as they are."""
     try:
         yield
     except (CuesqueueError, MemoryError):
@@ -66,7 +66,7 @@ def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The columns of one file that are read: by declared name, and those with something to be rescued."""
+    """The columns of one file that are read: by declared name, and those with data to rescue."""
 
     matches: dict[str, str]
     rescued: Tree
@@ -77,26 +77,26 @@ class Chosen:
         return list(dict.fromkeys([*self.matches.values(), *self.rescued]))
 
 
-def choose(schema: pa.Schema, found: pa.Schema, options: FormatOptions, uri: str) -> Chosen:
-    """Which columns of a file with the columns `found` are read for the declared ones.
+def choose(schema: pa.Schema, written: pa.Schema, options: FormatOptions, uri: str) -> Chosen:
+    """Choose the columns of a file with the columns `written` to read for the declared ones.
 
-    Raises BadObject("wrong-columns"), and NewColumns where the options want to know of those that are not declared.
+    Raises BadObject("wrong-columns"), and NewColumns where the options ask for a report of undeclared ones.
     """
     data = [field for field in schema if field.name != options.rescued_data_column]
     if options.watch_new_columns:
-        check_file(schema, found, options)
-    matches = match_names([field.name for field in data], found.names)
+        check_file(schema, written, options)
+    matches = match_names([field.name for field in data], written.names)
     rescued: Tree = {}
     if options.rescued_data_column is not None:
         passed = {name.casefold() for name in no_data(options)}
-        others = pa.struct([field for field in found if field.name.casefold() not in passed])
+        others = pa.struct([field for field in written if field.name.casefold() not in passed])
         rescued = more(pa.struct(data), others) or {}
-    require_any([field.name for field in data], {**matches, **dict.fromkeys(rescued, "")}, found.names)
+    require_any([field.name for field in data], {**matches, **dict.fromkeys(rescued, "")}, written.names)
     return Chosen(matches, rescued, uri)
 
 
 def conformed(table: pa.Table, schema: pa.Schema, chosen: Chosen, options: FormatOptions) -> pa.Table:
-    """The declared columns of a decoded table; those that it lacks are null. Raises BadObject("corrupt-object")."""
+    """Return the declared columns of a decoded table; missing ones are null. Raises BadObject("corrupt-object")."""
     if table.num_columns:  # pyarrow would forget how many rows a table without columns has
         table = table.replace_schema_metadata(schema.metadata)
     if table.schema.equals(schema, check_metadata=True):
@@ -115,21 +115,21 @@ def conformed(table: pa.Table, schema: pa.Schema, chosen: Chosen, options: Forma
 
 
 def _rescued(table: pa.Table, chosen: Chosen) -> pa.Array:
-    """As JSON what no declared column has a place for; null for rows in which there is nothing of it."""
+    """Return as JSON the values that no declared column has a place for; null for rows without any."""
     texts = []
     for row in table.select(list(chosen.rescued)).to_pylist():
-        found = _only(row, chosen.rescued)
+        values = _only(row, chosen.rescued)
         where = {"_file_path": chosen.uri} if chosen.uri else {}
-        texts.append(json.dumps({**found, **where}, ensure_ascii=False, default=_plain) if found else None)
+        texts.append(json.dumps({**values, **where}, ensure_ascii=False, default=_plain) if values else None)
     return pa.array(texts, pa.string())
 
 
 def _only(value: Any, tree: Tree | None) -> Any:
-    """The parts of a value that a tree names; nothing where they are null."""
+    """Return the parts of a value that a tree names; nothing where they are null."""
     if tree is None:
         return value
     if isinstance(value, list):
-        inner = [_only(one, tree) for one in value]
+        inner = [_only(item, tree) for item in value]
         return inner if any(inner) else None
     if isinstance(value, tuple):  # an entry of a map
         key, item = value
@@ -137,12 +137,12 @@ def _only(value: Any, tree: Tree | None) -> Any:
         return [key, below] if below else None
     if not isinstance(value, dict):
         return None
-    found = {name: _only(value[name], below) for name, below in tree.items() if name in value}
-    return {name: inner for name, inner in found.items() if inner is not None and inner != {}}
+    parts = {name: _only(value[name], below) for name, below in tree.items() if name in value}
+    return {name: inner for name, inner in parts.items() if inner is not None and inner != {}}
 
 
 def _plain(value: Any) -> str:
-    """What JSON has no form for."""
+    """Return a text for a value that JSON has no form for."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -36,8 +36,8 @@ _PIKAS = (
     "tcp_options",
 )
 _LONGEST_NAME = 255  # bytes of a name in AMQP
-_BLOCKED = 60  # seconds for which a broker short of memory or disk may hold a connection back
-_HOLD = 0.9  # of the consumer timeout, as the broker counts from a little earlier
+_BLOCKED = 60  # seconds for which a broker short of memory or disk may block a connection
+_HOLD = 0.9  # of the consumer timeout, which starts a little earlier at the broker
 _CONSUMER_TIMEOUT = 1800  # RabbitMQ's default, in seconds
 
 
@@ -63,19 +63,19 @@ class Address:
 
     @property
     def longest_hold(self) -> float | None:
-        """Seconds for which a delivery may be held: before the broker ends the channel, and so all deliveries on it."""
+        """Seconds for which a delivery may be held; then the broker would end the channel, and all its deliveries."""
         return None if self.consumer_timeout is None else self.consumer_timeout * _HOLD
 
     def parameters(self) -> Any:
-        """pika's own form of it. Trust files named in `ssl_options` are read here."""
-        found = pika.URLParameters(self.connection)
-        if found.blocked_connection_timeout is None:
-            found.blocked_connection_timeout = _BLOCKED
-        return found
+        """Return pika's own form of the address. Trust files named in `ssl_options` are read here."""
+        parameters = pika.URLParameters(self.connection)
+        if parameters.blocked_connection_timeout is None:
+            parameters.blocked_connection_timeout = _BLOCKED
+        return parameters
 
 
 def parse_address(url: str) -> Address:
-    """Raises `QueueConfigurationError` for whatever is wrong with the URL; connects to nothing."""
+    """Parse the URL, without connecting. Raises `QueueConfigurationError` for whatever is wrong with it."""
     name = redact_url(url)
 
     def refused(problem: str) -> QueueConfigurationError:
@@ -88,64 +88,66 @@ def parse_address(url: str) -> Address:
         _ = parts.port
     except ValueError:  # from None, here and below: the texts hold the URL, with its password
         raise refused("not a URL of RabbitMQ; write amqp://USER:PASSWORD@HOST/VHOST?source=S&pool=P") from None
-    given = _once(pairs, refused)
+    parameters = _once(pairs, refused)
     if "/" in parts.path[1:]:
         raise refused("the URL has a / in the name of the virtual host; write it as %2F")
-    source = given.get("source", "")
+    source = parameters.get("source", "")
     if not source:
         raise refused("the URL needs source=NAME (a topic exchange) and pool=NAME (a queue), or listener=true")
     for what in ("source", "pool"):
-        if what in given:
-            _check_name(what, given[what], refused)
-    listener = _boolean("listener", given.get("listener", "false"), refused)
-    if listener and "pool" in given:
+        if what in parameters:
+            _check_name(what, parameters[what], refused)
+    listener = _boolean("listener", parameters.get("listener", "false"), refused)
+    if listener and "pool" in parameters:
         raise refused("a listener has a private queue and no pool; leave pool= or listener=true out")
     try:
-        filters = parse_filters(given["tags"]) if "tags" in given else None
+        filters = parse_filters(parameters["tags"]) if "tags" in parameters else None
     except ValueError as error:
         raise refused(str(error)) from None
-    if filters is not None and not listener and "pool" not in given:
+    if filters is not None and not listener and "pool" not in parameters:
         raise refused("tags= is the filter of a pool or a listener; add pool=NAME or listener=true")
-    if given.get("queue_type") not in (None, "classic", "quorum"):
-        raise refused(f"queue_type={given['queue_type']!r} is not known; write classic or quorum")
-    rest = [(key, value) for key, value in pairs if key not in _OURS]
+    if parameters.get("queue_type") not in (None, "classic", "quorum"):
+        raise refused(f"queue_type={parameters['queue_type']!r} is not known; write classic or quorum")
+    pika_parameters = [(key, value) for key, value in pairs if key not in _OURS]
     user = parts.username is not None and parts.password is None
     address = Address(
         name=name,
         connection=urlunsplit(
-            parts._replace(netloc=_with_password(parts.netloc) if user else parts.netloc, query=urlencode(rest))
+            parts._replace(
+                netloc=_with_password(parts.netloc) if user else parts.netloc, query=urlencode(pika_parameters)
+            )
         ),
         password=password,
         source=source,
-        pool=given.get("pool"),
+        pool=parameters.get("pool"),
         listener=listener,
         filters=filters,
-        queue_type=given.get("queue_type"),
-        consumer_timeout=_seconds(given.get("consumer_timeout", str(_CONSUMER_TIMEOUT)), refused),
-        mandatory=_boolean("mandatory", given.get("mandatory", "true"), refused),
-        log_id_header=given.get("log_id_header") or None,
+        queue_type=parameters.get("queue_type"),
+        consumer_timeout=_seconds(parameters.get("consumer_timeout", str(_CONSUMER_TIMEOUT)), refused),
+        mandatory=_boolean("mandatory", parameters.get("mandatory", "true"), refused),
+        log_id_header=parameters.get("log_id_header") or None,
     )
     try:
         address.parameters()
     except (ValueError, TypeError, SyntaxError, OSError) as error:
-        shown = str(error) if isinstance(error, OSError) else type(error).__name__
-        names = ", ".join(key for key, _ in rest) or "the host or port"
-        raise refused(f"the broker cannot be reached by this URL ({shown}): check {names}") from None
+        cause = str(error) if isinstance(error, OSError) else type(error).__name__
+        names = ", ".join(key for key, _ in pika_parameters) or "the host or port"
+        raise refused(f"the broker cannot be reached by this URL ({cause}): check {names}") from None
     return address
 
 
 def _once(pairs: list[tuple[str, str]], refused: Any) -> Mapping[str, str]:
-    """The parameters by name; filters may be given several times, everything else once."""
-    given: dict[str, str] = {}
+    """Collect the parameters by name; filters may occur several times, everything else once."""
+    parameters: dict[str, str] = {}
     for key, value in pairs:
         if key not in (*_OURS, *_PIKAS):
             close = get_close_matches(key, [*_OURS, *_PIKAS], n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(_OURS)} and pika's own"
             raise refused(f"unknown parameter {key!r}{hint}")
-        if key in given and key != "tags":
+        if key in parameters and key != "tags":
             raise refused(f"the URL has several {key}= parameters; name one")
-        given[key] = f"{given[key]},{value}" if key in given else value
-    return given
+        parameters[key] = f"{parameters[key]},{value}" if key in parameters else value
+    return parameters
 
 
 def _check_name(what: str, name: str, refused: Any) -> None:
@@ -168,6 +170,6 @@ def _seconds(text: str, refused: Any) -> float | None:
 
 
 def _with_password(netloc: str) -> str:
-    """A user without a password: pika wants an empty one."""
+    """Add an empty password to a user without one, as pika needs it."""
     user, _, host = netloc.rpartition("@")
     return f"{user}:@{host}"

@@ -1,4 +1,7 @@
-"""pika's exceptions, and what brokers say in them, as ours: which say whether waiting helps, and what to do next."""
+"""Maps pika's exceptions, and the brokers' words in them, to our errors.
+
+Ours say whether waiting helps, and what to do next.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _HELD_TOO_LONG = "delivery acknowledgement"  # with MISMATCH, the broker's consu
 
 
 def translated(error: BaseException, address: Address) -> QueueError:
-    """The error to raise; its text holds no secret."""
+    """Map pika's exception to the error to raise; its text holds no secret."""
     causes = list(_causes(error))
     for cause in causes:
         problem = _configuration(cause, address)
@@ -33,12 +36,12 @@ def translated(error: BaseException, address: Address) -> QueueError:
             "the broker took all messages back because one was held longer than its consumer_timeout: raise that "
             "above the longest time from receipt to commit, and say so in the URL (consumer_timeout=SECONDS)",
         )
-    return QueueUnavailable(address.name, f"the connection failed: {_shown(last, address)}")
+    return QueueUnavailable(address.name, f"the connection failed: {_without_secrets(last, address)}")
 
 
 def _configuration(error: BaseException, address: Address) -> str | None:
-    """What waiting does not cure, with the next step."""
-    said = _shown(error, address)
+    """Describe an error that waiting does not solve, with the next step; None for any other."""
+    said = _without_secrets(error, address)
     if isinstance(error, pika.AuthenticationError | pika.ProbableAuthenticationError):
         return "the broker refused the user or the password; check them (@ is written as %40, / as %2F)"
     if isinstance(error, pika.ProbableAccessDeniedError) or (
@@ -63,7 +66,7 @@ def _configuration(error: BaseException, address: Address) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What is inside pika's wrappers, from the outermost to the last try."""
+    """Yield the errors inside pika's wrappers, from the outermost to the last try."""
     yield error
     inner = error.exceptions[-1] if isinstance(error, AMQPConnectionWorkflowFailed) else None
     inner = inner or getattr(error, "exception", None)
@@ -73,7 +76,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield from _causes(inner)
 
 
-def _shown(error: BaseException, address: Address) -> str:
+def _without_secrets(error: BaseException, address: Address) -> str:
     text = getattr(error, "reply_text", "") or str(error) or type(error).__name__
     quoted = _REPLY.search(text)
     return without_password(" ".join((quoted[1] if quoted else text).split()), address.password)

@@ -18,7 +18,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 T = TypeVar("T")
 
-# without a logging configuration pika's lines would go to standard error, beside the error that we raise
+# without a logging configuration pika's lines would go to standard error, in addition to the error that we raise
 logging.getLogger("pika").addHandler(logging.NullHandler())
 
 FORBIDDEN, ABSENT, LOCKED, MISMATCH = 403, 404, 405, 406
@@ -42,7 +42,7 @@ class IoThread:
         self._stopped = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result; when this thread is interrupted meanwhile, the coroutine is cancelled."""
+        """Return the coroutine's result; when this thread is interrupted meanwhile, the coroutine is cancelled."""
         with self._lock:
             if self._stopped:
                 work.close()
@@ -55,7 +55,7 @@ class IoThread:
             raise
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run `last`, then end the thread. Other coroutines that still run are cancelled after it. Once."""
+        """Run `last`, then end the thread. Other coroutines that still run are cancelled after it. Called once."""
         with self._lock:
             stopped, self._stopped = self._stopped, True
             loop, thread = self._loop, self._thread
@@ -78,10 +78,10 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_default_executor())  # names are resolved on its threads
     finally:
         loop.close()
@@ -96,7 +96,7 @@ class Link:
 
     @classmethod
     async def open(cls, parameters: Any) -> Link:
-        """One try; raises what pika says."""
+        """Connect with one try; raise the error that pika reports."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[AsyncioConnection] = loop.create_future()
         closed: asyncio.Future[BaseException] = loop.create_future()
@@ -134,15 +134,15 @@ class Link:
         return answer
 
     async def close(self) -> None:
-        """Unacknowledged messages go back to their queues with it."""
+        """Close the connection; unacknowledged messages go back to their queues."""
         if self._connection.is_open:
             self._connection.close()
-        with suppress(asyncio.TimeoutError):  # a broker that does not answer finds out by itself
+        with suppress(asyncio.TimeoutError):  # a broker that does not answer notices by itself
             await asyncio.wait_for(asyncio.shield(self._closed), _CLOSING)
 
 
 class Channel:
-    """One channel. After it was closed, by whom ever, every use raises why."""
+    """One channel. After it was closed, from either side, every use raises the reason."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
@@ -155,7 +155,7 @@ class Channel:
         return self._failure is None and bool(self.raw.is_open)
 
     async def call(self, method: str, /, *positional: Any, **arguments: Any) -> Any:
-        """A method that the broker answers; returns the answer's frame."""
+        """Call a method that the broker answers; return the answer's frame."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.watch(answer)
         if not answer.done():
@@ -184,7 +184,7 @@ class Channel:
 
 
 def resolve(future: asyncio.Future[Any], result: Any) -> None:
-    """Whoever waits goes on; nothing happens when it has failed or gone on already."""
+    """Give the future its result; does nothing when it is done already."""
     if not future.done():
         future.set_result(result)
 
@@ -192,9 +192,9 @@ def resolve(future: asyncio.Future[Any], result: Any) -> None:
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # somebody may have stopped waiting for it: no warning about that
+        future.exception()  # the caller may have stopped waiting for it: no warning about that
 
 
 def was_closed_for(error: BaseException, code: int, text: str = "") -> bool:
-    """Whether the broker closed the channel with this reply code, and this in its words."""
+    """Tell whether the broker closed the channel with this reply code, and with `text` in its message."""
     return isinstance(error, ChannelClosedByBroker) and error.reply_code == code and text in error.reply_text

@@ -34,17 +34,17 @@ class Delivery(NamedTuple):
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """As text; raises ValueError for what AMQP cannot carry."""
-    found = {str(key): str(value) for key, value in headers.items()}
-    for key, value in found.items():
+    """Convert names and values to text; raise ValueError for what AMQP cannot carry."""
+    texts = {str(key): str(value) for key, value in headers.items()}
+    for key, value in texts.items():
         value.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
         if len(key.encode()) > LONGEST:
             raise ValueError(f"the name of the header {key[:50]!r}... is longer than {LONGEST} bytes")
-    return found
+    return texts
 
 
 def properties_for(headers: Mapping[str, str]) -> BasicProperties:
-    """Of a new message of ours: durable, with an id of its own and the time in whole seconds, as AMQP has it."""
+    """Build the properties of a new message: durable, with its own id and the time in whole seconds, as in AMQP."""
     return BasicProperties(
         headers=dict(headers) or None,
         delivery_mode=_PERSISTENT,
@@ -54,11 +54,14 @@ def properties_for(headers: Mapping[str, str]) -> BasicProperties:
 
 
 def properties_of_copy(original: BasicProperties, tag: str) -> BasicProperties:
-    """Of a message put to the back: all as it was, but for its id, its count, and where its tag stands."""
+    """Build the properties of a copy that is put to the back.
+
+    They are the original's, except for its id, its count and the place of its tag.
+    """
     before = original.headers or {}
     kept = {key: value for key, value in before.items() if key not in _NOT_COPIED}
-    shown = {key: shown_header(value) for key, value in kept.items()}
-    count = {key: value for key, value in republished(shown).items() if shown.get(key) != value}
+    texts = {key: shown_header(value) for key, value in kept.items()}
+    count = {key: value for key, value in republished(texts).items() if texts.get(key) != value}
     return BasicProperties(
         headers={**kept, **count, TAG_BEFORE: tag},
         delivery_mode=original.delivery_mode,
@@ -77,15 +80,17 @@ def properties_of_copy(original: BasicProperties, tag: str) -> BasicProperties:
 
 def received(delivery: Delivery, queue: str, receipt: Receipt, lease_until: float) -> Received:
     method, properties, body = delivery
-    given: Mapping[str, Any] = properties.headers or {}
-    headers = {str(key): shown_header(value) for key, value in given.items() if key not in (TAG_BEFORE, _DELIVERIES)}
+    broker_headers: Mapping[str, Any] = properties.headers or {}
+    headers = {
+        str(key): shown_header(value) for key, value in broker_headers.items() if key not in (TAG_BEFORE, _DELIVERIES)
+    }
     tag = tag_of(delivery)
     return Received(
         queue=queue,
         message_id=properties.message_id or _identity(tag, headers, properties.timestamp, body),
         receipt=receipt,
         body=body,
-        receive_count=_count(given.get(_DELIVERIES), method.redelivered),
+        receive_count=_count(broker_headers.get(_DELIVERIES), method.redelivered),
         lease_until=lease_until,
         sent_at=None if properties.timestamp is None else float(properties.timestamp),
         tag=tag,
@@ -95,7 +100,7 @@ def received(delivery: Delivery, queue: str, receipt: Receipt, lease_until: floa
 
 
 def tag_of(delivery: Delivery) -> str:
-    """The routing key, or what it was before the message was put to the back."""
+    """Return the routing key, or the one from before the message was put to the back."""
     headers: Mapping[str, Any] = delivery.properties.headers or {}
     if not delivery.method.exchange and TAG_BEFORE in headers:
         return shown_header(headers[TAG_BEFORE])
@@ -103,7 +108,7 @@ def tag_of(delivery: Delivery) -> str:
 
 
 def shown_header(value: object) -> str:
-    """Text as it is; what else AMQP's headers may hold as JSON."""
+    """Return text as it is, and other values of AMQP headers as JSON."""
     if isinstance(value, str):
         return value
     return _text(value) if isinstance(value, bytes | datetime) else json.dumps(value, ensure_ascii=False, default=_text)
@@ -116,17 +121,18 @@ def _text(value: object) -> str:
 
 
 def _count(failed: object, redelivered: bool) -> int:
-    """Quorum queues count; others only say that it was not the first time."""
+    """Return the receive count: quorum queues count, other queues only report that it was not the first time."""
     if isinstance(failed, int):
         return failed + 1
     return 2 if redelivered else 1
 
 
 def _identity(tag: str, headers: Mapping[str, str], timestamp: int | None, body: bytes) -> str:
-    """Of a message that its sender gave no id: the same at each delivery, so it can only come from what it says.
+    """Derive an id for a message that its sender gave none.
 
-    Headers that brokers add on the way (x-...) are left out.
+    It is the same at each delivery, since it only depends on the content. Headers that brokers add on the way (x-...)
+    are left out.
     """
     own = sorted((key, value) for key, value in headers.items() if not key.lower().startswith("x-"))
-    known = json.dumps([tag, own, timestamp]).encode()
-    return "content-" + hashlib.sha256(known + b"\0" + body).hexdigest()
+    metadata = json.dumps([tag, own, timestamp]).encode()
+    return "content-" + hashlib.sha256(metadata + b"\0" + body).hexdigest()

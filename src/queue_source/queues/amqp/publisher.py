@@ -16,7 +16,7 @@ _AT_ONCE = 200  # messages between two turns of the loop, which sends, reads, an
 
 
 class Outcome(NamedTuple):
-    """How many messages the broker refused, and the ids of those that no queue wanted (they are gone)."""
+    """How many messages the broker refused, and the ids of those that no queue accepted (they are gone)."""
 
     refused: int
     unrouted: frozenset[str]
@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    left: int
+    unconfirmed: int
     done: asyncio.Future[None]
     refused: int = 0
 
@@ -53,7 +53,10 @@ class Publisher:
     async def publish(
         self, exchange: str, key: str, messages: Sequence[tuple[bytes, BasicProperties]], *, mandatory: bool = True
     ) -> Outcome:
-        """Returns when the broker has answered for every message; raises when the channel ends before that."""
+        """Publish the messages, and return when the broker has answered for all of them.
+
+        Raises when the channel ends before that.
+        """
         batch = _Batch(len(messages), asyncio.get_running_loop().create_future())
         self._channel.watch(batch.done)
         for number, (body, properties) in enumerate(messages, 1):
@@ -72,16 +75,16 @@ class Publisher:
         return Outcome(batch.refused, frozenset(returned))
 
     def _on_confirm(self, frame: Any) -> None:
-        """For one message, or for all up to it."""
+        """Count the confirm of one message, or of all up to it."""
         tag, refused = frame.method.delivery_tag, frame.method.NAME == "Basic.Nack"
         tags = list(takewhile(lambda sent: sent <= tag, self._unconfirmed)) if frame.method.multiple else [tag]
         for sent in tags:
             batch = self._unconfirmed.pop(sent)
-            batch.left -= 1
+            batch.unconfirmed -= 1
             batch.refused += refused
-            if batch.left == 0:
+            if batch.unconfirmed == 0:
                 resolve(batch.done, None)
 
     def _on_return(self, _channel: Any, _method: Any, properties: BasicProperties, _body: bytes) -> None:
-        """What no queue wants comes back before its confirm."""
+        """Note a message that no queue accepts; the broker returns it before its confirm."""
         self._returned.add(properties.message_id)

@@ -1,10 +1,10 @@
 """RabbitMQ (AMQP 0-9-1): sources, worker pools, listeners, tags.
 
-`address.py` has the URL, `topology.py` what is created, `session.py` what is done on a connection.
-AMQP knows no leases: a delivery is ours until it is ended or the connection is, and then it comes again at once. One
-that is held for nearly as long as the broker's consumer timeout is returned to the queue, since the
-broker would otherwise take back all of them.
-Who calls it: the reader process (many threads), commands, sinks on executors.
+`address.py` has the URL, `topology.py` creates what it names, `session.py` works on a connection. AMQP knows no leases:
+a delivery is ours until it is ended or the connection is, and then it comes again at once. A delivery that is held for
+nearly the broker's consumer timeout is returned to the queue, since the broker would otherwise take back all of them.
+
+Used by the reader process (many threads), commands, and sinks on executors.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _Result = TypeVar("_Result")
 
 
 class AmqpQueue(BaseQueue):
-    """The pool, the listener or only the source that an `amqp://` URL names, created when absent by the first use.
+    """The pool, the listener or only the source of an `amqp://` URL, created by the first use where it is absent.
 
-    A lost connection raises `QueueUnavailable`, and the next call connects again; what was in flight is then stale here
-    and delivered again, to whomever. Acknowledging returns when the broker has seen it.
+    A lost connection raises `QueueUnavailable`, and the next call connects again; receipts of the lost connection are
+    then stale, and their messages are delivered again, to any consumer. Acknowledging returns when the broker has seen
+    it.
     """
 
     def __init__(self, url: str) -> None:
@@ -58,7 +59,7 @@ class AmqpQueue(BaseQueue):
 
     @property
     def identity(self) -> str:
-        """By host, virtual host and pool. Two names of one host cannot be recognised."""
+        """An id from host, virtual host and pool. Two names of one host cannot be recognised."""
         return canonical(self.name)
 
     @property
@@ -73,7 +74,7 @@ class AmqpQueue(BaseQueue):
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
-        """`lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
+        """Receive; `lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
         check_lease(lease)
         self._needs_queue("receive")
         if max_messages <= 0:
@@ -85,7 +86,7 @@ class AmqpQueue(BaseQueue):
         return [received(delivery, self.name, receipt, started + lease) for receipt, delivery in taken]
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Returns which deliveries are no longer ours; sends nothing, since no lease ends by time."""
+        """Return the deliveries that are no longer ours; sends nothing, since no lease ends by time."""
         check_lease(lease)
         return self._run(self._session.stale(receipts))
 
@@ -93,20 +94,20 @@ class AmqpQueue(BaseQueue):
         return self._run(self._session.acknowledge(receipts))
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        """With a delay the messages stay with this connection until it is over, and come back early if it ends."""
+        """Return the messages; with a delay they stay with this connection until it is over, or the connection ends."""
         self._run(self._session.nack(receipts, delay))
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
-        """To the dead-letter exchange that the queue or a policy names; else they are gone."""
+        """Reject the messages to the dead-letter exchange that the queue or a policy names; else drop them."""
         self._run(self._session.reject(receipts))
 
     def republish(self, message: Received) -> bool:
         return self._run(self._session.republish(message.receipt, message.body))
 
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
-        """To the source, which gives each of its pools and listeners a copy whose filter lets the tag pass.
+        """Send to the source, which gives a copy to each of its pools and listeners with a filter that matches the tag.
 
-        Raises when no queue takes them, as they would be lost; with `mandatory=false` in the URL that is fine.
+        Raises when no queue takes them, as they would be lost; with `mandatory=false` in the URL that is accepted.
         """
         made = convert_each(messages, self._properties)
         by_tag: dict[str, list[tuple[bytes, BasicProperties]]] = {}
@@ -135,33 +136,36 @@ class AmqpQueue(BaseQueue):
             )
 
     def depth(self) -> Depth:
-        """What is ready, and what this connection holds: AMQP does not report what others hold."""
+        """Count the ready messages, and those that this connection holds: AMQP does not report what others hold."""
         self._needs_queue("report its depth")
         return self._run(self._depth())
 
     def close(self) -> None:
-        """Also ends a `receive` that waits in another thread. Messages in flight are to be had again at once."""
+        """Close the connection, which also ends a `receive` in another thread.
+
+        Messages in flight are available at once.
+        """
         self._closed.set()
         self._thread.stop(self._session.end())
 
     # --- for people and commands: the pool that the URL names, else the source --------------------------------------
 
     def exists(self) -> bool:
-        return self._look(topology.exists)
+        return self._inspect(topology.exists)
 
     def create(self) -> None:
-        """The source, and the pool with its filters; what is there already is used as it is."""
+        """Create the source, and the pool with its filters; those that exist are used as they are."""
         self._run(self._session.open())
 
     def delete(self) -> None:
-        self._look(topology.delete)
+        self._inspect(topology.delete)
 
     def purge(self) -> int:
-        """Delete what is ready; what consumers hold is not touched. Returns how many there were."""
-        return self._look(topology.purge) if self._needs_queue("be emptied") else 0
+        """Delete the ready messages, not those that consumers hold. Returns how many there were."""
+        return self._inspect(topology.purge) if self._needs_queue("be emptied") else 0
 
     def peek(self, max_messages: int) -> list[Received]:
-        """The next messages, received and returned: RabbitMQ marks them as redelivered."""
+        """Return the next messages, received and given back: RabbitMQ marks them as redelivered."""
         return peek_by_receiving(self, max_messages)
 
     # --- on the I/O thread -------------------------------------------------------------------------------------------
@@ -170,8 +174,8 @@ class AmqpQueue(BaseQueue):
         link = await self._session.open()
         return Depth(await topology.ready_messages(link, self._session.queue), *self._session.own_depth())
 
-    def _look(self, work: Callable[[Link, Address], Awaitable[_Result]]) -> _Result:
-        """On a connection for this alone, which creates nothing."""
+    def _inspect(self, work: Callable[[Link, Address], Awaitable[_Result]]) -> _Result:
+        """Run `work` on a new connection of its own, which creates nothing."""
 
         async def looking() -> _Result:
             link = await Link.open(self._address.parameters())
@@ -183,7 +187,7 @@ class AmqpQueue(BaseQueue):
         return self._run(looking())
 
     def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Pika's errors become ours here, and nowhere else."""
+        """Run `work`, and map pika's errors to ours; this happens nowhere else."""
         try:
             return self._thread.run(work)
         except (AMQPError, AMQPConnectorException, OSError, QueueGone) as error:

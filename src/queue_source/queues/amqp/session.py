@@ -1,7 +1,7 @@
-"""What an `AmqpQueue` does on its connection; every coroutine runs on the I/O thread, so nothing here needs a lock.
+"""The work of an `AmqpQueue` on its connection; every coroutine runs on the I/O thread, so no lock is needed.
 
 A session connects when it is used, and again after the connection was lost. All deliveries belong to one channel; the
-*generation* in each receipt names it, so that a receipt of an earlier connection can never acknowledge another message.
+*generation* in each receipt names it, so a receipt of an earlier connection can never acknowledge another message.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _QUIET = 0.005  # seconds without a delivery after which a queue has sent what i
 
 
 class QueueGone(Exception):
-    """A queue or an exchange that was there is not any more: it was deleted, or its node went away."""
+    """A queue or an exchange does not exist any more: it was deleted, or its node went away."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A delivery that the broker waits for. `receipt` is None once it was returned, or is being republished."""
+    """A delivery that the broker waits for. `receipt` is None once it was returned, or while it is republished."""
 
     receipt: Receipt | None
     tag: str
@@ -54,22 +54,22 @@ class Session:
         self._generation = ""
         self._held: dict[int, _Held] = {}  # by delivery tag, rising
         self._longest = address.longest_hold
-        self._overdue: asyncio.TimerHandle | None = None  # checks the oldest of what is held
+        self._overdue: asyncio.TimerHandle | None = None  # checks the oldest delivery that is held
         self._consumers: dict[str, asyncio.Future[None]] = {}  # by consumer tag: done at the first delivery
         self._opening = asyncio.Lock()
         self._consuming = asyncio.Lock()
-        self._in_place = False  # what the URL names is there, as far as we know
+        self._in_place = False  # whether the objects that the URL names exist, as far as this session knows
         self._ended = False
         self.queue = ""
 
     async def open(self) -> Link:
-        """The connection, with all that the URL names in place. One try: waiting between tries is the caller's."""
+        """Connect, and create what the URL names. Tries once: the caller waits between tries."""
         async with self._opening:
             if self._ended:
                 raise Stopped
             lost = self._reader is not None and not self._reader.alive
             if self._link is None or not self._link.alive or lost:
-                await self._disconnect()  # a reader that the broker closed has lost all that it held
+                await self._disconnect()  # when the broker closes a reader, all its deliveries are lost
                 self._link = await Link.open(self._address.parameters())
             if not self._in_place:
                 self.queue = await topology.ensure(self._link, self._address)
@@ -77,7 +77,7 @@ class Session:
             return self._link
 
     async def end(self) -> None:
-        """What is in flight is back in its queue when this returns, unless the broker does not answer."""
+        """End the session; messages in flight are back in their queue then, unless the broker does not answer."""
         self._ended = True
         for arrived in self._consumers.values():
             resolve(arrived, None)
@@ -98,7 +98,7 @@ class Session:
     # --- taking ------------------------------------------------------------------------------------------------------
 
     async def receive(self, max_messages: int, wait: float) -> list[tuple[Receipt, Delivery]]:
-        """By a consumer for this call alone with this prefetch: others lack no message that is not wanted here."""
+        """Receive with a consumer of this call alone, with this prefetch, so that no message is kept from others."""
         channel = await self._open_reader()
         taken: list[tuple[Receipt, Delivery]] = []
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,7 +134,7 @@ class Session:
                 with self._gone_if_absent():
                     await channel.call("basic_consume", self.queue, deliver, consumer_tag=tag)
             yield
-            # What arrives from here on pika returns to its place. Where the broker has ended it there is no answer.
+            # From here on pika returns what arrives. Where the broker has ended the consumer there is no answer.
             if tag in channel.raw.consumer_tags:
                 await channel.call("basic_cancel", tag)
         finally:
@@ -142,12 +142,13 @@ class Session:
             resolve(arrived, None)
             if channel.alive and tag in channel.raw.consumer_tags:  # the caller was interrupted
                 channel.raw.basic_cancel(tag)
-        arrived.result()  # raises why nothing will come
+        arrived.result()  # raises the reason why no message will come
 
     async def _gather(self, channel: Channel, taken: Sequence[object], max_messages: int) -> None:
-        """Wait until no more is on its way: classic queues are done with the answer, quorum queues send on for a bit.
+        """Wait until no more messages are on their way.
 
-        What came later would be returned to the queue and be marked as redelivered.
+        Classic queues have sent all with the answer, quorum queues send on for a moment. Later messages would be
+        returned to the queue and be marked as redelivered.
         """
         before = -1
         while before < len(taken) < max_messages:
@@ -157,7 +158,10 @@ class Session:
                 await asyncio.sleep(_QUIET)
 
     async def _confirmed(self, channel: Channel) -> None:
-        """The broker has done what was asked of it on this channel, and what it sent before it said so is here."""
+        """Wait until the broker has processed all requests on this channel.
+
+        Everything that it sent before is here by then.
+        """
         async with self._consuming:
             await channel.call("basic_qos", prefetch_count=1)
 
@@ -179,7 +183,7 @@ class Session:
         return receipt
 
     def _release_overdue(self) -> None:
-        """Return what was held so long that the broker would take all of the channel's messages back."""
+        """Return deliveries that are held so long that the broker would take back all of the channel's messages."""
         self._overdue = None
         if self._longest is None or self._reader is None or not self._reader.alive:
             return
@@ -203,16 +207,19 @@ class Session:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     async def stale(self, receipts: Iterable[Receipt]) -> set[Receipt]:
-        """Those that hold nothing. They never reach the broker, which would close the channel for them."""
+        """Return the receipts that hold no message.
+
+        They never reach the broker, which would close the channel for them.
+        """
         return {receipt for receipt in receipts if self._find(receipt) is None}
 
     def own_depth(self) -> tuple[int, int]:
-        """Of what the broker waits for here: (leased, delayed by nack)."""
+        """Count the deliveries that the broker waits for here: (leased, delayed by nack)."""
         delayed = sum(held.timer is not None for held in self._held.values())
         return len(self._held) - delayed, delayed
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
-        """Returns when the broker has seen it."""
+        """Acknowledge the messages; returns when the broker has seen it."""
         stale = await self.stale(receipts)
         await self._finish(receipts, _acknowledge)
         return stale
@@ -221,7 +228,7 @@ class Session:
         await self._finish(receipts, _reject)
 
     async def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        """AMQP has no delay: until it is over the message stays with us, or until the connection ends."""
+        """Return the messages. AMQP has no delay: until it is over they stay here, or until the connection ends."""
         if delay <= 0:
             await self._finish(receipts, _requeue)
             return
@@ -236,26 +243,26 @@ class Session:
             _requeue(self._reader, tag, False)
 
     async def _finish(self, receipts: Sequence[Receipt], say: Callable[[Channel, int, bool], None]) -> None:
-        """Once for each message: all from the oldest on in one frame, as far as they are all among these."""
+        """Answer once for each message; the oldest ones go in one frame, as far as all of them are among these."""
         tags = self._tags(receipts)
         if not tags or self._reader is None:
             return
-        channel, wanted = self._reader, set(tags)
-        oldest = list(takewhile(wanted.__contains__, self._held))
+        channel, delivery_tags = self._reader, set(tags)
+        oldest = list(takewhile(delivery_tags.__contains__, self._held))
         for tag in tags:
             del self._held[tag]
         if oldest:
             say(channel, oldest[-1], True)
-        for tag in sorted(wanted.difference(oldest)):
+        for tag in sorted(delivery_tags.difference(oldest)):
             say(channel, tag, False)
         await self._confirmed(channel)
 
     def _tags(self, receipts: Iterable[Receipt]) -> list[int]:
-        found = (self._find(receipt) for receipt in dict.fromkeys(receipts))
-        return [tag for tag in found if tag is not None]
+        tags = (self._find(receipt) for receipt in dict.fromkeys(receipts))
+        return [tag for tag in tags if tag is not None]
 
     def _find(self, receipt: Receipt) -> int | None:
-        """The delivery tag behind a receipt that still holds its message."""
+        """Find the delivery tag behind a receipt that still holds its message."""
         generation, _, number = receipt.partition(".")
         alive = self._reader is not None and self._reader.alive and generation == self._generation
         if not alive or not (number.isascii() and number.isdigit() and len(number) < 19):
@@ -266,12 +273,12 @@ class Session:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     async def republish(self, receipt: Receipt, body: bytes) -> bool:
-        """To the queue and not to the source: other pools must not get a copy."""
+        """Publish the copy to the queue and not to the source: other pools must not get it."""
         tag = self._find(receipt)
         if tag is None:
             return False
         held = self._held[tag]
-        held.receipt = None  # nobody else may end it meanwhile
+        held.receipt = None  # no other call may end it meanwhile
         try:
             copy = properties_of_copy(held.properties, held.tag)
             outcome = await self.publish("", self.queue, [(body, copy)])
@@ -282,14 +289,17 @@ class Session:
         return not await self.acknowledge([receipt])
 
     async def send(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> Outcome:
-        """To the source. What no queue takes is tried again shortly, as its pool may just be in the making."""
+        """Send to the source.
+
+        Messages that no queue takes are tried again shortly: their pool may be about to be created.
+        """
         mandatory = self._address.mandatory
-        refused, left = 0, messages
+        refused, unrouted = 0, messages
         for pause in (*_UNROUTED_PAUSES, None):
-            outcome = await self.publish(self._address.source, tag, left, mandatory=mandatory)
+            outcome = await self.publish(self._address.source, tag, unrouted, mandatory=mandatory)
             refused += outcome.refused
-            left = [message for message in left if message[1].message_id in outcome.unrouted]
-            if not left or pause is None:
+            unrouted = [message for message in unrouted if message[1].message_id in outcome.unrouted]
+            if not unrouted or pause is None:
                 break
             await asyncio.sleep(pause)
         return Outcome(refused, outcome.unrouted)
@@ -307,7 +317,7 @@ class Session:
 
     @contextmanager
     def _gone_if_absent(self) -> Iterator[None]:
-        """What was there is deleted: the next call puts it in place again."""
+        """Note that an object was deleted: the next call creates it again."""
         try:
             yield
         except ChannelClosedByBroker as error:

@@ -1,7 +1,7 @@
 """Sources and pools on a broker: a source is a durable topic exchange, a pool a durable queue bound to it.
 
-They are created when absent, and used as they are when they are there: a user who may not configure anything can work
-with what an administrator has made.
+They are created when absent, and used as they are when they exist: a user without the right to configure can work with
+what an administrator has made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from queue_source.queues.amqp.link import ABSENT, FORBIDDEN, MISMATCH, Link, was
 
 
 async def ensure(link: Link, address: Address) -> str:
-    """Everything that the URL names; returns the name of the queue to read, "" where it names none."""
+    """Create everything that the URL names; return the name of the queue to read, "" where it names none."""
     await _ensure_source(link, address)
     if address.listener:
         return await _listen(link, address)
@@ -37,12 +37,15 @@ async def _ensure_source(link: Link, address: Address) -> None:
 
 
 async def exists(link: Link, address: Address) -> bool:
-    """Whether the pool is there; of a URL without one, whether the source is."""
+    """Tell whether the pool exists; for a URL without one, whether the source does."""
     return await (_source_exists(link, address) if address.pool is None else _pool_exists(link, address.pool))
 
 
 async def delete(link: Link, address: Address) -> None:
-    """The pool with all its messages, those in flight too; without a pool the source, whose pools then get no more."""
+    """Delete the pool with all its messages, those in flight too.
+
+    Without a pool it is the source, whose pools then get no more messages.
+    """
     if address.pool is None:
         await link.once("exchange_delete", exchange=address.source)
     else:
@@ -68,17 +71,17 @@ async def _pool_exists(link: Link, queue: str) -> bool:
 
 
 async def _ensure_pool(link: Link, address: Address, pool: str) -> None:
-    """Filters that the URL names are added to those that a pool has; one without filters takes everything at first.
+    """Create the pool, or add the filters of the URL to those that it has; without filters a new pool takes everything.
 
-    A queue without a binding would be silent for ever, so its declaration and its first binding go out together.
+    A queue without a binding would never get a message, so its declaration and its first binding go out together.
     """
-    there = await _pool_exists(link, pool)
-    if there and address.filters is None:
+    pool_exists = await _pool_exists(link, pool)
+    if pool_exists and address.filters is None:
         return
     channel = await link.channel()
-    if not there:
+    if not pool_exists:
         arguments = {"x-queue-type": address.queue_type} if address.queue_type else None
-        channel.raw.queue_declare(queue=pool, durable=True, arguments=arguments)  # no answer wanted
+        channel.raw.queue_declare(queue=pool, durable=True, arguments=arguments)  # without waiting for an answer
     await asyncio.gather(
         *(
             channel.call("queue_bind", queue=pool, exchange=address.source, routing_key=tag_filter)
@@ -89,7 +92,10 @@ async def _ensure_pool(link: Link, address: Address, pool: str) -> None:
 
 
 async def _listen(link: Link, address: Address) -> str:
-    """A queue of this connection alone: it is gone with it. Not auto-delete: that would end with each consumer."""
+    """Declare a queue of this connection alone, deleted with it.
+
+    Not auto-delete: that would end it with each consumer.
+    """
     answer = await link.once("queue_declare", queue="", exclusive=True)
     queue = str(answer.method.queue)
     for tag_filter in address.bindings:

@@ -2,8 +2,9 @@
 
 import os
 
-# Before gRPC is loaded: after its first call it handles forks, and a program that is started then may die of that
-# before it begins, a Spark too (https://github.com/grpc/grpc/issues/43055). Whoever forks on purpose sets it to true.
+# Before gRPC is loaded: after its first call it handles forks, and a program that is started then, such as Spark, may
+# die of that before it begins (https://github.com/grpc/grpc/issues/43055). A program that forks on purpose sets it to
+# true.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from queue_source.queues.pubsub.queue import PubSubQueue

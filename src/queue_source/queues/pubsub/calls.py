@@ -1,6 +1,6 @@
 """The calls to Google Cloud Pub/Sub: one channel, made at the first use, and requests under the service's limits.
 
-No call is repeated here but the first one: whoever calls knows what a second try costs, and when it comes too late.
+Only the first call is repeated here: the callers know the cost of a second try, and when it comes too late.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EMULATOR = "PUBSUB_EMULATOR_HOST"
 LARGEST_PULL = 1000  # messages
 LARGEST_PUBLISH = (1000, 10_000_000)  # messages, bytes
 LARGEST_REQUEST = 524_288  # bytes of a request that acknowledges or extends
-MOST_RECEIPTS = 1000  # in one such request; those of today are about 200 bytes long
+MOST_RECEIPTS = 1000  # in one such request; at present a receipt has about 200 bytes
 
 _PATIENCE = 30.0  # seconds for an answer
 _FIRST_PATIENCE = 15.0  # and for the first one, tries included
@@ -60,7 +60,7 @@ _READ = Retry(
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What the service says of a subscription; times in seconds."""
+    """The properties of a subscription; times in seconds."""
 
     topic: str
     ack_deadline: float
@@ -71,7 +71,10 @@ class Subscription:
 
 
 class PubSubCalls:
-    """The calls for one subscription. `name` stands for the queue in errors. All methods from any thread."""
+    """The calls for one subscription. `name` stands for the queue in errors.
+
+    All methods may be called on any thread.
+    """
 
     def __init__(self, name: str, path: str, credentials_file: str | None, endpoint: str | None) -> None:
         self._name = name
@@ -87,7 +90,7 @@ class PubSubCalls:
         self.closed = threading.Event()
 
     def subscription(self) -> Subscription:
-        """What the subscription is like, read at the first use."""
+        """The properties of the subscription, read at the first use."""
         if self._subscription is None:
             self._subscription = self._read(_READ, _FIRST_PATIENCE)
         return self._subscription
@@ -95,21 +98,21 @@ class PubSubCalls:
     def _read(self, retry: Retry | None, patience: float) -> Subscription:
         request = types.GetSubscriptionRequest(subscription=self._path)
         with mapped(self._name, "read", self._path):
-            found = types.Subscription.pb(
+            description = types.Subscription.pb(
                 self._open()[0].get_subscription(request=request, retry=retry, timeout=patience)
             )
         self._heard = time.monotonic()
         return Subscription(
-            topic=found.topic,
-            ack_deadline=float(found.ack_deadline_seconds or 10),
-            ordered=found.enable_message_ordering,
-            exactly_once=found.enable_exactly_once_delivery,
-            retention=found.message_retention_duration.ToTimedelta().total_seconds(),
-            dead_letter_topic=found.dead_letter_policy.dead_letter_topic,
+            topic=description.topic,
+            ack_deadline=float(description.ack_deadline_seconds or 10),
+            ordered=description.enable_message_ordering,
+            exactly_once=description.enable_exactly_once_delivery,
+            retention=description.message_retention_duration.ToTimedelta().total_seconds(),
+            dead_letter_topic=description.dead_letter_policy.dead_letter_topic,
         )
 
     def pull(self, max_messages: int, patience: float) -> Sequence[Any]:
-        """Up to `max_messages` ReceivedMessages; none when nothing came within `patience` seconds.
+        """Pull up to `max_messages` ReceivedMessages; none when nothing came within `patience` seconds.
 
         Our own deadline ends a pull in the same way whether there is no message or no service: after a minute without
         an answer the service is asked for one.
@@ -129,11 +132,11 @@ class PubSubCalls:
         return types.PullResponse.pb(answer).received_messages  # type: ignore[no-any-return]
 
     def acknowledge(self, receipts: Iterable[str]) -> set[str]:
-        """Returns those that the service refused, which it does only with exactly-once delivery."""
+        """Acknowledge; return the receipts that the service refused, which it does only with exactly-once delivery."""
         return self._change(receipts, "acknowledge", types.AcknowledgeRequest)
 
     def modify_deadline(self, receipts: Iterable[str], seconds: int) -> set[str]:
-        """The leases end so many seconds from now; returns those that the service refused, as above."""
+        """Make the leases end `seconds` from now; return the receipts that the service refused, as above."""
         request = partial(types.ModifyAckDeadlineRequest, ack_deadline_seconds=seconds)
         return self._change(receipts, "modify_ack_deadline", request)
 
@@ -152,7 +155,7 @@ class PubSubCalls:
     # --- the subscription itself -------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Asked anew each time."""
+        """Tell whether the subscription exists; asks the service each time."""
         try:
             self._subscription = self._read(_READ, _FIRST_PATIENCE)
         except QueueNotFound:
@@ -160,7 +163,7 @@ class PubSubCalls:
         return self._subscription is not None
 
     def create(self) -> None:
-        """The subscription, and a topic of the same name where there is none; both stay as they are if there."""
+        """Create the subscription, and a topic of the same name where there is none; existing ones stay as they are."""
         topic = self._path.replace("/subscriptions/", "/topics/")
         try:
             self._subscribe(topic)
@@ -176,7 +179,8 @@ class PubSubCalls:
             topic=topic,
             ack_deadline_seconds=60,
             enable_exactly_once_delivery=True,
-            expiration_policy=types.ExpirationPolicy(),  # without a time in it: never, however long it is not read
+            # without a time in it: it never expires, however long it is not read
+            expiration_policy=types.ExpirationPolicy(),
         )
         subscriber, _ = self._open()
         with mapped(self._name, "create", self._path), suppress(api.AlreadyExists):
@@ -190,7 +194,7 @@ class PubSubCalls:
         self._subscription = None
 
     def seek_to_now(self) -> None:
-        """Everything published before is done, by the clock of this machine."""
+        """Mark everything published before now as done, by the clock of this machine."""
         request = types.SeekRequest(subscription=self._path, time=datetime.now(timezone.utc))
         subscriber, _ = self._open()
         with mapped(self._name, "receive", self._path):
@@ -203,7 +207,7 @@ class PubSubCalls:
             raise QueueConfigurationError(self._name, "is closed; open it again")
 
     def close(self) -> None:
-        """Ends the calls that wait in other threads."""
+        """Close the channel, which ends the calls that wait in other threads."""
         self.closed.set()
         with self._lock:
             if self._channel is not None:
@@ -219,7 +223,7 @@ class PubSubCalls:
         return stale
 
     def _change_chunk(self, receipts: list[str], method: str, request: Callable[..., Any]) -> set[str]:
-        """Until the service takes all but those that it refuses for good; returns these.
+        """Repeat the request until the service takes all receipts but those that it refuses for good; return these.
 
         An error that names failures is about these alone: the others of its request were taken.
         """
@@ -256,7 +260,7 @@ class PubSubCalls:
             return self._subscriber, self._publisher
 
     def _connect(self) -> grpc.Channel:
-        """`http://` and an emulator are spoken to in the clear and without credentials."""
+        """Open the channel; one for `http://` or an emulator has neither encryption nor credentials."""
         emulator = os.environ.get(EMULATOR)
         endpoint = self._endpoint or (f"http://{emulator}" if emulator else "")
         parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
@@ -276,7 +280,7 @@ class PubSubCalls:
             )
         except GoogleAuthError as error:
             raise our_error(self._name, "read", self._path, error) from error
-        except (OSError, ValueError) as error:  # the file: not there, not JSON
+        except (OSError, ValueError) as error:  # the file is absent, or not JSON
             problem = f"{self._credentials_file!r} is no key file of a service account: {error}"
             raise QueueConfigurationError(self._name, f"{problem}; name one in option 'gcp.credentialsFile'") from error
 

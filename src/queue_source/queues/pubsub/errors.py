@@ -1,7 +1,7 @@
-"""What Google's client raises, in our names: mapped here and nowhere else.
+"""Maps the errors of Google's client to ours; this happens nowhere else.
 
-Every class of `google.api_core.exceptions` is in one of the two tables below; a test fails when the library grows
-one that does not.
+Every class of `google.api_core.exceptions` is in one of the two tables below; a test fails when the library grows one
+that is not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFou
 PASSING: tuple[type[api.GoogleAPICallError], ...] = (
     api.Aborted,
     api.Cancelled,
-    api.ServerError,  # Internal, Unknown, Unavailable, DeadlineExceeded, DataLoss ... less those below
+    api.ServerError,  # Internal, Unknown, Unavailable, DeadlineExceeded, DataLoss ..., except those below
     api.TooManyRequests,  # ResourceExhausted: a quota, which comes back
 )
 """Trouble that may be over at the next try."""
@@ -47,7 +47,7 @@ NEEDED: Mapping[str, str] = {
 
 @contextmanager
 def mapped(name: str, kind: str, what: str) -> Iterator[None]:
-    """The edge: what Google's client raises for a call of `kind` about `what` leaves as our own error."""
+    """Map the errors that Google's client raises in the block to ours, for a call of `kind` about `what`."""
     try:
         yield
     except (api.GoogleAPIError, auth.GoogleAuthError) as error:
@@ -59,7 +59,7 @@ def mapped(name: str, kind: str, what: str) -> Iterator[None]:
 
 
 def our_error(name: str, kind: str, what: str, error: Exception) -> QueueError:
-    """`error` under our name: what to do about it, or that it may pass."""
+    """Return our error for `error`: one that may pass, or one with the next step."""
     if isinstance(error, auth.GoogleAuthError):
         if error.retryable:
             return QueueUnavailable(name, f"no access token was to be had: {error}")
@@ -79,16 +79,16 @@ def our_error(name: str, kind: str, what: str, error: Exception) -> QueueError:
 
 
 def _next_step(error: Exception) -> str | None:
-    """None for what may pass."""
+    """Return the next step for the user; None for an error that may pass."""
     if isinstance(error, api.MethodNotImplemented) or not isinstance(error, PASSING):
         return next((step for kind, step in LASTING.items() if isinstance(error, kind)), None)
     return None
 
 
 def receipt_failures(error: api.GoogleAPICallError) -> Mapping[str, str]:
-    """What went wrong with which ack id: only subscriptions with exactly-once delivery report it.
+    """Return the failure of each ack id: only subscriptions with exactly-once delivery report them.
 
     The service sends it as the metadata of an ErrorInfo: {ack id: PERMANENT_FAILURE_... or TRANSIENT_FAILURE_...}.
     """
-    found: Mapping[str, str] | None = error.metadata
-    return {key: value for key, value in (found or {}).items() if value.startswith(("PERMANENT_", "TRANSIENT_"))}
+    metadata: Mapping[str, str] | None = error.metadata
+    return {key: value for key, value in (metadata or {}).items() if value.startswith(("PERMANENT_", "TRANSIENT_"))}

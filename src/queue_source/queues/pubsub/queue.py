@@ -1,13 +1,13 @@
-"""Google Cloud Pub/Sub: a queue is one subscription; what is sent goes to the topic that it belongs to.
+"""Google Cloud Pub/Sub: a queue is one subscription; sent messages go to the topic that it belongs to.
 
-Synchronous pull, so that every lease is ours to keep. Where Pub/Sub promises less than other queues:
+Synchronous pull, so that this process keeps every lease. Where Pub/Sub promises less than other queues:
 
 - There is no order, except for messages with an ordering key on a subscription with message ordering.
 - Without exactly-once delivery the service takes expired receipts in silence: nothing is ever reported as stale.
 - It counts deliveries only for subscriptions with a dead-letter policy; else every receive count is 1.
 - It does not report how many messages wait.
-- An empty answer to a short pull proves nothing, so that none is shorter than `shortest_wait`. What the service gives
-  out at the moment when a pull ends is lost for the subscription's own deadline.
+- An empty answer to a short pull proves nothing, so none is shorter than `shortest_wait`. Messages that the service
+  hands out at the moment when a pull ends are lost for the subscription's own deadline.
 
 `calls.py` makes the calls, `errors.py` maps their errors.
 """
@@ -63,14 +63,14 @@ class PubSubQueue(BaseQueue):
         endpoint: str | None = None,
         shortest_wait: float = _SHORTEST_WAIT,
     ) -> None:
-        found = _URL.fullmatch(url)
-        if found is None:
+        parts = _URL.fullmatch(url)
+        if parts is None:
             raise QueueConfigurationError(url, f"is not of the form {_FORM}")
-        owner = found["project"] or project
+        owner = parts["project"] or project
         if not owner:
             raise QueueConfigurationError(url, f"names no project; write {_FORM} or set option 'gcp.project'")
-        super().__init__(f"pubsub://{owner}/{found['subscription']}")
-        self._path = f"projects/{owner}/subscriptions/{found['subscription']}"
+        super().__init__(f"pubsub://{owner}/{parts['subscription']}")
+        self._path = f"projects/{owner}/subscriptions/{parts['subscription']}"
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
         self._closed = self._calls.closed
         self._shortest_wait = shortest_wait
@@ -80,7 +80,7 @@ class PubSubQueue(BaseQueue):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Asks the service at the first use."""
+        """What the subscription can do; asks the service at the first use."""
         subscription = self._calls.subscription()
         return Capabilities(
             max_batch_size=LARGEST_PULL,
@@ -94,7 +94,7 @@ class PubSubQueue(BaseQueue):
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
-        """Pulls until something comes; then extends, since until that the subscription's own deadline counts."""
+        """Pull until something comes; then extend, since until then the subscription's own deadline counts."""
         seconds = _whole("lease", lease)
         subscription = self._calls.subscription()
         started, pulled = self._pull(max_messages, max(wait, self._shortest_wait))
@@ -111,17 +111,17 @@ class PubSubQueue(BaseQueue):
         return [self._received(item, until) for item in pulled if item.ack_id not in stale]
 
     def _pull(self, max_messages: int, wait: float) -> tuple[float, Sequence[Any]]:
-        """What the first pull with an answer brought, and when it began."""
+        """Return the messages of the first pull with an answer, and when it began."""
         until = time.monotonic() + wait
         while True:
             started = time.monotonic()
             pulled = self._calls.pull(max_messages, until - started) if max_messages > 0 and started < until else ()
-            left = until - time.monotonic()
-            if pulled or max_messages <= 0 or left <= 0 or self._calls.closed.wait(min(left, _PAUSE)):
+            remaining = until - time.monotonic()
+            if pulled or max_messages <= 0 or remaining <= 0 or self._calls.closed.wait(min(remaining, _PAUSE)):
                 return started, pulled
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Without exactly-once delivery the service reports nothing: only receipts that we returned are found lost."""
+        """Extend the leases; without exactly-once delivery only receipts that we returned are reported as lost."""
         return self._extend(receipts, _whole("lease", lease))
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -129,7 +129,7 @@ class PubSubQueue(BaseQueue):
         return stale | {Receipt(receipt) for receipt in self._calls.acknowledge(alive)}
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
-        """With a delay the lease is what is left of it, at most ten minutes; to others it is a lease."""
+        """Return the messages. A delay becomes the lease of those, at most ten minutes."""
         alive, _ = self._sorted(receipts)
         seconds = min(math.ceil(max(delay, 0.0)), LONGEST_LEASE)
         self._calls.modify_deadline(alive, seconds)
@@ -152,13 +152,14 @@ class PubSubQueue(BaseQueue):
             kept = {receipt: self._rejectable[receipt][1] for receipt in receipts if receipt in self._rejectable}
         alive = list(kept)
         if subscription.exactly_once and alive:
-            stale = self._extend(alive, LONGEST_LEASE)  # others may have them by now: then they are not ours to move
+            # another consumer may have them by now: then we must not move them
+            stale = self._extend(alive, LONGEST_LEASE)
             alive = [receipt for receipt in alive if receipt not in stale]
         self._publish(subscription.dead_letter_topic, [self._dead(kept[receipt]) for receipt in alive])
         self.acknowledge(alive)
 
     def republish(self, message: Received) -> bool:
-        """To the subscription's topic: other subscriptions of that topic get the copy too.
+        """Send the copy to the subscription's topic: other subscriptions of that topic get it too.
 
         Staleness is noticed with exactly-once delivery only.
         """
@@ -171,9 +172,9 @@ class PubSubQueue(BaseQueue):
         return True
 
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
-        """To the subscription's topic, those of one group together, up to 1,000 messages or 10 MB a request.
+        """Send to the subscription's topic, those of one group together, up to 1,000 messages or 10 MB a request.
 
-        A failure may leave the first ones sent.
+        After a failure the first ones may be sent.
         """
         made = convert_each(messages, _message)
         if not made:
@@ -183,7 +184,7 @@ class PubSubQueue(BaseQueue):
         return [message_id for _, message_id in sorted(zip(places, ids, strict=True))]
 
     def depth(self) -> Depth:
-        """Always refused: only Cloud Monitoring reports it, minutes late."""
+        """Raise: only Cloud Monitoring reports the depth, minutes late."""
         raise QueueConfigurationError(
             self._name,
             "Pub/Sub does not report how many messages wait; see subscription/num_undelivered_messages in Cloud "
@@ -199,7 +200,7 @@ class PubSubQueue(BaseQueue):
         return self._calls.exists()
 
     def create(self) -> None:
-        """Of the topic with the subscription's name, which is made where there is none; see `PubSubCalls.create`."""
+        """Create the subscription of the topic with its name, and that topic, where they are absent."""
         if not self._calls.exists():
             self._calls.create()
 
@@ -207,17 +208,20 @@ class PubSubQueue(BaseQueue):
         self._calls.delete()
 
     def purge(self) -> None:
-        """What was sent until now, by the clock of this machine; Pub/Sub does not report how much that was."""
+        """Delete all messages sent until now, by the clock of this machine; Pub/Sub does not report their number."""
         self._calls.seek_to_now()
 
     def peek(self, max_messages: int) -> list[Received]:
-        """Counts as a delivery, for the dead-letter policy too."""
+        """Return the next messages; counts as a delivery, for the dead-letter policy too."""
         return peek_by_receiving(self, max_messages)
 
     # --- receipts ----------------------------------------------------------------------------------------------------
 
     def _sorted(self, receipts: Sequence[Receipt], *, forget: bool = True) -> tuple[list[Receipt], set[Receipt]]:
-        """Those to ask the service about, once each, and those known to be stale. What is over may be forgotten."""
+        """Divide into the receipts to ask the service about, once each, and stale ones.
+
+        Those that are over may be forgotten.
+        """
         now = time.monotonic()
         with self._lock:
             stale = {receipt for receipt in receipts if not receipt or self._delayed.get(receipt, 0.0) > now}
@@ -244,7 +248,7 @@ class PubSubQueue(BaseQueue):
         now = time.monotonic()
         with self._lock:
             self._rejectable.update({Receipt(item.ack_id): (until, item.message) for item in pulled})
-            while self._rejectable:  # in the order of their last extension: those that ran out come first
+            while self._rejectable:  # in the order of their last extension: expired ones come first
                 first = next(iter(self._rejectable))
                 if self._rejectable[first][0] > now:
                     break
@@ -271,7 +275,7 @@ class PubSubQueue(BaseQueue):
         )
 
     def _dead(self, message: _Message) -> _Message:
-        """As the service itself would forward it: it says where the message came from."""
+        """Build the message for the dead-letter topic as the service itself would, with its origin."""
         attributes = {
             **message.attributes,
             "CloudPubSubDeadLetterSourceSubscription": self._path.rpartition("/")[2],
@@ -280,7 +284,7 @@ class PubSubQueue(BaseQueue):
         return _new_message(data=message.data, attributes=attributes, ordering_key=message.ordering_key)
 
     def _publish(self, topic: str, messages: Sequence[_Message]) -> list[str]:
-        """A request holds messages of one ordering key only."""
+        """Publish the messages in requests of one ordering key each."""
         ids: list[str] = []
         for _, group in groupby(messages, lambda message: message.ordering_key):
             ids += self._calls.publish(topic, list(group))
@@ -288,7 +292,7 @@ class PubSubQueue(BaseQueue):
 
 
 def _message(message: Outgoing) -> _Message:
-    """Raises ValueError for what the service would refuse, before anything is sent."""
+    """Build the message. Raises ValueError for what the service would refuse, before anything is sent."""
     body, group, attributes = message.body, message.group or "", dict(message.headers)
     for own in (TAG, EMPTY):
         if own in attributes:
@@ -313,7 +317,7 @@ def _message(message: Outgoing) -> _Message:
 
 
 def _whole(what: str, seconds: float) -> int:
-    """Pub/Sub counts in whole seconds, and takes no more than ten minutes at once."""
+    """Round to the whole seconds of Pub/Sub, which takes no more than ten minutes at once."""
     if not 0 < seconds <= LONGEST_LEASE:
         raise ValueError(f"{what} must be more than 0 and at most {LONGEST_LEASE} seconds, not {seconds!r}")
     return math.ceil(seconds)

@@ -24,7 +24,10 @@ _FORM = "write sim://SOURCE?dir=PATH, with &pool=NAME and &tags=FILTER where the
 
 @dataclass(frozen=True, slots=True)
 class SimAddress:
-    """`table` is where the messages of this pool are; `filters` is None where the URL names none."""
+    """A `sim://` URL taken apart.
+
+    `table` holds the pool's messages; `filters` is None where the URL names none.
+    """
 
     table: Address
     folder: Path
@@ -37,7 +40,7 @@ class SimAddress:
 
 
 def parse_address(url: str) -> SimAddress:
-    """Raises `QueueConfigurationError` for whatever is wrong with the URL; touches no file."""
+    """Parse the URL, without touching a file. Raises `QueueConfigurationError` for whatever is wrong with it."""
     name = redact_url(url)
 
     def refused(problem: str) -> QueueConfigurationError:
@@ -45,31 +48,31 @@ def parse_address(url: str) -> SimAddress:
 
     parts = urlsplit(without_fragment(url))
     pairs = parse_qsl(parts.query, keep_blank_values=True)
-    given = dict(pairs)
-    for key in given:
+    parameters = dict(pairs)
+    for key in parameters:
         if key not in _PARAMETERS:
             close = get_close_matches(key, _PARAMETERS, n=1)
             raise refused(f"unknown parameter {key!r}" + (f", did you mean {close[0]!r}?" if close else ""))
-    if len(pairs) > len(given):
+    if len(pairs) > len(parameters):
         raise refused("a parameter is given twice")
-    source, pool = parts.netloc, given.get("pool", parts.netloc)
+    source, pool = parts.netloc, parameters.get("pool", parts.netloc)
     if parts.path not in ("", "/") or not _NAME.fullmatch(source) or not _NAME.fullmatch(pool):
         raise refused("source and pool are named by letters, digits, '.', '-' and '_'")
-    if not given.get("dir"):
+    if not parameters.get("dir"):
         raise refused("it needs dir=PATH, a folder of this machine for the simulator's file")
     for key in ("listener", "mandatory"):
-        if given.get(key, "true") not in ("true", "false"):
-            raise refused(f"{key}={given[key]!r} is neither true nor false")
-    listener = given.get("listener") == "true"
-    if listener and "pool" in given:
+        if parameters.get(key, "true") not in ("true", "false"):
+            raise refused(f"{key}={parameters[key]!r} is neither true nor false")
+    listener = parameters.get("listener") == "true"
+    if listener and "pool" in parameters:
         raise refused("a listener has a private queue and no pool")
     try:
-        filters = parse_filters(given["tags"]) if "tags" in given else None
+        filters = parse_filters(parameters["tags"]) if "tags" in parameters else None
     except ValueError as error:
         raise refused(str(error)) from None
     pool = f"listener-{uuid.uuid4().hex}" if listener else pool
-    folder = Path(given["dir"])
+    folder = Path(parameters["dir"])
     database = URL.create("sqlite", database=str(folder / f"{source}.sim.db"))
-    mandatory = given.get("mandatory", "true") == "true"
+    mandatory = parameters.get("mandatory", "true") == "true"
     table = Address(database, pool, name)
-    return SimAddress(table, folder, source, pool, listener, filters, mandatory, given.get("log_id_header"))
+    return SimAddress(table, folder, source, pool, listener, filters, mandatory, parameters.get("log_id_header"))

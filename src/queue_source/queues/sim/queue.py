@@ -27,7 +27,7 @@ from shard_store.sql.transaction import Transaction
 
 
 class Fault(str, Enum):
-    """What can be ordered. Each message or call that meets one uses one up."""
+    """The faults that can be ordered. Each message or call that meets one uses one up."""
 
     LOST_ACKNOWLEDGEMENT = "lost-acknowledgement"
     """A message is acknowledged, as it seems, and comes again after its lease."""
@@ -76,9 +76,9 @@ class SimQueue(SqlQueue):
         self._run(lambda c: sim_tables.order(c, self._sim.pool, name, on, times, float(seconds)))
 
     def ordered(self) -> dict[Fault, int]:
-        """How often each fault is still to come."""
-        left = self._run(lambda transaction: sim_tables.ordered(transaction, self._sim.pool), read=True)
-        return {Fault(fault): times for fault, times in left.items()}
+        """Return how often each fault is still to come."""
+        counts = self._run(lambda transaction: sim_tables.ordered(transaction, self._sim.pool), read=True)
+        return {Fault(fault): times for fault, times in counts.items()}
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
@@ -120,12 +120,12 @@ class SimQueue(SqlQueue):
         super().reject(receipts)
 
     def republish(self, message: Received) -> bool:
-        """To this pool only, as everywhere."""
+        """Put the copy to the back of this pool only, as other queues do."""
         self._connected("republish")
         return super().republish(message)
 
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
-        """To every pool of the source whose filters let the tag pass; raises where there is none, as RabbitMQ does."""
+        """Send to every pool of the source with a filter that matches the tag; raises without one, as RabbitMQ does."""
         convert_each(messages, lambda message: check_tag(message.tag))
         self._connected("send")
         header = self.log_id_header
@@ -134,7 +134,7 @@ class SimQueue(SqlQueue):
         )
 
     def joins(self, database: Database) -> bool:
-        """Never: what it simulates has no transactions with a store."""
+        """Return False: the queues that are simulated have no transactions with a store."""
         return False
 
     def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
@@ -143,9 +143,9 @@ class SimQueue(SqlQueue):
         for pool, filters in sim_tables.pools(transaction).items():
             passing = {tag for tag in tags if matches_any(filters, tag)}
             heard |= passing
-            wanted = [(message, key) for message, key in zip(sent, ids, strict=True) if message.tag in passing]
-            if wanted:
-                QueueRows(pool, self.name).insert(transaction, *zip(*wanted, strict=True))
+            matching = [(message, key) for message, key in zip(sent, ids, strict=True) if message.tag in passing]
+            if matching:
+                QueueRows(pool, self.name).insert(transaction, *zip(*matching, strict=True))
         if self._sim.mandatory and (unheard := tags - heard):
             raise self._unrouted(min(unheard), sum(message.tag in unheard for message in sent))
         return [key if message.tag in heard else "" for message, key in zip(sent, ids, strict=True)]
@@ -162,7 +162,7 @@ class SimQueue(SqlQueue):
         return super().depth()
 
     def close(self) -> None:
-        """A listener's queue is gone with it."""
+        """Close the queue; a listener's queue is deleted."""
         if self._sim.listener and self._created and not self._closed.is_set():
             self.delete()
         super().close()
@@ -170,11 +170,11 @@ class SimQueue(SqlQueue):
     # --- for people and commands -------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """Whether the pool is bound to the source; creates nothing."""
-        return self._looked(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
+        """Tell whether the pool is bound to the source; creates nothing."""
+        return self._query(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
 
     def delete(self) -> None:
-        """The pool, its messages, and what faults were ordered for it."""
+        """Delete the pool, its messages, and the faults that were ordered for it."""
 
         def remove(transaction: Transaction) -> None:
             self._rows.purge(transaction)
@@ -198,9 +198,9 @@ class SimQueue(SqlQueue):
             raise QueueUnavailable(self.name, f"was disconnected during {verb}, as ordered")
 
     def _met(self, fault: Fault, verb: str, max_messages: int) -> list[float]:
-        """Use up what was ordered; returns the seconds of each."""
+        """Use up the faults that were ordered; return the seconds of each."""
         return self._run(lambda c: sim_tables.take(c, self._sim.pool, fault.value, verb, max_messages))
 
     def _faulty(self) -> bool:
-        """Reads without a lock, since mostly no fault is ordered."""
+        """Tell whether a fault is ordered. Reads without a lock, since mostly there is none."""
         return self._run(lambda transaction: bool(sim_tables.ordered(transaction, self._sim.pool)), read=True)

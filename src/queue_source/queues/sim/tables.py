@@ -1,4 +1,4 @@
-"""What the simulator keeps beside the messages: the filters of its pools, and the faults that were ordered."""
+"""The simulator's tables beside the messages: filters of its pools, and faults that were ordered."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ faults = Table(
 def bind(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> None:
     """Add filters to those that the pool has; without any, a new pool takes everything."""
     if filters is None:
-        known = transaction.execute(select(bindings.c.pool).where(bindings.c.pool == pool).limit(1)).first()
-        filters = () if known else (EVERYTHING,)
+        bound_pool = transaction.execute(select(bindings.c.pool).where(bindings.c.pool == pool).limit(1)).first()
+        filters = () if bound_pool else (EVERYTHING,)
     for tag_filter in filters:
         transaction.execute(insert(bindings).values(pool=pool, filter=tag_filter).on_conflict_do_nothing())
 
 
 def is_bound(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> bool:
-    there = set(transaction.execute(select(bindings.c.filter).where(bindings.c.pool == pool)).scalars())
-    return bool(there) if filters is None else there.issuperset(filters)
+    bound_filters = set(transaction.execute(select(bindings.c.filter).where(bindings.c.pool == pool)).scalars())
+    return bool(bound_filters) if filters is None else bound_filters.issuperset(filters)
 
 
 def exists(transaction: Transaction, pool: str) -> bool:
@@ -64,17 +64,17 @@ def exists(transaction: Transaction, pool: str) -> bool:
 
 
 def forget(transaction: Transaction, pool: str) -> None:
-    """Remove the pool's filters, and what faults were ordered for it."""
+    """Remove the pool's filters, and the faults that were ordered for it."""
     for table in (bindings, faults):
         transaction.execute(delete(table).where(table.c.pool == pool))
 
 
 def pools(transaction: Transaction) -> Mapping[str, Sequence[str]]:
-    """Every pool of the source with its filters."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Return every pool of the source with its filters."""
+    filters_by_pool: dict[str, list[str]] = defaultdict(list)
     for row in transaction.execute(select(bindings.c.pool, bindings.c.filter).order_by(bindings.c.pool)):
-        found[row.pool].append(row.filter)
-    return found
+        filters_by_pool[row.pool].append(row.filter)
+    return filters_by_pool
 
 
 def order(transaction: Transaction, pool: str, fault: str, verb: str | None, times: int, seconds: float) -> None:
@@ -82,18 +82,18 @@ def order(transaction: Transaction, pool: str, fault: str, verb: str | None, tim
 
 
 def ordered(transaction: Transaction, pool: str) -> dict[str, int]:
-    """How often each fault is still to come."""
-    left: dict[str, int] = defaultdict(int)
+    """Return how often each fault is still to come."""
+    counts: dict[str, int] = defaultdict(int)
     for row in transaction.execute(select(faults.c.fault, faults.c.times).where(faults.c.pool == pool)):
-        left[row.fault] += row.times
-    return dict(left)
+        counts[row.fault] += row.times
+    return dict(counts)
 
 
 def take(transaction: Transaction, pool: str, fault: str, verb: str, max_messages: int) -> list[float]:
     """Use up to `max_messages` of an ordered fault, the oldest order first; returns the seconds of each."""
-    wanted = (faults.c.pool == pool, faults.c.fault == fault, or_(faults.c.verb.is_(None), faults.c.verb == verb))
+    conditions = (faults.c.pool == pool, faults.c.fault == fault, or_(faults.c.verb.is_(None), faults.c.verb == verb))
     taken: list[float] = []
-    for row in transaction.execute(select(faults).where(*wanted).order_by(faults.c.id)).all():
+    for row in transaction.execute(select(faults).where(*conditions).order_by(faults.c.id)).all():
         used = min(row.times, max_messages - len(taken))
         taken += [row.seconds] * used
         if used == row.times:

@@ -32,7 +32,7 @@ from shard_store.sql.transaction import Transaction
 
 LONGEST_NAME = 255  # of queues and groups: both are index columns
 _ID = " table"  # no queue's name: those have no spaces around them
-_YEAR_9999 = 253_370_764_800_000_000  # its beginning: who deletes old messages by SQL leaves the id
+_YEAR_9999 = 253_370_764_800_000_000  # its beginning: jobs that delete old messages by SQL leave the id
 
 metadata = MetaData()
 
@@ -106,8 +106,11 @@ def open_database(
     patience: float,
     again: frozenset[Trouble] = frozenset({Trouble.ROLLED_BACK}),
 ) -> Database:
-    """The queue's database. A transaction that the database undid runs again; one whose outcome nobody knows does not:
-    acknowledging and receiving are not repeated, redelivery is the retry, and sending twice would be two messages."""
+    """Open the queue's database.
+
+    A transaction that the database undid runs again; one whose outcome is unknown does not: redelivery is the retry of
+    acknowledging and receiving, and sending twice would be two messages.
+    """
     name = address.name
     return Database(
         address.url,
@@ -122,16 +125,16 @@ def open_database(
     )
 
 
-def create_tables(database: Database, *wanted: MetaData) -> None:
-    """Create what is absent; several processes may do it at once."""
+def create_tables(database: Database, *metadata: MetaData) -> None:
+    """Create the tables that are absent; several processes may do it at once."""
 
     def absent(transaction: Transaction) -> bool:
-        there = set(inspect(transaction.connection).get_table_names())
-        return any(not some.tables.keys() <= there for some in wanted)
+        present = set(inspect(transaction.connection).get_table_names())
+        return any(not some.tables.keys() <= present for some in metadata)
 
     def create(transaction: Transaction) -> None:
         with schema_lock(transaction):
-            for some in wanted:
+            for some in metadata:
                 some.create_all(transaction.connection, checkfirst=True)
 
     if database.read(absent):
@@ -139,21 +142,21 @@ def create_tables(database: Database, *wanted: MetaData) -> None:
 
 
 def table_id(transaction: Transaction) -> str | None:
-    """The random id of this table of messages, whatever leads to it; None: it has none yet.
+    """Return the random id of this table of messages, which every URL of it leads to; None if it has none yet.
 
-    It is the one message of a queue that nobody can name: a table of its own would need the right to create it.
+    It is the one message of a queue that no URL can name: a table of its own would need the right to create it.
     """
-    found: str | None = transaction.execute(
+    identity: str | None = transaction.execute(
         select(messages.c.message_id).where(messages.c.queue == _ID).order_by(messages.c.id).limit(1)
     ).scalar()
-    return found
+    return identity
 
 
 def give_id(transaction: Transaction) -> str:
     """Make sure that the table has an id, also while others do the same, and return it."""
     with schema_lock(transaction):
-        if (found := table_id(transaction)) is not None:
-            return found
+        if (identity := table_id(transaction)) is not None:
+            return identity
         made = uuid.uuid4().hex
         values = {"body": b"", "tag": "", "headers": "{}", "receive_count": 0}
         values |= {"sent_at": _YEAR_9999, "visible_at": _YEAR_9999}

@@ -1,8 +1,7 @@
 """A queue in a table (`cuesqueue_messages`): the embedded default on SQLite, and real on PostgreSQL and MySQL.
 
-Every verb is one transaction, with statements for up to 1,000 messages each; `rows.py` has the statements and says
-how the columns make a queue, `database.py` has the table.
-Who calls it: the reader process (many threads), commands, sinks on executors.
+Every verb is one transaction, with statements for up to 1,000 messages each; `rows.py` has the statements and explains
+the columns, `database.py` has the table. Used by the reader process (many threads), commands, and sinks on executors.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ _Result = TypeVar("_Result")
 class SqlQueue(BaseQueue):
     """The queue `queue=NAME` of a `sql+SQLALCHEMY-URL`; created by its first use, and gone when it is empty.
 
-    `clock` (seconds since 1970) replaces the database's clock and waiting, `sleep` the pauses between
-    polls: both for tests. `patience` is for how many seconds locks are waited for. An extension or acknowledgement
-    finds an expired lease alive as long as nobody else took it.
+    `clock` (seconds since 1970) replaces the database's clock and waiting, `sleep` the pauses between polls: both for
+    tests. Locks are waited for `patience` seconds. An extension or acknowledgement finds an expired lease alive as long
+    as no other consumer took it.
     """
 
     capabilities = Capabilities(
@@ -72,22 +71,25 @@ class SqlQueue(BaseQueue):
 
     @property
     def identity(self) -> str:
-        """By an id that is kept among the messages: whatever leads to them, by this name it is the same queue.
+        """The id that is stored among the messages, with the queue's name: the same queue, whichever URL leads to it.
 
-        By its URL as long as nobody has given one who may: a reader needs no right to insert.
+        The URL, as long as no id is stored: a reader may lack the right to insert one.
         """
-        given = self._run(table_id, read=True)
-        if given is None:
+        identity = self._run(table_id, read=True)
+        if identity is None:
             try:
-                given = self._run(give_id)
+                identity = self._run(give_id)
             except QueueConfigurationError:
                 return canonical(self.name)
-        return f"sql:{given}/{self._rows.queue}"
+        return f"sql:{identity}/{self._rows.queue}"
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
-        """Up to `max_messages` messages in one transaction, the longest visible first; polls until `wait` is over."""
+        """Take up to `max_messages` messages in one transaction, the longest visible first.
+
+        Polls until `wait` is over.
+        """
         check_lease(lease)
         now = self._clock or time.monotonic
         until = now() + wait
@@ -103,10 +105,10 @@ class SqlQueue(BaseQueue):
                 if taken := self._run(take):
                     return taken
                 while True:
-                    left = until - now()
-                    if left <= 0:
+                    remaining = until - now()
+                    if remaining <= 0:
                         return []
-                    sleep(min(left, random.uniform(*_POLL)))
+                    sleep(min(remaining, random.uniform(*_POLL)))
                     if self._closed.is_set():
                         return []
                     # this takes no write lock: idle consumers do not slow down busy ones
@@ -114,7 +116,7 @@ class SqlQueue(BaseQueue):
                         break
 
     def _watched(self) -> Path | None:
-        """The file whose changes may be messages; none where a test decides what time it is."""
+        """Return the file whose changes may be messages; None where a test sets the clock."""
         self._opened()
         return self._database.file() if self._clock is None else None
 
@@ -129,7 +131,7 @@ class SqlQueue(BaseQueue):
         self._change(receipts, lambda transaction, ids: self._rows.nack(transaction, ids, delay))
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
-        """Drop the messages for good: there is no dead-letter queue here, so the caller keeps what it wants to keep."""
+        """Drop the messages for good: there is no dead-letter queue here."""
         self._change(receipts, self._rows.remove)
 
     def republish(self, message: Received) -> bool:
@@ -144,7 +146,7 @@ class SqlQueue(BaseQueue):
         return self._run(copy)
 
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
-        """All of them or none: one transaction, durable when this returns."""
+        """Send all of the messages or none, in one transaction, durable when this returns."""
         sent = convert_each(messages, checked)
         ids = [uuid.uuid4().hex for _ in sent]
         return self._run(lambda transaction: self._insert(transaction, sent, ids)) if sent else []
@@ -172,7 +174,7 @@ class SqlQueue(BaseQueue):
     # --- for people and commands -------------------------------------------------------------------------------------
 
     def peek(self, max_messages: int) -> list[Received]:
-        """The next messages without taking them, waiting or leased; their receipts are good for nothing."""
+        """Return the next messages without taking them, waiting or leased; their receipts cannot be used."""
         return self._run(lambda transaction: self._rows.peek(transaction, max_messages), read=True)
 
     def purge(self) -> int:
@@ -180,47 +182,47 @@ class SqlQueue(BaseQueue):
         return self._run(self._rows.purge)
 
     def exists(self) -> bool:
-        """Whether the table is there: every name in it is a queue, with messages or without."""
-        return self._looked(lambda transaction: inspect(transaction.connection).has_table(messages.name))
+        """Tell whether the table exists: every name in it is a queue, with messages or without."""
+        return self._query(lambda transaction: inspect(transaction.connection).has_table(messages.name))
 
     def create(self) -> None:
-        """Make the table when it is absent."""
+        """Create the table where it is absent."""
         self._opened()
 
     def delete(self) -> None:
-        """The same as to purge it; the table stays, since other queues may be in it."""
+        """Delete every message; the table stays, since other queues may be in it."""
         self.purge()
 
-    def _looked(self, look: Callable[[Transaction], bool]) -> bool:
-        """What `look` returns; creates neither a table nor a file."""
+    def _query(self, query: Callable[[Transaction], bool]) -> bool:
+        """Run the query, and return its result; create neither a table nor a file."""
         self._refuse_closed()
         file = self._database.file()
-        return (file is None or file.exists()) and self._database.read(look)
+        return (file is None or file.exists()) and self._database.read(query)
 
     # --- transactions ------------------------------------------------------------------------------------------------
 
     def _change(self, receipts: Sequence[Receipt], change: Callable[[Transaction, list[int]], object]) -> set[Receipt]:
-        """Apply `change` to the messages that the receipts still hold; returns the receipts that hold none."""
-        wanted = list(dict.fromkeys(receipts))
+        """Apply `change` to the messages that the receipts still hold; return the receipts that hold none."""
+        distinct = list(dict.fromkeys(receipts))
 
         def work(transaction: Transaction) -> set[Receipt]:
             stale: set[Receipt] = set()
-            for chunk in chunks(wanted):
+            for chunk in chunks(distinct):
                 leased = self._rows.held(transaction, chunk)
                 stale |= set(chunk) - leased.keys()
                 if leased:
                     change(transaction, list(leased.values()))
             return stale
 
-        return self._run(work) if wanted else set()
+        return self._run(work) if distinct else set()
 
     def _run(self, work: Callable[[Transaction], _Result], *, read: bool = False) -> _Result:
-        """One transaction; run again when the database chose it as the victim of a deadlock."""
+        """Run one transaction; again when the database chose it as the victim of a deadlock."""
         database = self._opened()
         return database.read(work) if read else database.write(work)
 
     def _opened(self) -> Database:
-        """The database, with our table in it."""
+        """Open the database, with our table in it."""
         self._refuse_closed()
         if not self._created:
             self._create()

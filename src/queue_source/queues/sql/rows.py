@@ -1,12 +1,12 @@
-"""The messages of one SQL queue, inside a transaction that the caller holds: every statement there is.
+"""The messages of one SQL queue, inside a transaction of the caller: every statement that there is.
 
-Three columns say it all:
+Three columns make a queue:
 
-- `visible_at` orders the queue and is the lease: a message is to be had from then on, oldest first. Taking it moves
-  `visible_at` to the end of the lease, so that a message is redelivered without anybody noticing that a consumer died.
+- `visible_at` orders the queue and is the lease: a message can be taken from then on, oldest first. Taking it moves
+  `visible_at` to the end of the lease, so it is redelivered although no process notices that a consumer died.
 - `receipt` names the latest delivery (`id.token`, the token new at each receive), so a stale one matches no row.
 - `group_name`: while a message of a group is leased or delayed, the whole group waits. Messages without a group never
-  touch that rule as long as no message with one is there.
+  touch that rule as long as no message with one is in the queue.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ class QueueRows:
         return taken
 
     def _lock_oldest(self, transaction: Transaction, size: int) -> list[Row[Any]]:
-        """The oldest messages that nobody else is taking. One with a group may have come in meanwhile: not here."""
+        """Lock the oldest messages that no other consumer is taking, without any group that came in meanwhile."""
         query = self._visible(transaction).limit(size).with_for_update(skip_locked=True)
         return [row for row in transaction.execute(query) if row.group_name is None]
 
     def _lock_ordered(self, transaction: Transaction, size: int) -> list[Row[Any]]:
-        """The oldest messages whose group is free, in the order they were sent.
+        """Lock the oldest messages whose group is free, in the order they were sent.
 
-        By id, not by `visible_at`: a message whose lease ran out goes before later ones of its group. The group rule
-        is a set of groups, and does not search the earlier messages of each: that would be quadratic in a long group.
-        What was waited for may have changed the groups: once the rows are locked the groups are read again.
+        By id, not by `visible_at`: a message whose lease ran out goes before later ones of its group. The group rule is
+        a set of groups, and does not search the earlier messages of each: that would be quadratic in a long group.
+        While this waited the groups may have changed: once the rows are locked the groups are read again.
         """
         busy = set(transaction.execute(self._busy_groups(transaction)).scalars())
         # as values: MariaDB runs the subquery once for each row
@@ -112,9 +112,9 @@ class QueueRows:
         return [row for row in rows if row.group_name not in taken]
 
     def _busy_groups(self, transaction: Transaction) -> Select[Any]:
-        """The groups of which a message is leased or delayed: they wait as a whole, as in SQS FIFO."""
+        """Select the groups with a leased or delayed message: they wait as a whole, as in SQS FIFO."""
         leased = _m.queue == self.queue, _m.visible_at > transaction.now(), _m.group_name.is_not(None)
-        return select(_m.group_name).where(*leased)  # not distinct: that would lure planners to the index of groups
+        return select(_m.group_name).where(*leased)  # not distinct: planners would choose the index of groups then
 
     def _visible(self, transaction: Transaction) -> Select[Any]:
         return (
@@ -124,7 +124,7 @@ class QueueRows:
         )
 
     def anything_visible(self, transaction: Transaction) -> bool:
-        """Whether a receive may find something; messages whose group is busy count too."""
+        """Tell whether a receive may succeed; messages whose group is busy count too."""
         query = select(_m.id).where(_m.queue == self.queue, _m.visible_at <= transaction.now()).limit(1)
         return transaction.execute(query).first() is not None
 
@@ -152,7 +152,7 @@ class QueueRows:
             transaction.execute(statement, rows)
 
     def _check_sizes(self, transaction: Transaction, largest: int) -> None:
-        """Raises QueueError for what the database would answer by closing the connection."""
+        """Raise QueueError for messages at which the database would close the connection."""
         most = transaction.largest_value() if largest > _LARGE else None
         if most is not None and largest > most:
             raise QueueError(
@@ -162,7 +162,7 @@ class QueueRows:
             )
 
     def depth(self, transaction: Transaction) -> Depth:
-        """In one statement, at one time: between two, a lease that ends would be counted by neither."""
+        """Count in one statement, at one time: otherwise a lease that ends in between would be counted nowhere."""
         now, ours = transaction.now(), _m.queue == self.queue
         ready = select(func.count()).where(ours, _m.visible_at <= now).scalar_subquery()
         later = select(func.count().label("hidden"), func.count(_m.receipt).label("leased"))
@@ -181,7 +181,7 @@ class QueueRows:
         self._change(transaction, ids, visible_at=transaction.now() + micros(lease))
 
     def nack(self, transaction: Transaction, ids: Sequence[int], delay: float) -> None:
-        """At once: back to the place where it was sent, so that a whole group comes back in its order."""
+        """Return the messages; without a delay to the place where they were sent: a group comes back in its order."""
         visible = transaction.now() + micros(delay) if delay > 0 else _m.sent_at
         self._change(transaction, ids, visible_at=visible, receipt=None)
 
@@ -192,11 +192,14 @@ class QueueRows:
         transaction.execute(insert(messages).from_select([*(column.name for column in copied), "visible_at"], source))
 
     def held(self, transaction: Transaction, receipts: Sequence[Receipt]) -> dict[Receipt, int]:
-        """The ids of the messages that the receipts hold, locked. A receipt starts with its id, so both tests agree."""
+        """Return the ids of the messages that the receipts hold, locked.
+
+        A receipt starts with its id, so both tests agree.
+        """
         ids = [int(head) for head in (receipt.partition(".")[0] for receipt in receipts) if _is_id(head)]
         ours = transaction.among(_m.id, sorted(ids)), transaction.among(_m.receipt, receipts)
-        found = transaction.execute(select(_m.receipt, _m.id).where(*ours).with_for_update()).all()
-        return {Receipt(str(receipt)): number for receipt, number in found}
+        held_rows = transaction.execute(select(_m.receipt, _m.id).where(*ours).with_for_update()).all()
+        return {Receipt(str(receipt)): number for receipt, number in held_rows}
 
     def remove(self, transaction: Transaction, ids: Sequence[int]) -> None:
         transaction.execute(delete(messages).where(transaction.among(_m.id, ids)))
@@ -225,14 +228,14 @@ def _as_json(headers: Mapping[str, str]) -> str:
 
 
 def checked(message: Outgoing) -> Outgoing:
-    """Raises ValueError for text that not every database can keep and give back the same."""
+    """Return the message; raise ValueError for text that not every database returns unchanged."""
     check_text("tag", message.tag)
     check_text("group", message.group or "", LONGEST_NAME)
     return message
 
 
 def check_text(what: str, text: str, longest: int | None = None) -> None:
-    """Text that every database can keep and give back the same."""
+    """Raise ValueError for text that not every database returns unchanged."""
     text.encode()  # UnicodeEncodeError, a ValueError, for lone surrogates
     if "\0" in text:
         raise ValueError(f"{what} {text!r} holds a NUL character")

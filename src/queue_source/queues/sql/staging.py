@@ -1,10 +1,10 @@
-"""Messages that wait for the transaction which makes them visible: how a sink delivers to a SQL queue exactly once.
+"""Messages that wait for the transaction that makes them visible: how a sink delivers to a SQL queue exactly once.
 
 Tasks insert their messages into the queue's own table, as messages of a queue that no URL can name; each attempt at a
 task has such a queue, and an entry in `cuesqueue_staged` that counts them. The transaction that publishes the batch
 moves those of the winning attempts to the real queue, with one statement however many there are, and marks the other
 entries of the same owner as abandoned: from then on nothing can be added to them, and `clean` removes their messages.
-What an owner leaves that never publishes again is removed by `cuesqueue vacuum` (`admin/vacuum_staged.py`).
+The entries of an owner that never publishes again are removed by `cuesqueue vacuum` (`admin/vacuum_staged.py`).
 """
 
 from __future__ import annotations
@@ -58,34 +58,34 @@ _s = staged.c
 
 
 def hidden_queue(name: str) -> str:
-    """The queue in which an attempt's messages wait. No URL names it: names do not begin with a space."""
+    """Return the queue of an attempt's messages. No URL names it: names do not begin with a space."""
     return f" {name}"
 
 
 class Staging:
     """The staged messages of one SQL queue and one owner. `show` and `abandon` run in the transaction of a caller.
 
-    An owner's batches follow one another, and only its current incarnation publishes: who calls `show` or `abandon`
-    holds the owner's lock (`ShardStore.publish`), so what else it finds staged is left from attempts that failed.
+    An owner's batches follow one another, and only its current incarnation publishes: a caller of `show` or `abandon`
+    holds the owner's lock (`ShardStore.publish`), so any other staged message is left from an attempt that failed.
     """
 
     def __init__(self, address: Address, owner: str) -> None:
         self._address = address
         self._owner = owner
         again = frozenset({Trouble.ROLLED_BACK, Trouble.PASSING})
-        self._database = open_database(address, None, 30.0, again)  # `add` finds out what is already there
+        self._database = open_database(address, None, 30.0, again)  # `add` notices what is already there
 
     def close(self) -> None:
         self._database.close()
 
     def prepare(self) -> None:
-        """Make the tables, when absent: not in a transaction of others, which some databases would end for it."""
+        """Create the absent tables, outside of other transactions, which some databases would end for it."""
         create_tables(self._database, messages.metadata, metadata)
 
     # executors
 
     def begin(self) -> str:
-        """Enter a new attempt; returns its name."""
+        """Enter a new attempt; return its name."""
         self.prepare()
         name = uuid.uuid4().hex
         values = {"name": name, "owner": self._owner, "rows": 0, "abandoned": 0}
@@ -98,7 +98,7 @@ class Staging:
         return name
 
     def add(self, name: str, before: int, sent: Sequence[Outgoing]) -> int:
-        """Stage more messages in one transaction, after `before` earlier ones; returns how many there are now.
+        """Stage more messages in one transaction, after `before` earlier ones; return how many there are now.
 
         Raises `Unsendable` for what the database cannot keep, and QueueError when the attempt was abandoned meanwhile.
         """
@@ -127,37 +127,41 @@ class Staging:
         now = transaction.now()
         for chunk in chunks(names):
             ours = _s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0
-            # locked: whoever abandons them meanwhile (`cuesqueue vacuum`) either was first, which is noticed here, or
-            # finds them gone
+            # locked: a process that abandons them meanwhile (`cuesqueue vacuum`) either was first, which is noticed
+            # here, or
+            # cannot see them any more
             entries = transaction.execute(select(_s.rows).where(*ours).with_for_update()).scalars().all()
             counted = sum(entries)
             hidden = messages.c.queue.in_([hidden_queue(name) for name in chunk])
-            found = transaction.execute(
+            counted_messages = transaction.execute(
                 update(messages).where(hidden).values(queue=self._address.queue, sent_at=now, visible_at=now)
             ).rowcount
-            if (len(entries), counted) != (len(chunk), found):
+            if (len(entries), counted) != (len(chunk), counted_messages):
                 raise QueueError(
                     self._address.name,
                     f"of {len(chunk)} tasks that staged messages {len(entries)} are known with {counted} messages, and "
-                    f"{found} are there; nothing was published, the batch has to run again",
+                    f"{counted_messages} are there; nothing was published, the batch has to run again",
                 )
             transaction.execute(delete(staged).where(_s.name.in_(chunk)))
         return self.abandon(transaction)
 
     def abandon(self, transaction: Transaction) -> list[str]:
-        """What else the owner has staged is never going to be shown; returns the attempts that are to be cleaned."""
+        """Mark everything else that the owner has staged as abandoned; return the attempts that are to be cleaned."""
         transaction.execute(update(staged).where(_s.owner == self._owner, _s.abandoned == 0).values(abandoned=1))
         return list(transaction.execute(select(_s.name).where(_s.owner == self._owner)).scalars())
 
     def clean(self, abandoned: Sequence[str]) -> int:
-        """Remove the messages of abandoned attempts; what a crash leaves is found by the next batch, or by `vacuum`."""
+        """Remove the messages of abandoned attempts.
+
+        Those that a crash leaves are removed by the next batch, or by `vacuum`.
+        """
         return remove(self._database, abandoned)
 
 
 def remove(database: Database, abandoned: Sequence[str]) -> int:
-    """Remove the messages of abandoned attempts, some a transaction; returns how many.
+    """Remove the messages of abandoned attempts, some a transaction; return how many.
 
-    The entry goes last: while it is there nobody can add to it, and its messages are not forgotten.
+    The entry goes last: as long as it exists no message can be added, and its messages are not forgotten.
     """
     removed = 0
     for name in abandoned:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-_LOOK = 0.01  # seconds between two looks at the file's version
+_LOOK = 0.01  # seconds between two checks of the file's version
 
 Wait = Callable[[float], object]
 """Sleeps for so many seconds, or less."""
@@ -16,11 +16,11 @@ Wait = Callable[[float], object]
 
 @contextmanager
 def waking_early(file: Path | None, wait: Wait) -> Iterator[Wait]:
-    """`wait`, which a change of the file by another connection ends early. Without a file it is `wait` itself.
+    """Yield a `wait` that a change of the file by another connection ends early; without a file `wait` itself.
 
-    Enter it before the first look at the rows. SQLite counts a version of the file for each connection
-    (`PRAGMA data_version`) in memory that all processes share: to look at it takes microseconds. Who waits must still
-    poll: time makes messages visible without any change, and a file that cannot be watched is found out by the poll.
+    Enter it before the first query of the rows. SQLite counts a version of the file for each connection (`PRAGMA
+    data_version`) in memory that all processes share: checking it takes microseconds. The caller must still poll: time
+    makes messages visible without any change, and an unwatchable file is noticed by the poll.
     """
     try:
         connection = None if file is None else _read_only(file)
@@ -37,15 +37,15 @@ def waking_early(file: Path | None, wait: Wait) -> Iterator[Wait]:
             except sqlite3.Error:
                 return 0
 
-        known = version()
+        seen_version = version()
 
         def wait_for_change(seconds: float) -> None:
-            nonlocal known
+            nonlocal seen_version
             until = time.monotonic() + seconds
-            while (left := until - time.monotonic()) > 0:
-                if wait(min(left, _LOOK)) or version() != known:
+            while (remaining := until - time.monotonic()) > 0:
+                if wait(min(remaining, _LOOK)) or version() != seen_version:
                     break
-            known = version()  # before the caller looks at the rows: what changes from here on ends the next wait
+            seen_version = version()  # before the caller queries the rows: later changes end the next wait
 
         yield wait_for_change
 

@@ -30,7 +30,7 @@ LONGEST_WAIT = 20
 _AWS_HOST = re.compile(r"(?:[\w-]+\.)?sqs(?:-fips)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d+)\.(?P<domain>.+)")
 _STANDARD_DOMAINS = ("amazonaws.com", "amazonaws.com.cn")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
-RETENTION = "1209600"  # 14 days, the longest there is: a pipeline may stand still for a while
+RETENTION = "1209600"  # 14 days, the maximum: a pipeline may stand still for a while
 _DEFAULT_REGION = "us-east-1"  # of emulators, and of roles
 _FORMS = "https://sqs.REGION.amazonaws.com/ACCOUNT/NAME, http://HOST:PORT/ACCOUNT/NAME or sqs://NAME"
 _POOL = 300  # connections that are kept: more than there can be threads; they are made as they are needed
@@ -38,7 +38,7 @@ _POOL = 300  # connections that are kept: more than there can be threads; they a
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How SQS is reached; None leaves it to the SDK's own chain. Secrets are not in its repr."""
+    """How to reach SQS; None leaves a value to the SDK's own chain. Secrets are not in its repr."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -61,37 +61,37 @@ class Address:
 
     @property
     def fifo(self) -> bool:
-        """As documented: the name says it."""
+        """Tell whether it is a FIFO queue, which its name shows."""
         return self.queue.endswith(".fifo")
 
 
 def parse_address(url: str) -> Address:
-    shown = redact_url(url)
+    name = redact_url(url)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise QueueConfigurationError(shown, f"not a URL; write {_FORMS}") from None
+        raise QueueConfigurationError(name, f"not a URL; write {_FORMS}") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise QueueConfigurationError(
-            shown, "the URL of an SQS queue has no parameters and no password; set the options sqs.* instead"
+            name, "the URL of an SQS queue has no parameters and no password; set the options sqs.* instead"
         )
     if parts.scheme == "sqs":
         if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
-            raise QueueConfigurationError(shown, f"names no SQS queue; write {_FORMS}")
-        return Address(shown, parts.netloc, None, None, None)
-    _, _, rest = parts.path.partition("/")
-    account, _, queue = rest.partition("/")
+            raise QueueConfigurationError(name, f"names no SQS queue; write {_FORMS}")
+        return Address(name, parts.netloc, None, None, None)
+    _, _, account_path = parts.path.partition("/")
+    account, _, queue = account_path.partition("/")
     if not account or not _NAME.fullmatch(queue) or not parts.hostname:
-        raise QueueConfigurationError(shown, f"names no SQS queue; write {_FORMS}")
+        raise QueueConfigurationError(name, f"names no SQS queue; write {_FORMS}")
     aws = _AWS_HOST.fullmatch(parts.hostname)
     if aws and aws["domain"] in _STANDARD_DOMAINS and port is None and parts.hostname.startswith("sqs."):
-        return Address(shown, queue, url, aws["region"], None)
-    return Address(shown, queue, url, aws["region"] if aws else None, f"{parts.scheme}://{parts.netloc}")
+        return Address(name, queue, url, aws["region"], None)
+    return Address(name, queue, url, aws["region"] if aws else None, f"{parts.scheme}://{parts.netloc}")
 
 
 def make_client(address: Address, access: Access, service: str = "sqs") -> Any:
-    """A client of the service; usable by all threads. No request is made yet, except for a role's credentials."""
+    """Make a client of the service; all threads may use it. No request is made yet, except for a role's credentials."""
     with service_errors(address.shown):
         made = _session(access, address.region or access.region)
         endpoint = access.endpoint_url or address.endpoint
@@ -115,8 +115,8 @@ def _session(access: Access, region: str | None) -> boto3.session.Session:
     )
     if access.role_arn is None:
         return made
-    found = made.region_name or _DEFAULT_REGION
-    assumed = role_session(source, access.profile, access.role_arn, access.role_external_id, found)
+    own_region = made.region_name or _DEFAULT_REGION
+    assumed = role_session(source, access.profile, access.role_arn, access.role_external_id, own_region)
     return boto3.session.Session(botocore_session=assumed, region_name=made.region_name)
 
 
@@ -124,27 +124,27 @@ def _session(access: Access, region: str | None) -> boto3.session.Session:
 
 
 def create(client: Any, address: Address) -> str:
-    """Make the queue and return its URL; one that is there with the same attributes is that queue.
+    """Make the queue and return its URL; an existing one with the same attributes is that queue.
 
     SQS makes queues in the caller's own account, whatever account a URL names: raises where that is another one.
     """
     attributes = {"MessageRetentionPeriod": RETENTION, **({"FifoQueue": "true"} if address.fifo else {})}
     with service_errors(address.shown):
         made = str(client.create_queue(QueueName=address.queue, Attributes=attributes)["QueueUrl"])
-    wanted, own = _account(address.url), _account(made)
-    if wanted and own and wanted != own:
+    url_account, own = _account(address.url), _account(made)
+    if url_account and own and url_account != own:
         raise QueueConfigurationError(
             address.shown,
             f"the credentials are those of account {own}, so that there is {made} now; delete it if it is not needed, "
-            f"and use credentials of account {wanted}",
+            f"and use credentials of account {url_account}",
         )
     return made
 
 
 def _account(url: str | None) -> str | None:
-    """None where the URL names none, as with some emulators."""
-    found = re.search(r"/(\d{12})/[^/]+$", url or "")
-    return found and found[1]
+    """Return the account in the URL; None where it names none, as with some emulators."""
+    account = re.search(r"/(\d{12})/[^/]+$", url or "")
+    return account and account[1]
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ _SPOILED_TEXTS = ("receipt handle has expired", "not available for visibility ti
 
 @contextmanager
 def service_errors(queue: str) -> Iterator[None]:
-    """The edge: what botocore raises leaves as one of our errors, without secrets."""
+    """Map the errors that botocore raises in the block to ours, without secrets."""
     try:
         yield
     except exceptions.ClientError as error:
@@ -229,7 +229,7 @@ def _raise_answer(queue: str, error: Any) -> NoReturn:
 
 
 def error_of(queue: str, code: str, text: str, status: int = 0, operation: str = "") -> QueueError:
-    """Our error for what SQS answered, for a request or for one entry of it."""
+    """Return our error for the answer of SQS to a request or to one entry of it."""
     short = short_code(code)
     problem = f"{operation + ': ' if operation else ''}{short}: {redact_text(text).rstrip('.')}"
     if is_passing(code) or status >= 500:
@@ -246,7 +246,10 @@ def error_of(queue: str, code: str, text: str, status: int = 0, operation: str =
 
 
 def short_code(code: str) -> str:
-    """`AWS.SimpleQueueService.NonExistentQueue`, `com.amazonaws.sqs#QueueDoesNotExist`: the last word."""
+    """Return the last word of a code such as `AWS.SimpleQueueService.NonExistentQueue`.
+
+    Or of `com.amazonaws.sqs#QueueDoesNotExist`.
+    """
     return re.split(r"[.#]", code)[-1]
 
 
@@ -255,7 +258,7 @@ def is_passing(code: str) -> bool:
 
 
 def is_stale(code: str, text: str) -> bool:
-    """Whether the answer says that a receipt is no longer good. SQS does not always say so."""
+    """Tell whether the answer says that a receipt is stale. SQS does not always say so."""
     if short_code(code) in _SPOILED:
         return True
     return short_code(code) == "InvalidParameterValue" and any(part in text.lower() for part in _SPOILED_TEXTS)

@@ -1,8 +1,8 @@
-"""What an SQS message carries: bytes, tag and headers as text and attributes, and back. Pure functions.
+"""The content of an SQS message: bytes, tag and headers as text and attributes, and back. Pure functions.
 
-SQS takes text of some characters only, never empty, and at most 10 attributes. What does not fit travels in base64 or
-JSON and says so in an attribute of ours (`cuesqueue.*`); what fits travels as it is, so that others can read it. Of
-messages that others sent, bodies stay untouched, and attributes appear as headers.
+SQS takes text of some characters only, never empty, and at most 10 attributes. Other content travels in base64 or JSON,
+marked by an attribute of ours (`cuesqueue.*`); the rest travels as it is, so that others can read it. In messages of
+other senders bodies stay untouched, and attributes appear as headers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_ATTRIBUTES = 10
 _ENCODING = "cuesqueue.encoding"  # `base64`, or `empty` where the body has no bytes at all
 _TAG = "cuesqueue.tag"
 _HEADERS = "cuesqueue.headers"  # all headers as JSON, where one of them cannot be an attribute
-_NO_GROUP = "cuesqueue.none."  # a FIFO queue wants a group: a message that has none gets one of its own
+_NO_GROUP = "cuesqueue.none."  # a FIFO queue needs a group: a message without one gets one of its own
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ATTRIBUTE_NAME = re.compile(r"(?!(?i:aws|amazon)\.)(?!cuesqueue\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -35,7 +35,7 @@ Entry = dict[str, Any]
 
 
 def entry_of(message: Outgoing, *, fifo: bool) -> Entry:
-    """The entry of one message. Raises ValueError for what SQS cannot carry in any form."""
+    """Build the entry of one message. Raises ValueError for what SQS cannot carry in any form."""
     body, group = message.body, message.group or None
     if group is not None and not _GROUP.fullmatch(group):
         raise ValueError(f"group {group!r:.200} must be 1 to 128 ASCII letters, digits and punctuation for SQS")
@@ -57,16 +57,16 @@ def entry_of(message: Outgoing, *, fifo: bool) -> Entry:
 
 
 def size_of(entry: Entry) -> int:
-    """The bytes that count: body, and names, types and values of attributes."""
+    """Return the bytes that count: body, and names, types and values of attributes."""
     attributes: Mapping[str, Any] = entry.get("MessageAttributes", {})
     parts = (f"{name}{value['DataType']}{value['StringValue']}" for name, value in attributes.items())
     return len(entry["MessageBody"].encode()) + sum(len(part.encode()) for part in parts)
 
 
 def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Received:
-    """A delivery from the answer of ReceiveMessage."""
+    """Build a delivery from the answer of ReceiveMessage."""
     system: Mapping[str, str] = message.get("Attributes", {})
-    attributes = {name: _value(given) for name, given in message.get("MessageAttributes", {}).items()}
+    attributes = {name: _value(attribute) for name, attribute in message.get("MessageAttributes", {}).items()}
     encoding, tag, packed = (attributes.pop(name, "") for name in (_ENCODING, _TAG, _HEADERS))
     sent = system.get("SentTimestamp")
     group = system.get("MessageGroupId")
@@ -85,7 +85,7 @@ def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Rece
 
 
 def _text(body: bytes) -> tuple[str, str]:
-    """The text that SQS carries for the bytes, and the name of the encoding if they are not the text itself."""
+    """Return the text that SQS carries for the bytes, and the name of its encoding if it is encoded."""
     if not body:
         return "-", "empty"
     try:
@@ -104,7 +104,7 @@ def _body(text: str, encoding: str) -> bytes:
         try:
             return base64.b64decode(text, validate=True)
         except ValueError:
-            pass  # the marker is not ours after all: what came is what there is
+            pass  # the marker is not ours after all: the text is the body
     return text.encode()
 
 
@@ -115,12 +115,12 @@ def _attributes(tag: str, headers: Mapping[str, str]) -> dict[str, Any]:
         if _FORBIDDEN.search(tag):
             raise ValueError(f"tag {tag!r:.200} holds a character that SQS does not carry")
         attributes[_TAG] = _string(tag)
-    given = {str(name): str(value) for name, value in headers.items()}
-    room = _MOST_ATTRIBUTES - 2  # of ours there may be tag and encoding
-    if len(given) <= room and all(_fits(name, value) for name, value in given.items()):
-        return attributes | {name: _string(value) for name, value in given.items()}
-    "".join([*given, *given.values()]).encode()
-    return attributes | {_HEADERS: _string(json.dumps(given))}
+    texts = {str(name): str(value) for name, value in headers.items()}
+    room = _MOST_ATTRIBUTES - 2  # tag and encoding may be two attributes of ours
+    if len(texts) <= room and all(_fits(name, value) for name, value in texts.items()):
+        return attributes | {name: _string(value) for name, value in texts.items()}
+    "".join([*texts, *texts.values()]).encode()
+    return attributes | {_HEADERS: _string(json.dumps(texts))}
 
 
 def _fits(name: str, value: str) -> bool:
@@ -132,20 +132,20 @@ def _string(value: str) -> dict[str, str]:
 
 
 def _value(attribute: Mapping[str, Any]) -> str:
-    """The value as a header: text and numbers as they are, bytes as base64."""
+    """Return the value as a header: text and numbers as they are, bytes as base64."""
     if "BinaryValue" in attribute:
         return base64.b64encode(attribute["BinaryValue"]).decode()
     return str(attribute.get("StringValue", ""))
 
 
 def _unpacked(packed: str) -> dict[str, str]:
-    """The headers of our own JSON attribute; another text under its name is kept as a header."""
+    """Unpack the headers of our own JSON attribute; another text under its name is kept as a header."""
     if not packed:
         return {}
     try:
-        found = json.loads(packed)
+        unpacked = json.loads(packed)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        unpacked = None
+    if not isinstance(unpacked, dict):
         return {_HEADERS: packed}
-    return {str(name): str(value) for name, value in found.items()}
+    return {str(name): str(value) for name, value in unpacked.items()}

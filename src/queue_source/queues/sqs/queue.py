@@ -1,6 +1,6 @@
-"""Amazon SQS, standard and FIFO; `client.py` has the way to it, `messages.py` what a message carries.
+"""Amazon SQS, standard and FIFO; `client.py` connects to it, `messages.py` converts messages.
 
-Who calls it: the reader process (many threads share one client), commands, sinks on executors.
+Used by the reader process (many threads share one client), commands, and sinks on executors.
 
 Receipts: a FIFO queue refuses a receipt whose lease ran out. A standard queue may take an old one for good, so a stale
 receipt is reported only where SQS documents an error for it, and nothing may depend on the report.
@@ -46,8 +46,9 @@ _Result = TypeVar("_Result")
 
 
 class SqsQueue(BaseQueue):
-    """One SQS queue. `access`: the fields of `Access`. Nothing is requested before the first use, which reads the URL
-    and the attributes that it needs.
+    """One SQS queue. `access`: the fields of `Access`.
+
+    Nothing is requested before the first use, which reads the URL and the attributes that it needs.
     """
 
     def __init__(self, url: str, **access: str | None) -> None:
@@ -64,12 +65,15 @@ class SqsQueue(BaseQueue):
 
     @property
     def identity(self) -> str:
-        """The queue's ARN, or its URL where an emulator tells none."""
+        """The queue's ARN, or its URL where an emulator has none."""
         return self._attributes().arn or self._queue_url()
 
     @property
     def capabilities(self) -> Capabilities:
-        """Reads the queue's attributes at its first use, and warns of a redrive policy that restarts would trigger."""
+        """What the queue can do.
+
+        Reads the queue's attributes at the first use, and warns of a redrive policy that restarts would trigger.
+        """
         return Capabilities(
             max_batch_size=BATCH,
             max_lease=LONGEST_LEASE,
@@ -82,15 +86,15 @@ class SqsQueue(BaseQueue):
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
-        """Up to 10 messages, in long polls of a few seconds each; without `wait` SQS may overlook what is there."""
+        """Receive up to 10 messages, in long polls of a few seconds each; without `wait` SQS may overlook some."""
         check_lease(lease)
         until = time.monotonic() + wait
         while max_messages > 0:
-            left = until - time.monotonic()
-            messages = self._poll(min(max_messages, BATCH), lease, seconds(left, _SLICE))
+            remaining = until - time.monotonic()
+            messages = self._poll(min(max_messages, BATCH), lease, seconds(remaining, _SLICE))
             if self._closed.is_set():
                 self._change([message.receipt for message in messages], 0)
-                self._client().close()  # what that request opened again
+                self._client().close()  # closes the connections that the request opened again
                 return []
             if messages or time.monotonic() >= until:
                 return messages
@@ -116,7 +120,10 @@ class SqsQueue(BaseQueue):
         return messages
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """One call for 10 messages. Also lost are those that SQS has held for 12 hours, its limit."""
+        """Extend the leases, with one call for 10 messages.
+
+        Also lost are those that SQS has held for 12 hours, its limit.
+        """
         check_lease(lease)
         return self._change(receipts, seconds(lease, LONGEST_LEASE))
 
@@ -130,26 +137,26 @@ class SqsQueue(BaseQueue):
         self._leased.forget(receipts)
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
-        """Copied to the dead-letter queue of the redrive policy, then deleted; without one, only deleted.
+        """Copy to the dead-letter queue of the redrive policy, then delete; without one, only delete.
 
-        What is no longer remembered (`Leased`) becomes visible again, until the redrive policy moves it.
+        Messages that are no longer remembered (`Leased`) become visible again, until the redrive policy moves them.
         """
         if self._attributes().dead_letter is None:
             self.acknowledge(receipts)
             return
-        wanted = dict.fromkeys(receipts)
-        stale = self._change(list(wanted), _MOVING)
-        mine = [receipt for receipt in wanted if receipt not in stale]
-        known = self._leased.known(mine)
-        if known:
+        distinct = dict.fromkeys(receipts)
+        stale = self._change(list(distinct), _MOVING)
+        mine = [receipt for receipt in distinct if receipt not in stale]
+        remembered = self._leased.remembered(mine)
+        if remembered:
             url = self._dead_letter()
-            copies = [Outgoing(m.body, m.tag, m.headers, m.group) for m in known.values()]
+            copies = [Outgoing(m.body, m.tag, m.headers, m.group) for m in remembered.values()]
             self._send(url, copies, in_order=True)
-            self.acknowledge(list(known))
-        self.nack([receipt for receipt in mine if receipt not in known])
+            self.acknowledge(list(remembered))
+        self.nack([receipt for receipt in mine if receipt not in remembered])
 
     def republish(self, message: Received) -> bool:
-        """The copy is sent before the original is deleted; a process that dies between the two leaves both."""
+        """Send the copy, then delete the original; a process that dies between the two leaves both."""
         if self._change([message.receipt], _MOVING):
             return False
         self._send(self._queue_url(), [copy_of(message)], in_order=True)
@@ -164,24 +171,24 @@ class SqsQueue(BaseQueue):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> list[str]:
-        """In batches of 10, one after the other: an error says how many messages were sent before it."""
+        """Send in batches of 10, one after the other: an error says how many messages were sent before it."""
         bodies = encode_payloads(payloads)
         messages = [Outgoing(body, tag, headers or {}, group) for body in bodies]
         return self._send(self._queue_url(), messages, in_order=True) if messages else []
 
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
-        """In batches of 10, which go out side by side where no message has a group, whose order that would break."""
+        """Send in batches of 10: at the same time where no message has a group, whose order that would break."""
         return self._send(self._queue_url(), messages, in_order=any(message.group for message in messages))
 
     def depth(self) -> Depth:
-        """Approximate, as SQS says; messages that nack has delayed count as in flight."""
+        """Count the messages, approximately, as SQS does; messages that nack has delayed count as in flight."""
         parts = {"ready": "", "in_flight": "NotVisible", "delayed": "Delayed"}
         names = {part: f"ApproximateNumberOfMessages{ending}" for part, ending in parts.items()}
-        found = self._ask_attributes(list(names.values()))
-        return Depth(**{part: int(found.get(name, 0)) for part, name in names.items()})
+        answer = self._ask_attributes(list(names.values()))
+        return Depth(**{part: int(answer.get(name, 0)) for part, name in names.items()})
 
     def close(self) -> None:
-        """Also ends a `receive` that waits in another thread, within the few seconds of its poll."""
+        """Close the client, which also ends a `receive` in another thread, within the few seconds of its poll."""
         self._closed.set()
         with self._lock:
             if self._workers is not None:
@@ -199,28 +206,34 @@ class SqsQueue(BaseQueue):
         return True
 
     def create(self) -> None:
-        """A FIFO queue where the name says so; 14 days of retention, all else as SQS has it by itself."""
+        """Create the queue: FIFO where the name says so, 14 days of retention, all else with the defaults of SQS."""
         if not self.exists():
             made = create(self._client(), self._address)
             with self._lock:
                 self._url = self._url or made
 
     def delete(self) -> None:
-        """SQS takes up to a minute for it."""
+        """Delete the queue; SQS takes up to a minute for it."""
         with suppress(QueueNotFound), service_errors(self.name):
             self._client().delete_queue(QueueUrl=self._queue_url())
         with self._lock:
             self._url, self._set, self._dead_letter_url = self._address.url, None, None
 
     def purge(self) -> int:
-        """Those in flight too. SQS takes up to a minute for it, in which new messages may be deleted as well."""
-        there = self.depth().total
+        """Delete all messages, those in flight too.
+
+        New messages within the minute that SQS may take can be deleted as well.
+        """
+        total = self.depth().total
         with service_errors(self.name):
             self._client().purge_queue(QueueUrl=self._queue_url())
-        return there
+        return total
 
     def peek(self, max_messages: int) -> list[Received]:
-        """Counts as a receive, for the redrive policy too. Of one group of a FIFO queue it shows ten at most."""
+        """Return the next messages; counts as a receive, for the redrive policy too.
+
+        Of one FIFO group it shows ten at most.
+        """
         return peek_by_receiving(self, max_messages, wait=1)  # a receive that does not wait may overlook messages
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -248,28 +261,28 @@ class SqsQueue(BaseQueue):
         return self._change_each("change_message_visibility_batch", receipts, {"VisibilityTimeout": lease})
 
     def _change_each(self, operation: str, receipts: Sequence[Receipt], more: Mapping[str, object]) -> set[Receipt]:
-        """Ask for each receipt, in batches; returns those that SQS said were stale."""
-        wanted = list(dict.fromkeys(receipt for receipt in receipts if receipt))
+        """Ask for each receipt, in batches; return those that are stale as SQS reports."""
+        distinct = list(dict.fromkeys(receipt for receipt in receipts if receipt))
         stale = {receipt for receipt in receipts if not receipt}
         troubles: Answers = {}
 
         def change(places: range) -> Answers:
-            batch = {place: {"ReceiptHandle": wanted[place], **more} for place in places}
+            batch = {place: {"ReceiptHandle": distinct[place], **more} for place in places}
             with service_errors(self.name):
                 return ask(getattr(self._client(), operation), self._queue_url(), batch, self._pause)[1]
 
-        for failed in self._at_once(change, list(in_batches([0] * len(wanted)))):
+        for failed in self._at_once(change, list(in_batches([0] * len(distinct)))):
             for place, entry in failed.items():
                 if is_stale(entry.get("Code", ""), entry.get("Message", "")):
-                    stale.add(wanted[place])
+                    stale.add(distinct[place])
                 else:
                     troubles[place] = entry
         if troubles:  # raised at the end: the other batches are no worse for it
-            self._raise(troubles, f"{len(troubles)} of {len(wanted)} messages: ")
+            self._raise(troubles, f"{len(troubles)} of {len(distinct)} messages: ")
         return stale
 
     def _at_once(self, work: Callable[[range], _Result], batches: Sequence[range]) -> Iterable[_Result]:
-        """Several batches go out side by side: each call is mostly waiting for SQS."""
+        """Send several batches at the same time: each call is mostly waiting for SQS."""
         if len(batches) < 2:
             return map(work, batches)
         with self._lock:
@@ -279,7 +292,7 @@ class SqsQueue(BaseQueue):
             return self._workers.map(work, batches)
 
     def _raise(self, failed: Answers, before: str) -> None:
-        """The worst that was said of single messages, as one error: what waiting does not help goes first."""
+        """Raise the worst error of single messages: first one that waiting does not solve."""
         worst = min(failed.values(), key=lambda entry: is_passing(entry.get("Code", "")))
         error = error_of(self.name, worst.get("Code", ""), worst.get("Message", ""))
         if worst.get("SenderFault") is False and type(error) is QueueError:
@@ -308,35 +321,35 @@ class SqsQueue(BaseQueue):
     def _attributes(self) -> Attributes:
         with self._lock:
             if self._set is None:
-                found = attributes(self._ask_attributes(["All"]))
-                self._warn(found)
-                self._set = found
+                answer = attributes(self._ask_attributes(["All"]))
+                self._warn(answer)
+                self._set = answer
             return self._set
 
-    def _warn(self, found: Attributes) -> None:
-        if found.dead_letter is None:
+    def _warn(self, queue_attributes: Attributes) -> None:
+        if queue_attributes.dead_letter is None:
             logger.warning("queue %r has no dead-letter queue: rejected messages are deleted", self.name)
-        elif found.max_receives is not None and found.max_receives < _FEW_RECEIVES:
+        elif queue_attributes.max_receives is not None and queue_attributes.max_receives < _FEW_RECEIVES:
             logger.warning(
                 "queue %r moves a message to its dead-letter queue after %d receives, and each restart of a query is "
                 "one for every message in flight; raise maxReceiveCount of the redrive policy to %d or more",
                 self.name,
-                found.max_receives,
+                queue_attributes.max_receives,
                 _FEW_RECEIVES,
             )
 
     def _ask_attributes(self, names: Sequence[str]) -> Mapping[str, str]:
         client, url = self._client(), self._queue_url()
         with service_errors(self.name):
-            found: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-        return found
+            answer: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+        return answer
 
     def _dead_letter(self) -> str:
-        """The URL of the dead-letter queue, from its ARN."""
+        """Return the URL of the dead-letter queue, from its ARN."""
         with self._lock:
             if self._dead_letter_url is None:
                 account, queue = str(self._attributes().dead_letter).split(":")[-2:]
                 with service_errors(f"{self.name} (its dead-letter queue {queue})"):
-                    found = self._client().get_queue_url(QueueName=queue, QueueOwnerAWSAccountId=account)
-                self._dead_letter_url = str(found["QueueUrl"])
+                    answer = self._client().get_queue_url(QueueName=queue, QueueOwnerAWSAccountId=account)
+                self._dead_letter_url = str(answer["QueueUrl"])
             return self._dead_letter_url

@@ -1,4 +1,4 @@
-"""Requests for many messages: batches that SQS takes, each message's outcome, and the messages in flight."""
+"""Requests for many messages: batches that SQS takes, the outcome for each message, and the messages in flight."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Answers = dict[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What is set at a queue. Times are seconds; `arn` is the queue's, `dead_letter` that of its dead-letter queue."""
+    """The attributes of a queue; times are seconds.
+
+    `arn` is the queue's, `dead_letter` that of its dead-letter queue.
+    """
 
     arn: str | None
     retention: float
@@ -34,20 +37,20 @@ class Attributes:
     max_receives: int | None
 
 
-def attributes(found: Mapping[str, str]) -> Attributes:
-    """From the answer of GetQueueAttributes; what is missing there has the value that SQS documents for it."""
-    redrive = json.loads(found.get("RedrivePolicy") or "{}")
+def attributes(answer: Mapping[str, str]) -> Attributes:
+    """Read the answer of GetQueueAttributes; missing attributes have the values that SQS documents for them."""
+    redrive = json.loads(answer.get("RedrivePolicy") or "{}")
     max_receives = redrive.get("maxReceiveCount")
     return Attributes(
-        found.get("QueueArn"),
-        float(found.get("MessageRetentionPeriod", 345_600)),
+        answer.get("QueueArn"),
+        float(answer.get("MessageRetentionPeriod", 345_600)),
         redrive.get("deadLetterTargetArn"),
         None if max_receives is None else int(max_receives),
     )
 
 
 def in_batches(sizes: Sequence[int]) -> Iterator[range]:
-    """Ranges of neighbours that go into one request: at most 10, and not too large in all."""
+    """Yield ranges of neighbours that go into one request: at most 10, and not too large together."""
     start, size = 0, 0
     for place, more in enumerate(sizes):
         if place - start == BATCH or (place > start and size + more > LARGEST):
@@ -61,10 +64,10 @@ def in_batches(sizes: Sequence[int]) -> Iterator[range]:
 def ask(
     call: Callable[..., Mapping[str, Any]], url: str, entries: Mapping[int, Entry], pause: Callable[[float], object]
 ) -> tuple[Answers, Answers]:
-    """One batch: what succeeded and what failed, by the keys of `entries`.
+    """Send one batch; return what succeeded and what failed, by the keys of `entries`.
 
-    What failed by throttling or through SQS's own fault is asked again a few times. A batch that is too long for this
-    queue (some regions and emulators take less than others) goes in halves.
+    Throttled entries, and those that failed through SQS's own fault, are asked for again a few times. A batch that is
+    too long for this queue (some regions and emulators take less than others) goes in halves.
     """
     done: Answers = {}
     failed: Answers = {}
@@ -92,7 +95,7 @@ def ask(
 
 
 def seconds(time: float, maximum: int) -> int:
-    """Whole seconds, as SQS counts: rounded up, so that no lease is shorter than it was asked for."""
+    """Round up to whole seconds, as SQS counts, so that no lease is shorter than requested."""
     return min(max(math.ceil(time), 0), maximum)
 
 
@@ -116,7 +119,7 @@ class Leased:
             while self._bytes > _REMEMBERED:
                 self._bytes -= _weight(self._messages.popitem(last=False)[1])
 
-    def known(self, receipts: Sequence[Receipt]) -> dict[Receipt, Received]:
+    def remembered(self, receipts: Sequence[Receipt]) -> dict[Receipt, Received]:
         with self._lock:
             return {receipt: self._messages[receipt] for receipt in receipts if receipt in self._messages}
 
@@ -128,4 +131,4 @@ class Leased:
 
 
 def _weight(message: Received) -> int:
-    return len(message.body) + 1024  # what there is beside the body
+    return len(message.body) + 1024  # bytes in addition to the body

@@ -5,7 +5,7 @@ from __future__ import annotations
 from queue_source.errors import OptionError
 
 try:
-    import pyiceberg  # noqa: F401 -- asked for here, so that there is one place to say how to get it
+    import pyiceberg  # noqa: F401 -- imported here, so that one place says how to install it
     import pyiceberg_core  # noqa: F401 -- PyIceberg's partition transforms
 except ModuleNotFoundError as error:
     raise OptionError(

@@ -1,4 +1,4 @@
-"""From the footer of a Parquet file to a data file of a table, or to the reason why it cannot be one."""
+"""Turns the footer of a Parquet file into a data file of a table, or into the reason why it cannot be one."""
 
 from __future__ import annotations
 
@@ -41,13 +41,16 @@ _DAYS_OF_1900, _MICROS_OF_1900 = -25_567, -25_567 * 86_400_000_000
 
 
 def location_of(uri: str) -> str:
-    """The URI as metadata has it. Raises BadObject("unsupported-key") where readers would look for another object."""
+    """Return the URI as metadata has it.
+
+    Raises BadObject("unsupported-key") where readers would look for another object.
+    """
     scheme, separator, key = (f"file://{uri}" if uri.startswith("/") else uri).partition("://")
     location = f"{scheme.lower()}{separator}{key}"
     if scheme.lower() not in _SCHEMES:
         raise _misread(uri, f"has the scheme {scheme!r}")
-    if (found := _MISREAD.search(location)) is not None:
-        raise _misread(uri, f"contains {found.group()!r}")
+    if (misread := _MISREAD.search(location)) is not None:
+        raise _misread(uri, f"contains {misread.group()!r}")
     if "//" in key:
         raise _misread(uri, "has an empty segment ('//')")
     return location
@@ -61,12 +64,12 @@ def _misread(uri: str, problem: str) -> BadObject:
 
 
 def same_place(location: str) -> str:
-    """By which a file is known in a table, however its URI is spelled."""
-    scheme, separator, rest = location.partition("://")
+    """Return the text by which a file is recognised in a table, however its URI is spelled."""
+    scheme, separator, path = location.partition("://")
     if not separator:
         return f"file://{location}"
     scheme = scheme.lower()
-    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}"
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{path}"
 
 
 class Candidate:
@@ -80,21 +83,23 @@ class Candidate:
         self._fields = file_fields(described, stored_as_iceberg)
         _check_calendar(described)
 
-    def wanted(self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]) -> Schema:
-        """The file's columns, as wide as the file and the table need them. Raises BadObject("wrong-columns")."""
+    def columns_needed(
+        self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]
+    ) -> Schema:
+        """Return the file's columns, as wide as the file and the table need them. Raises BadObject("wrong-columns")."""
         fields = wanted_fields(bind(self._fields, metadata))
         return take_up(name, metadata, fields, self.folders, partition_by)
 
     def as_data_file(self, table: TableOfFiles) -> DataFile:
-        """What the table's manifest says of it. Raises BadObject."""
+        """Build the entry of the file for the table's manifest. Raises BadObject."""
         described = self.described
         bound = bind(self._fields, table.metadata)
         if (new := next(new_columns(bound), None)) is not None:
-            raise wrong(f"its column {new!r} is none of the table's")  # another writer has taken it away again
+            raise wrong(f"its column {new!r} is none of the table's")  # another writer has removed it again
         filled = folder_columns(table.metadata.spec(), table.schema, self.folders)
         leaves: dict[int, tuple[NestedField, Facts]] = {}
         collect(bound, described, leaves)
-        have = {one.field.field_id for one in bound if one.field is not None}
+        have = {column.field.field_id for column in bound if column.field is not None}
         check_required(table.schema.fields, bound, filled, {id: facts for id, (_, facts) in leaves.items()})
         for field in table.schema.fields:
             if field.field_id not in have | filled and field.name in self.folders:
@@ -104,7 +109,7 @@ class Candidate:
                     "would see null, since the table is not partitioned by that column itself",
                 )
         lacking = {field.field_id for field in _all(table.schema.fields)} - _ids(bound)
-        facts = {id: known for id, (_, known) in leaves.items()}
+        facts = {id: leaf_facts for id, (_, leaf_facts) in leaves.items()}
         partition = record_of(table.metadata.spec(), table.schema, facts, self.folders, lacking)
         return DataFile.from_args(
             content=DataFileContent.DATA,
@@ -129,13 +134,19 @@ def take_up(
     folders: Mapping[str, str],
     partition_by: Sequence[PartitionField],
 ) -> Schema:
-    """The columns together with those that only the path knows. Raises BadObject("wrong-columns")."""
+    """Add the columns that only the path has. Raises BadObject("wrong-columns")."""
     have = {field.name for field in fields}
     schema = Schema() if metadata is None else metadata.schema()
     if metadata is None:
-        for wanted in partition_by:
-            if wanted.transform == "identity" and wanted.column in folders and wanted.column not in have:
-                fields.append(NestedField(_free(fields), wanted.column, inferred(folders[wanted.column])))
+        for partition_field in partition_by:
+            if (
+                partition_field.transform == "identity"
+                and partition_field.column in folders
+                and partition_field.column not in have
+            ):
+                fields.append(
+                    NestedField(_free(fields), partition_field.column, inferred(folders[partition_field.column]))
+                )
     else:
         filled = folder_columns(metadata.spec(), schema, folders)
         for field in schema.fields:
@@ -150,29 +161,32 @@ def take_up(
 
 
 def _free(fields: Sequence[NestedField]) -> int:
-    """An id that none of the columns has."""
+    """Return an id that none of the columns has."""
     return 1 + max((field.field_id for field in _all(fields)), default=0)
 
 
 class TableOfFiles:
-    """A table as its files have to be."""
+    """A table, and what its files must be like."""
 
     def __init__(self, metadata: TableMetadata) -> None:
         self.metadata = metadata
         self.schema = metadata.schema()
         self.identity = metadata.table_uuid, metadata.default_spec_id
 
-    def takes(self, wanted: Schema) -> bool:
-        """Whether it has all of the columns, as wide as they are."""
-        return covers(self.schema.fields, wanted.fields)
+    def takes(self, columns: Schema) -> bool:
+        """Tell whether it has all of the columns, as wide as they are."""
+        return covers(self.schema.fields, columns.fields)
 
     @cached_property
     def _plan(self) -> Mapping[int, Any]:
         return compute_statistics_plan(self.schema, self.metadata.properties)
 
     def statistics(self, leaves: Mapping[int, tuple[NestedField, Facts]]) -> dict[str, Any]:
-        """As the table's properties ask for them (`write.metadata.metrics.default` ...), by field id."""
-        found: dict[str, dict[int, Any]] = {
+        """Return the statistics that the table's properties ask for, by field id.
+
+        The properties are `write.metadata.metrics.default` and those of single columns.
+        """
+        statistics: dict[str, dict[int, Any]] = {
             "column_sizes": {},
             "value_counts": {},
             "null_value_counts": {},
@@ -181,37 +195,39 @@ class TableOfFiles:
             "upper_bounds": {},
         }
         for id, (field, facts) in leaves.items():
-            found["column_sizes"][id] = facts.stored
+            statistics["column_sizes"][id] = facts.stored
             mode = self._plan[id].mode
             if mode.type == MetricModeTypes.NONE:
                 continue
-            found["value_counts"][id] = facts.values
+            statistics["value_counts"][id] = facts.values
             if facts.nulls is not None:
-                found["null_value_counts"][id] = facts.nulls
+                statistics["null_value_counts"][id] = facts.nulls
             if mode.type == MetricModeTypes.COUNTS:
                 continue
             assert isinstance(field.field_type, PrimitiveType)
             lower, upper = as_bounds(facts, field.field_type, mode.length)
             if lower is not None:
-                found["lower_bounds"][id] = lower
+                statistics["lower_bounds"][id] = lower
             if upper is not None:
-                found["upper_bounds"][id] = upper
-        return found
+                statistics["upper_bounds"][id] = upper
+        return statistics
 
 
-def collect(bound: Sequence[Bound], described: Described, found: dict[int, tuple[NestedField, Facts]]) -> None:
-    for one in bound:
-        if one.field is None:
+def collect(bound: Sequence[Bound], described: Described, leaves: dict[int, tuple[NestedField, Facts]]) -> None:
+    for column_of_file in bound:
+        if column_of_file.field is None:
             continue
-        if one.file.type is None:
-            collect(one.children, described, found)
+        if column_of_file.file.type is None:
+            collect(column_of_file.children, described, leaves)
         else:
-            column = described.columns[one.file.leaf]
-            found[one.field.field_id] = (one.field, Facts.of(column, one.file.type))
+            column = described.columns[column_of_file.file.leaf]
+            leaves[column_of_file.field.field_id] = (column_of_file.field, Facts.of(column, column_of_file.file.type))
 
 
 def _ids(bound: Sequence[Bound]) -> set[int]:
-    return {id for one in bound if one.field is not None for id in (one.field.field_id, *_ids(one.children))}
+    return {
+        id for column in bound if column.field is not None for id in (column.field.field_id, *_ids(column.children))
+    }
 
 
 def _all(fields: Sequence[NestedField]) -> list[NestedField]:
@@ -221,36 +237,36 @@ def _all(fields: Sequence[NestedField]) -> list[NestedField]:
 def check_required(
     table: Sequence[NestedField], bound: Sequence[Bound], filled: set[int], facts: Mapping[int, Facts]
 ) -> None:
-    """Columns that must not be null are in the file, and it says that there is no null in them."""
-    there = {one.field.field_id: one for one in bound if one.field is not None}
+    """Check that columns that must not be null are in the file, and that the footer reports no nulls in them."""
+    bound_columns = {column.field.field_id: column for column in bound if column.field is not None}
     for field in table:
-        one = there.get(field.field_id)
-        if one is None:
+        column = bound_columns.get(field.field_id)
+        if column is None:
             if field.required and field.field_id not in filled:
                 raise wrong(f"column {field.name!r} of the table must not be null, and the file has no such column")
             continue
-        known = facts.get(field.field_id)
-        if field.required and not one.file.required and (known is None or known.nulls != 0):
+        column_facts = facts.get(field.field_id)
+        if field.required and not column.file.required and (column_facts is None or column_facts.nulls != 0):
             raise wrong(f"column {field.name!r} of the table must not be null, and in the file it may be")
-        check_required(children_of(field.field_type), one.children, set(), facts)
+        check_required(children_of(field.field_type), column.children, set(), facts)
 
 
 def _check_calendar(described: Described) -> None:
-    """Old dates of old versions of Spark are counted by another calendar, which readers of tables do not know."""
+    """Refuse dates of old Spark versions before 1900, which count by a calendar that readers of tables do not know."""
     said = described.said
     version = re.match(rb"\d+", said.get(_SPARK, b"3"))
     if _LEGACY not in said and (version is None or int(version.group()) >= 3):
         return
     for number, field in enumerate(described.schema):
         if len(described.columns) != len(described.schema):
-            number = -1  # nested columns: which one it is takes more than this
+            number = -1  # a nested column: finding its number takes more than this
         kind = _date_or_time(str(field.type))
         if kind is None:
             continue
-        known = None if number < 0 else Facts.of(described.columns[number], kind)
-        first = None if known is None else known.lower
+        column_facts = None if number < 0 else Facts.of(described.columns[number], kind)
+        first = None if column_facts is None else column_facts.lower
         oldest = _DAYS_OF_1900 if isinstance(kind, DateType) else _MICROS_OF_1900
-        if not (known is not None and known.is_all_null) and (first is None or first < oldest):
+        if not (column_facts is not None and column_facts.is_all_null) and (first is None or first < oldest):
             raise wrong(
                 f"column {field.name!r} may have dates before 1900 in the calendar of an old Spark, which readers of "
                 "Iceberg tables do not know"

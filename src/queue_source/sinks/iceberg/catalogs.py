@@ -37,11 +37,11 @@ class CatalogFactory:
         self._properties = {name: value.reveal() for name, value in options.properties.items()}
         if options.warehouse is not None:
             self._properties["warehouse"] = _as_uri(options.warehouse)
-        if self.in_store or storage != StorageOptions():  # another catalog may hand out access to files by itself
+        if self.in_store or storage != StorageOptions():  # another catalog may grant access to files by itself
             self._properties |= file_properties(storage)
 
     def open(self, transaction: Transaction) -> Catalog:
-        """The catalog; the one in the store's database reads and writes in this transaction."""
+        """Open the catalog; the one in the store's database reads and writes in this transaction."""
         if self.in_store:
             return StoreCatalog(self._options.catalog, transaction.connection, self._properties)
         return load_catalog(self._options.catalog, **self._properties)
@@ -56,7 +56,7 @@ class CatalogFactory:
 
     @contextmanager
     def installing(self, transaction: Transaction) -> Any:
-        """One process at a time makes tables; the catalog's own are there inside."""
+        """Hold the lock under which one process at a time makes tables; the catalog's own tables exist inside."""
         if not self.in_store:
             yield
             return
@@ -66,7 +66,7 @@ class CatalogFactory:
 
 
 def load_table(catalog: Catalog, name: str) -> Table:
-    """The table. Its properties are text that its writers share: those by which PyIceberg imports code are refused."""
+    """Load the table. Refuses properties that make PyIceberg import code: any writer of the table may set them."""
     table = catalog.load_table(name)
     if code := next((name for name in table.properties if name.endswith(_NAMES_CODE)), None):
         raise CuesqueueError(f"the table {name!r} has the property {code!r}, which names Python code; remove it there")
@@ -84,24 +84,30 @@ class StoreCatalog(SqlCatalog):
         self._superseded: list[tuple[FileIO, TableMetadata, TableMetadata]] = []
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        """Of a table's own properties PyIceberg would import the one that names a FileIO."""
+        """Open our own FileIO; PyIceberg would import the one that the table's own properties name."""
         own = {name: value for name, value in properties.items() if not name.endswith(_NAMES_CODE)}
         return super()._load_file_io(own, location)
 
     def _delete_old_metadata(  # type: ignore[override] # static there, and called on the catalog
         self, io: FileIO, base: TableMetadata, metadata: TableMetadata
     ) -> None:
-        """PyIceberg deletes old metadata files after its commit, which here may still be rolled back: later, then."""
+        """Remember old metadata files for `sweep`.
+
+        PyIceberg would delete them now, and the commit may still be rolled back.
+        """
         self._superseded.append((io, base, metadata))
 
     def sweep(self) -> None:
-        """Delete what the table's properties no longer keep. Only after the transaction is committed."""
+        """Delete metadata files that the table's properties no longer keep.
+
+        Call it after the transaction is committed.
+        """
         for io, base, metadata in self._superseded:
             SqlCatalog._delete_old_metadata(io, base, metadata)
         self._superseded.clear()
 
     def close(self) -> None:
-        """Nothing: the connection belongs to its transaction."""
+        """Do nothing: the connection belongs to its transaction."""
 
 
 class StorageFileIO(PyArrowFileIO):
@@ -109,7 +115,7 @@ class StorageFileIO(PyArrowFileIO):
 
     def __init__(self, properties: Properties) -> None:
         super().__init__(properties)
-        local = self.fs_by_scheme  # its local one makes folders
+        local = self.fs_by_scheme  # PyIceberg's local file system creates folders
         storage = storage_of(properties)
 
         def file_system(scheme: str, place: str | None) -> pafs.FileSystem:
@@ -119,21 +125,21 @@ class StorageFileIO(PyArrowFileIO):
 
 
 def file_properties(storage: StorageOptions) -> dict[str, str]:
-    """The storage options as properties of a catalog, whose values are text; `storage_of` reads them."""
-    given = {field.name: getattr(storage, field.name) for field in fields(storage)}
+    """Return the storage options as properties of a catalog, whose values are text; `storage_of` reads them."""
+    values = {field.name: getattr(storage, field.name) for field in fields(storage)}
     azure = {f"{_AZURE}{field.name}": getattr(storage.azure, field.name) for field in fields(storage.azure)}
     azure[f"{_AZURE}domains"] = ",".join(storage.azure.domains)
-    named = {f"{_STORAGE}{name}": str(value) for name, value in (given | azure | {"azure": None}).items() if value}
+    named = {f"{_STORAGE}{name}": str(value) for name, value in (values | azure | {"azure": None}).items() if value}
     return {PY_IO_IMPL: f"{StorageFileIO.__module__}.{StorageFileIO.__qualname__}", **named}
 
 
 def storage_of(properties: Properties) -> StorageOptions:
-    given = {name[len(_STORAGE) :]: value for name, value in properties.items() if name.startswith(_STORAGE)}
-    azure = {name[len(_AZURE) :]: given.pop(name) for name in list(given) if name.startswith(_AZURE)}
+    values = {name[len(_STORAGE) :]: value for name, value in properties.items() if name.startswith(_STORAGE)}
+    azure = {name[len(_AZURE) :]: values.pop(name) for name in list(values) if name.startswith(_AZURE)}
     azure["domains"] = tuple(filter(None, azure.get("domains", "").split(",")))
-    return StorageOptions(**{**given, "anonymous": bool(given.get("anonymous")), "azure": AzureOptions(**azure)})
+    return StorageOptions(**{**values, "anonymous": bool(values.get("anonymous")), "azure": AzureOptions(**azure)})
 
 
 def _as_uri(folder: str) -> str:
-    """A local folder as other engines like to see it in metadata."""
+    """Return a local folder as the URI that other engines expect in metadata."""
     return f"file://{folder}" if folder.startswith("/") else folder

@@ -1,6 +1,6 @@
-"""The columns of a Parquet file as Iceberg has them, and which columns of a table they are: by field id, or by name.
+"""Reads the columns of a Parquet file as Iceberg's, and matches them with those of a table, by field id or by name.
 
-What is refused here could be read as other values by some reader of the table, or by none at all.
+Refused columns could be read as other values by some reader of the table, or not at all.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ class FileField:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A column of a file, and the table's column that it is: None for a new one, or for one that the table dropped."""
+    """A column of a file, and the column of the table that it belongs to.
+
+    None for a new one, or for one that the table dropped.
+    """
 
     file: FileField
     field: NestedField | None
@@ -96,7 +99,7 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """In the table."""
+        """The name in the table."""
         return self.file.name if self.field is None else self.field.name
 
 
@@ -105,23 +108,23 @@ Leaf = Callable[[pa.DataType, str, str], PrimitiveType]
 
 
 def file_fields(described: Described, leaf: Leaf) -> tuple[FileField, ...]:
-    """The columns of a file. Raises BadObject("wrong-columns") for one that an Iceberg table cannot have."""
+    """Return the columns of a file. Raises BadObject("wrong-columns") for one that an Iceberg table cannot have."""
     numbers = itertools.count()
     schema = described.schema
     if len(set(schema.names)) < len(schema.names):
         raise wrong("it has two columns of one name")
-    found = tuple(_field(field, field.name, described, numbers, leaf) for field in schema)
+    columns = tuple(_field(field, field.name, described, numbers, leaf) for field in schema)
     if next(numbers) != len(described.columns):
         raise wrong("its columns are not those of its schema")
-    return found
+    return columns
 
 
 def stored_as_iceberg(kind: pa.DataType, physical: str, column: str) -> PrimitiveType:
-    """The type of values that stand in the file as Iceberg's specification wants them. Raises BadObject."""
+    """Return the type of values that are stored in the form of Iceberg's specification. Raises BadObject."""
     if pt.is_dictionary(kind):
         kind = kind.value_type
-    if (known := _STORED.get(kind)) is not None and known[1] == physical:
-        return known[0]
+    if (stored := _STORED.get(kind)) is not None and stored[1] == physical:
+        return stored[0]
     if pt.is_decimal128(kind) and physical in ("INT32", "INT64", "FIXED_LEN_BYTE_ARRAY"):
         return DecimalType(kind.precision, kind.scale)
     if pt.is_fixed_size_binary(kind) and physical == "FIXED_LEN_BYTE_ARRAY":
@@ -162,7 +165,7 @@ def _field(field: pa.Field, column: str, described: Described, numbers: Iterator
 
 
 def bind(fields: Sequence[FileField], metadata: TableMetadata | None) -> tuple[Bound, ...]:
-    """Which column of the table each one is. Without a table all are new. Raises BadObject("wrong-columns")."""
+    """Match each column with one of the table. Without a table all are new. Raises BadObject("wrong-columns")."""
     if metadata is None:
         return _by_name(fields, (), (), "")
     with_id = [field.id is not None for field in every(fields)]
@@ -178,7 +181,7 @@ def bind(fields: Sequence[FileField], metadata: TableMetadata | None) -> tuple[B
 
 
 def bind_names(fields: Sequence[FileField], metadata: TableMetadata | None) -> tuple[Bound, ...]:
-    """By name alone, of a file whose ids nobody will see."""
+    """Match by name alone, for a file whose ids no reader will see."""
     if metadata is None:
         return _by_name(fields, (), (), "")
     return _by_name(fields, metadata.schema().fields, completed(metadata.schema().fields, metadata.name_mapping()), "")
@@ -190,7 +193,7 @@ def _by_name(
     live = {field.field_id: field for field in table}
     current = {field.name: field.field_id for field in table}
     entries = {name: entry for entry in mapped for name in entry.names}
-    found: list[Bound] = []
+    matches: list[Bound] = []
     taken: dict[int, str] = {}
     for file in fields:
         entry = entries.get(file.name)
@@ -207,15 +210,15 @@ def _by_name(
         if file.children and (entry is None or field is not None):
             below = children_of(field.field_type) if field is not None else ()
             children = _by_name(file.children, below, entry.fields if entry else (), f"{above}{file.name}.")
-        found.append(Bound(file, field, entry is not None and field is None, children))
-    return tuple(found)
+        matches.append(Bound(file, field, entry is not None and field is None, children))
+    return tuple(matches)
 
 
 def _by_id(
     fields: Sequence[FileField], table: Sequence[NestedField], names: dict[int, set[str]], above: str
 ) -> tuple[Bound, ...]:
     live = {field.field_id: field for field in table}
-    found: list[Bound] = []
+    matches: list[Bound] = []
     taken: set[int] = set()
     for file in fields:
         assert file.id is not None
@@ -231,14 +234,14 @@ def _by_id(
         children: tuple[Bound, ...] = ()
         if file.children and field is not None:
             children = _by_id(file.children, children_of(field.field_type), names, f"{above}{file.name}.")
-        found.append(Bound(file, field, field is None, children))
-    return tuple(found)
+        matches.append(Bound(file, field, field is None, children))
+    return tuple(matches)
 
 
-def _names(fields: Sequence[NestedField], found: dict[int, set[str]]) -> None:
+def _names(fields: Sequence[NestedField], names: dict[int, set[str]]) -> None:
     for field in fields:
-        found.setdefault(field.field_id, set()).add(field.name)
-        _names(children_of(field.field_type), found)
+        names.setdefault(field.field_id, set()).add(field.name)
+        _names(children_of(field.field_type), names)
 
 
 def every(fields: Sequence[FileField]) -> Iterator[FileField]:
@@ -248,43 +251,45 @@ def every(fields: Sequence[FileField]) -> Iterator[FileField]:
 
 
 def new_columns(bound: Sequence[Bound]) -> Iterator[str]:
-    """The names of those that the table does not have yet."""
-    for one in bound:
-        if one.field is None and not one.dropped:
-            yield one.file.name
-        yield from new_columns(one.children)
+    """Yield the names of the columns that the table does not have yet."""
+    for column in bound:
+        if column.field is None and not column.dropped:
+            yield column.file.name
+        yield from new_columns(column.children)
 
 
 def wanted_fields(bound: Sequence[Bound], ids: Iterator[int] | None = None) -> list[NestedField]:
-    """The columns as a table would have to have them, under its own names. Their ids mean nothing."""
+    """Return the columns that a table needs for these, under its own names. Their ids are arbitrary."""
     ids = itertools.count(1) if ids is None else ids
     return [
-        NestedField(next(ids), one.name, _wanted_type(one, ids), required=False) for one in bound if not one.dropped
+        NestedField(next(ids), column.name, _wanted_type(column, ids), required=False)
+        for column in bound
+        if not column.dropped
     ]
 
 
-def _wanted_type(one: Bound, ids: Iterator[int]) -> IcebergType:
-    if one.file.type is not None:
-        return one.file.type
-    inner = wanted_fields(one.children, ids)
-    if one.file.kind == "struct":
+def _wanted_type(column: Bound, ids: Iterator[int]) -> IcebergType:
+    if column.file.type is not None:
+        return column.file.type
+    inner = wanted_fields(column.children, ids)
+    if column.file.kind == "struct":
         return StructType(*inner)
-    if len(inner) != len(one.children):
-        raise wrong(f"a part of its column {one.file.name!r} is no part of the table's")
-    if one.file.kind == "list":
+    if len(inner) != len(column.children):
+        raise wrong(f"a part of its column {column.file.name!r} is no part of the table's")
+    if column.file.kind == "list":
         return ListType(inner[0].field_id, inner[0].field_type, element_required=False)
     key, value = inner
     return MapType(key.field_id, key.field_type, value.field_id, value.field_type, value_required=False)
 
 
-def covers(table: Sequence[NestedField], wanted: Sequence[NestedField]) -> bool:
-    """Whether the table has all columns, as wide as they are wanted."""
-    known = {field.name: field for field in table}
-    for field in wanted:
-        there = known.get(field.name)
-        if there is None:
+def covers(table: Sequence[NestedField], columns: Sequence[NestedField]) -> bool:
+    """Tell whether the table has all columns, as wide as these."""
+    columns_of_table = {field.name: field for field in table}
+    for field in columns:
+        column_of_table = columns_of_table.get(field.name)
+        if column_of_table is None:
             return False
-        inner, below = children_of(field.field_type), children_of(there.field_type)
-        if not (covers(below, inner) if inner else there.field_type == field.field_type):
+        inner, below = children_of(field.field_type), children_of(column_of_table.field_type)
+        if not (covers(below, inner) if inner else column_of_table.field_type == field.field_type):
             return False
     return True

@@ -22,7 +22,7 @@ _OFFSETS = (f"{_MARK}start-seq", f"{_MARK}end-seq", f"{_MARK}batch-id")
 
 
 def marks_of(transaction: Transaction, batch: Batch, published: Published, batch_id: int) -> dict[str, str]:
-    """What a snapshot's properties say of the batch; of several pipelines, separated by commas."""
+    """Return the properties of a snapshot that identify the batch; several pipelines are separated by commas."""
     plans = batch.plans
     created = [created_at(transaction, plan.token.pipeline) for plan in plans]
     values: dict[str, Sequence[object]] = {
@@ -38,26 +38,28 @@ def marks_of(transaction: Transaction, batch: Batch, published: Published, batch
 
 
 def is_delivered(table: Table, marks: Mapping[str, str]) -> bool:
-    """Whether an earlier attempt at the batch is in the table, though the store does not know of it.
+    """Tell whether an earlier attempt at the batch is in the table, although the store does not have it.
 
     Only a catalog elsewhere can be ahead of the store, and by one batch: the newest snapshot of the pipeline decides.
     It may have another hash, where a version before 0.3 wrote it and shards have passed to another pipeline since: that
-    hashed what was left of the batch. Their rows are there already.
+    version hashed the remaining shards of the batch. Their rows are in the table already.
     """
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        found = snapshot.summary.additional_properties if snapshot.summary else {}
-        if all(found.get(name) == marks[name] for name in _PIPELINES):
-            return found.get(_HASH) == marks[_HASH] or all(found.get(name) == marks[name] for name in _OFFSETS)
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        if all(properties.get(name) == marks[name] for name in _PIPELINES):
+            return properties.get(_HASH) == marks[_HASH] or all(
+                properties.get(name) == marks[name] for name in _OFFSETS
+            )
         snapshot = snapshots.get(snapshot.parent_snapshot_id or 0)
     return False
 
 
 def append(table: Table, files: Sequence[DataFile], marks: Mapping[str, str]) -> None:
-    """Append in one snapshot, on exactly the snapshot that was checked; else CommitFailedException."""
+    """Append the files in one snapshot, on exactly the snapshot that was checked; else raise CommitFailedException."""
     properties = table.metadata.properties
-    # PyIceberg would try again by itself, on a newer snapshot in which the batch may stand: in memory only, say no
+    # PyIceberg would try again on a newer snapshot, which may have the batch already: forbid that, in memory only
     once = {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
     merge = property_as_bool(
@@ -80,7 +82,7 @@ def check_unchanged(table: Table, written: Sequence[TaskFiles]) -> None:
 
 
 def check_unchanged_table(table: Table, written: Set[tuple[uuid.UUID, int]]) -> None:
-    """The table and the partition spec are those that tasks have made files for. Raises ShardStoreError."""
+    """Check that the table and the partition spec are those of the tasks' files. Raises ShardStoreError."""
     if written != {(table.metadata.table_uuid, table.metadata.default_spec_id)}:
         raise ShardStoreError(
             f"Iceberg table {'.'.join(table.name())} was replaced, or partitioned in another way, while the batch was "

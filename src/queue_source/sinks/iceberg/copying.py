@@ -1,6 +1,6 @@
-"""Rows of a Parquet object that no data file can be made of as it is: they are read, and written to files of the table.
+"""Copies the rows of a Parquet object that cannot be a data file as it is into new files of the table.
 
-Here types may be those that `columns` refuses, as far as the table has one for all of their values.
+Types that `columns` refuses are allowed here, as far as the table has a type for all of their values.
 """
 
 from __future__ import annotations
@@ -49,26 +49,28 @@ class Copy:
         self._described = described
         self._fields = file_fields(described, _as_read)
 
-    def wanted(self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]) -> Schema:
-        """The columns, as wide as object and table need them. Raises BadObject("wrong-columns")."""
+    def columns_needed(
+        self, name: str, metadata: TableMetadata | None, partition_by: Sequence[PartitionField]
+    ) -> Schema:
+        """Return the columns, as wide as object and table need them. Raises BadObject("wrong-columns")."""
         bound = bind_names(self._fields, metadata)
-        for one in bound:
-            _check_names(one.children, one.name)
+        for column in bound:
+            _check_names(column.children, column.name)
         return take_up(name, metadata, wanted_fields(bound), self._folders, partition_by)
 
     def check(self, table: TableOfFiles) -> None:
-        """Raise BadObject for nulls where the table takes none: once rows are written, it is too late."""
+        """Raise BadObject for nulls where the table allows none: once rows are written, it is too late."""
         bound = bind_names(self._fields, table.metadata)
-        found: dict[int, tuple[NestedField, Facts]] = {}
-        collect(bound, self._described, found)
+        leaves: dict[int, tuple[NestedField, Facts]] = {}
+        collect(bound, self._described, leaves)
         filled = folder_columns(table.metadata.spec(), table.schema, self._folders)
-        check_required(table.schema.fields, bound, filled, {id: facts for id, (_, facts) in found.items()})
+        check_required(table.schema.fields, bound, filled, {id: facts for id, (_, facts) in leaves.items()})
 
     def rows(self, table: TableOfFiles, storage: StorageOptions) -> Iterator[pa.RecordBatch]:
-        """The rows in the table's columns. Raises BadObject before the first batch or never."""
-        bound = [one for one in bind_names(self._fields, table.metadata) if one.field is not None]
-        names = {one.file.name: one.name for one in bound}
-        columns = [pa.field(one.file.name, _read_type(one)) for one in bound]
+        """Yield the rows in the table's columns. Raises BadObject before the first batch or never."""
+        bound = [column for column in bind_names(self._fields, table.metadata) if column.field is not None]
+        names = {column.file.name: column.name for column in bound}
+        columns = [pa.field(column.file.name, _read_type(column)) for column in bound]
         filled = folder_columns(table.metadata.spec(), table.schema, self._folders)
         from_path = [field for field in table.schema.fields if field.field_id in filled and field.name not in names]
         columns += [pa.field(field.name, _small(field)) for field in from_path]
@@ -86,7 +88,7 @@ def all_rows(
     storage: StorageOptions,
     refuse: Callable[[Copy, BadObject], None],
 ) -> Iterator[pa.RecordBatch]:
-    """Of one object after the other; one that turns out to be bad has brought none."""
+    """Yield the rows of one object after the other; a bad object yields none."""
     for copy in copies:
         try:
             yield from copy.rows(table, storage)
@@ -95,14 +97,14 @@ def all_rows(
 
 
 def _check_names(bound: Sequence[Bound], above: str) -> None:
-    for one in bound:
-        if one.name != one.file.name:
-            raise wrong(f"field {one.file.name!r} of its column {above!r} has another name in the table")
-        _check_names(one.children, f"{above}.{one.name}")
+    for column in bound:
+        if column.name != column.file.name:
+            raise wrong(f"field {column.file.name!r} of its column {above!r} has another name in the table")
+        _check_names(column.children, f"{above}.{column.name}")
 
 
 def _as_read(kind: pa.DataType, physical: str, column: str) -> PrimitiveType:
-    """The type that holds all values of a type. INT96 is a moment, as Spark writes it."""
+    """Return the type that holds all values of a type. INT96 is a moment, as Spark writes it."""
     if pt.is_dictionary(kind):
         kind = kind.value_type
     if pt.is_timestamp(kind):
@@ -124,17 +126,17 @@ def _as_read(kind: pa.DataType, physical: str, column: str) -> PrimitiveType:
     return stored_as_iceberg(kind, physical, column)
 
 
-def _read_type(one: Bound) -> pa.DataType:
-    """As the table has it, of those parts that the file has."""
-    assert one.field is not None
-    if one.file.kind == "struct":
-        fields = [pa.field(part.file.name, _read_type(part)) for part in one.children if part.field is not None]
+def _read_type(column: Bound) -> pa.DataType:
+    """Return the table's type of the column, with the parts that the file has."""
+    assert column.field is not None
+    if column.file.kind == "struct":
+        fields = [pa.field(part.file.name, _read_type(part)) for part in column.children if part.field is not None]
         return pa.struct(fields)
-    if one.file.kind == "list":
-        return pa.list_(_read_type(one.children[0]))
-    if one.file.kind == "map":
-        return pa.map_(*map(_read_type, one.children))
-    return _small(one.field)
+    if column.file.kind == "list":
+        return pa.list_(_read_type(column.children[0]))
+    if column.file.kind == "map":
+        return pa.map_(*map(_read_type, column.children))
+    return _small(column.field)
 
 
 def _small(field: NestedField) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""What the footers of a file say of one column, over all its row groups, as values of Iceberg."""
+"""The facts that a file's footer has about one column, over all its row groups, as values of Iceberg."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SURE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Counts and bounds of a column of values; None is what the footers do not say.
+    """Counts and bounds of a column of values; None where the footer has none.
 
     `lower` and `upper` are both known or both None; dates and times are numbers, as Iceberg counts them. `exact`:
-    whether both are values of the column, and not what a writer has made of them to have fewer bytes.
+    whether both are values of the column, and not shortened by the writer.
     """
 
     stored: int
@@ -55,7 +55,7 @@ class Facts:
 
 
 def _bounds(chunks: Sequence[Chunk], kind: PrimitiveType, physical: str) -> tuple[Any, Any, bool]:
-    """Over all row groups with values: where one of them says nothing, nothing is known of the column."""
+    """Combine the bounds of all row groups with values; unknown where one of them has none."""
     lowers, uppers, exact = [], [], True
     for chunk in chunks:
         if chunk.nulls == chunk.values:
@@ -73,13 +73,13 @@ def _bounds(chunks: Sequence[Chunk], kind: PrimitiveType, physical: str) -> tupl
     if not lowers:
         return None, None, False
     lower, upper = min(lowers), max(uppers)
-    if isinstance(kind, FloatType | DoubleType):  # which zero it is nobody says
+    if isinstance(kind, FloatType | DoubleType):  # the sign of zero is undefined in bounds
         lower, upper = (-0.0 if lower == 0 else lower), (0.0 if upper == 0 else upper)
     return lower, upper, exact
 
 
 def _value(raw: bytes, kind: PrimitiveType, physical: str) -> Any:
-    """A bound as a value, or None where it is none: NaN, a text that was cut within a character, bytes too few."""
+    """Decode a bound; None for an invalid one: NaN, a text that was cut within a character, too few bytes."""
     if isinstance(kind, DecimalType):
         little = physical in ("INT32", "INT64")
         unscaled = int.from_bytes(raw, "little" if little else "big", signed=True)
@@ -101,7 +101,7 @@ def _value(raw: bytes, kind: PrimitiveType, physical: str) -> Any:
 
 
 def as_bounds(facts: Facts, kind: PrimitiveType, length: int | None) -> tuple[bytes | None, bytes | None]:
-    """As a manifest has them, for a column of the table's type; texts and bytes are cut to `length`."""
+    """Encode the bounds for a manifest, for a column of the table's type; texts and bytes are cut to `length`."""
     if facts.lower is None:
         return None, None
     lower, upper = facts.lower, facts.upper

@@ -1,4 +1,7 @@
-"""Executor: the rows of one task to Parquet files of an Iceberg table, and what its manifest says of each."""
+"""Writes the rows of one task to Parquet files of an Iceberg table, with the manifest entry of each.
+
+Runs in executors.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ OPEN_FILES = 16
 
 
 def write_files(batches: Iterable[pa.RecordBatch], metadata: TableMetadata, io: FileIO, prefix: str) -> list[DataFile]:
-    """Write the rows to new files, one or more for each partition. Nobody sees them before a commit names them."""
+    """Write the rows to new files, one or more for each partition. They are invisible until a commit names them."""
     writer = _TableWriter(metadata, io, prefix)
     try:
         for batch in batches:
@@ -50,7 +53,7 @@ def write_files(batches: Iterable[pa.RecordBatch], metadata: TableMetadata, io: 
 
 
 class _TableWriter:
-    """Rows are buffered by partition, and the largest buffer is written out when all together are large."""
+    """Buffers rows by partition, and writes the largest buffer out when all together are large."""
 
     def __init__(self, metadata: TableMetadata, io: FileIO, prefix: str) -> None:
         self._metadata, self._io, self._prefix = metadata, io, prefix
@@ -86,9 +89,9 @@ class _TableWriter:
         return self._done
 
     def abandon(self) -> None:
-        """After `finish` nothing; after a failure, let go of what is open: no commit will name it."""
+        """Close open files after a failure: no commit will name them. Does nothing after `finish`."""
         for file in self._open.values():
-            with suppress(Exception):  # another failure is already on its way
+            with suppress(Exception):  # another error is being raised already
                 file.stream.close()
         self._open.clear()
 
@@ -137,7 +140,7 @@ class _OpenFile:
         self._writer.write_table(rows, row_group_size=self._rows_per_group)
 
     def finish(self) -> DataFile:
-        """Close the file for good, and return what a manifest says of it."""
+        """Close the file for good, and return its manifest entry."""
         self._writer.close()
         size = self.size
         self.stream.close()
@@ -163,7 +166,7 @@ class _OpenFile:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns of a table, matched by name, also inside structs; those it lacks are null."""
+    """Return the batch with the columns of a table, matched by name, also inside structs; missing ones are null."""
     columns = []
     for field in schema:
         if field.name not in batch.schema.names:
@@ -179,7 +182,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def sync_local(locations: Iterable[str]) -> None:
-    """Local files survive a power cut from now on: their publication does. Object stores see to it by themselves."""
+    """Flush local files to disk, so that they survive a power cut. Object stores do so by themselves."""
     for location in locations:
         parts = urlsplit(location)
         if parts.scheme in ("", "file"):
@@ -188,7 +191,7 @@ def sync_local(locations: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles:
-    """What one task wrote, for which table and partition spec."""
+    """The files that one task wrote, with their table and partition spec."""
 
     table: uuid.UUID
     spec_id: int

@@ -1,7 +1,7 @@
-"""What a Parquet footer says of the values of a file: counts, bounds, sizes and places. No page is read.
+"""Reads the facts about a Parquet file from its footer: counts, bounds, sizes and places. Reads no page.
 
-pyarrow's accessors of row groups are not called: they end the process where a footer says what cannot be, and do not
-tell whether a bound is exact. Bounds are the bytes as they are written.
+pyarrow's accessors of row groups are not called: they end the process on an impossible footer, and do not tell whether
+a bound is exact. Bounds are bytes, as they are written.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from queue_source.sinks.iceberg.thrift import BINARY, FALSE, I32, I64, LIST, STR
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import BoundedMemory, usual_limit
 
-_END = 64 << 10  # bytes that have the footer of most objects
+_END = 64 << 10  # bytes at the end that include the footer of most objects
 _NUMBERS = frozenset({"BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE"})
 """Physical types whose order was never in doubt: that of bytes was signed in old files."""
 
 
 class Bounds(NamedTuple):
-    """No value is below `lower` or above `upper`. `exact`: both are values; None: the writer does not say."""
+    """No value is below `lower` or above `upper`. `exact`: both are values; None: the writer does not tell."""
 
     lower: bytes
     upper: bytes
@@ -32,7 +32,7 @@ class Bounds(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What the footer says of a column in one row group. `nulls` and `bounds` are None where it does not say."""
+    """A column in one row group, by the footer. `nulls` and `bounds` are None where it has none."""
 
     place: int
     stored: int
@@ -53,7 +53,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A file as its footer describes it. `schema` is what pyarrow makes of its columns; it keeps their field ids.
+    """A file as its footer describes it. `schema` is pyarrow's schema of its columns; it keeps their field ids.
 
     `size` and `etag` are those of the open object. `starts` are the places of the row groups.
     """
@@ -70,7 +70,7 @@ class Described:
 def describe(file: ObjectFile) -> Described:
     """Read the footer.
 
-    Raises BadObject (`corrupt-object`, `encrypted-object`, `too-large-for-memory`) and what the store raises.
+    Raises BadObject (`corrupt-object`, `encrypted-object`, `too-large-for-memory`) and the store's errors.
     """
     size = file.size()
     with damage_is_bad(file, "Parquet"):
@@ -82,28 +82,28 @@ def describe(file: ObjectFile) -> Described:
             raise _encrypted(file)
         reader = opened(pa.BufferReader(end))
         written = end[-8 - int.from_bytes(end[-8:-4], "little") : -8]
-        found = _read(written)
-        if found.encrypted:
+        footer = _read(written)
+        if footer.encrypted:
             raise _encrypted(file)
         columns = [
             Column(c.path, c.physical_type, c.max_definition_level > 0, c.max_repetition_level, [])
             for c in map(reader.schema.column, range(len(reader.schema)))
         ]
-        groups = [group for group in found.groups if group.rows]
-        if sum(group.rows for group in groups) != found.rows or any(group.rows < 0 for group in groups):
+        groups = [group for group in footer.groups if group.rows]
+        if sum(group.rows for group in groups) != footer.rows or any(group.rows < 0 for group in groups):
             raise ValueError("its row groups have other rows than the file")
         limit = size - 8 - len(written)
         for group in groups:
             if len(group.chunks) != len(columns):
                 raise ValueError("a row group has other columns than the file")
             for number, (column, chunk) in enumerate(zip(columns, group.chunks, strict=True)):
-                column.chunks.append(_chunk(column, chunk, group.rows, limit, found.is_ordered(number)))
+                column.chunks.append(_chunk(column, chunk, group.rows, limit, footer.is_ordered(number)))
         starts = sorted(min(chunk.start for chunk in group.chunks) for group in groups if group.chunks)
-        return Described(reader.schema_arrow, columns, found.rows, size, file.etag(), starts, found.said)
+        return Described(reader.schema_arrow, columns, footer.rows, size, file.etag(), starts, footer.said)
 
 
 def _end(file: ObjectFile, size: int) -> bytes:
-    """The end of an object, from its footer on, or from before it."""
+    """Read the end of an object, from its footer on, or from before it."""
     end = _read_range(file, max(size - _END, 0), size)
     start = size - 8 - int.from_bytes(end[-8:-4], "little")
     return end if start >= size - len(end) or start < 0 else _read_range(file, start, size)
@@ -119,7 +119,7 @@ def _encrypted(file: ObjectFile) -> BadObject:
 
 
 class _Written:
-    """A column of a row group, as the fields of the footer have it."""
+    """A column of a row group, with the fields of the footer."""
 
     __slots__ = ("elsewhere", "exact", "numbers", "texts")
 
@@ -149,30 +149,30 @@ class _Footer:
     encrypted: bool = False
 
     def is_ordered(self, column: int) -> bool:
-        """Whether the bounds of the column's bytes follow the order that its type has."""
+        """Tell whether the bounds of the column's bytes follow the order of its type."""
         return column < len(self.orders) and self.orders[column]
 
 
-_NULLS = 100  # beside the numbers of the fields of a column, those of its statistics
+_NULLS = 100  # added to the numbers of a column's fields, for those of its statistics
 
 
 def _read(data: bytes) -> _Footer:
-    walk, found = Walk(data), _Footer()
+    walk, footer = Walk(data), _Footer()
     for number, kind in walk.fields():
         if (number, kind) == (3, I64):
-            found.rows = walk.number()
+            footer.rows = walk.number()
         elif (number, kind) == (4, LIST):
-            found.groups = [_group(walk, found) for _ in range(walk.length(STRUCT))]
+            footer.groups = [_group(walk, footer) for _ in range(walk.length(STRUCT))]
         elif (number, kind) == (5, LIST):
             for _ in range(walk.length(STRUCT)):
                 pair = {inner: _text(walk, kind) for inner, kind in walk.fields()}
-                found.said[pair.get(1, b"")] = pair.get(2, b"")
+                footer.said[pair.get(1, b"")] = pair.get(2, b"")
         elif (number, kind) == (7, LIST):
-            found.orders = [_is_ordered(walk) for _ in range(walk.length(STRUCT))]
+            footer.orders = [_is_ordered(walk) for _ in range(walk.length(STRUCT))]
         else:
-            found.encrypted |= number == 8
+            footer.encrypted |= number == 8
             walk.skip(kind)
-    return found
+    return footer
 
 
 def _text(walk: Walk, kind: int) -> bytes:
@@ -233,7 +233,7 @@ def _statistics(walk: Walk, written: _Written) -> None:
 
 
 def _chunk(column: Column, written: _Written, rows: int, limit: int, ordered: bool) -> Chunk:
-    """What it says, where that can be. Raises ValueError."""
+    """Build the facts of a column, where they are possible. Raises ValueError."""
     start, stored, values = written.start, written.numbers.get(7, -1), written.numbers.get(5, -1)
     if written.elsewhere:
         raise ValueError(f"column {column.path!r} is in another file")
@@ -250,7 +250,10 @@ def _chunk(column: Column, written: _Written, rows: int, limit: int, ordered: bo
 
 
 def _bounds(column: Column, written: _Written, ordered: bool) -> Bounds | None:
-    """Those of the fields of today; those before had no order for bytes, and a new one has to be declared."""
+    """Return the bounds in the present fields of the footer.
+
+    The older fields had no order for bytes, and a new order has to be declared.
+    """
     number = column.physical in _NUMBERS
     if {5, 6} <= written.texts.keys() and (ordered or number):
         said = [written.exact[field] for field in (7, 8) if field in written.exact]

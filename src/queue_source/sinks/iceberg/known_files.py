@@ -1,4 +1,4 @@
-"""Which data files a table has: from its manifests, of which each is read once."""
+"""Tells which data files a table has, from its manifests, each of which is read once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ _THREADS = 8
 
 
 class KnownFiles:
-    """Manifests never change: what was not in one is not in it when the table is looked at again."""
+    """The places known from manifests. Manifests never change: an absent place stays absent."""
 
     def __init__(self) -> None:
         self._without: set[str] = set()
 
     def among(self, table: Table, places: Collection[str]) -> set[str]:
-        """Those of `places` (`same_place`) that are data files of the table now. Ask for the same or fewer later."""
+        """Return those of `places` (`same_place`) that are data files of the table now.
+
+        Later calls may ask for the same places or fewer.
+        """
         snapshot = table.current_snapshot()
         if snapshot is None or not places:
             return set()
@@ -30,15 +33,15 @@ class KnownFiles:
             for manifest in snapshot.manifests(table.io)
             if manifest.content == ManifestContent.DATA and manifest.manifest_path not in self._without
         ]
-        found: set[str] = set()
+        known_places: set[str] = set()
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="cuesqueue-manifests") as threads:
             for manifest, names in zip(
-                manifests, threads.map(lambda one: _among(table.io, one, places), manifests), strict=True
+                manifests, threads.map(lambda manifest: _among(table.io, manifest, places), manifests), strict=True
             ):
-                found |= names
+                known_places |= names
                 if not names:
                     self._without.add(manifest.manifest_path)
-        return found
+        return known_places
 
 
 def _among(io: FileIO, manifest: ManifestFile, places: Collection[str]) -> set[str]:

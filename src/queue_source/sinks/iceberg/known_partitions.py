@@ -1,7 +1,7 @@
-"""The partition of a file that nobody reads: from what its footer says of its values, and from the folders of its path.
+"""The partition of an unread file, from the facts in its footer and from the folders of its path.
 
-All rows of a data file are of one partition. A file of which that is not known to be so is refused: readers that look
-for one partition would not see the rows of another.
+All rows of a data file are of one partition. A file that may have several is refused: readers of one partition would
+not see the rows of another.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EPOCH = date(1970, 1, 1)
 def record_of(
     spec: PartitionSpec, schema: Schema, facts: Mapping[int, Facts], folders: Mapping[str, str], lacking: set[int]
 ) -> Record:
-    """The partition's values. Raises BadObject("wrong-partition").
+    """Return the partition's values. Raises BadObject("wrong-partition").
 
     Args:
         facts: By field id, those of the columns that the file has.
@@ -59,13 +59,13 @@ def record_of(
 
 
 def folder_columns(spec: PartitionSpec, schema: Schema, folders: Mapping[str, str]) -> set[int]:
-    """Ids of the columns that readers fill from the partition's value where a file does not have them."""
+    """Return the ids of the columns that readers fill from the partition's value where a file does not have them."""
     ids = {field.source_id for field in spec.fields if isinstance(field.transform, IdentityTransform)}
     return {field.field_id for field in schema.fields if field.field_id in ids and field.name in folders}
 
 
 def inferred(text: str) -> PrimitiveType:
-    """The type of a column of a new table that only folders know, as Spark finds it."""
+    """Infer the type of a new table's column that only folders have, as Spark does."""
     if _DATE.fullmatch(text) and _parsed(text, DateType()) is not None:
         return DateType()
     return LongType() if _WHOLE.fullmatch(text) and abs(int(text)) < 2**63 else StringType()
@@ -83,46 +83,46 @@ def _value(
     kind = source.field_type
     assert isinstance(kind, PrimitiveType)
     by_folder = folders.get(name) if any(f.field_id == field.source_id for f in schema.fields) else None
-    known = facts.get(field.source_id)
-    if known is None and field.source_id not in lacking:
+    column_facts = facts.get(field.source_id)
+    if column_facts is None and field.source_id not in lacking:
         raise _refused(f"nothing is known of the values of column {name!r}")
     if by_folder is not None:
         value = _from_folder(name, by_folder, kind)
-        if known is None and not isinstance(field.transform, IdentityTransform):
+        if column_facts is None and not isinstance(field.transform, IdentityTransform):
             raise _refused(
                 f"its path says {name}={by_folder}, the file has no such column, and readers of a table that is "
                 f"partitioned by {field.transform} of it would see null"
             )
         result = _transformed(field, source, value)
-        if known is not None:
-            _check_agreement(field, source, name, by_folder, value, result, known)
+        if column_facts is not None:
+            _check_agreement(field, source, name, by_folder, value, result, column_facts)
         return result
-    if known is None:
+    if column_facts is None:
         if source.initial_default is not None:
             raise _refused(f"the file has no column {name!r}, for which readers see a default")
         return None
-    return _from_facts(field, source, name, known)
+    return _from_facts(field, source, name, column_facts)
 
 
-def _from_facts(field: PartitionField, source: NestedField, name: str, known: Facts) -> Any:
-    if known.is_all_null:
+def _from_facts(field: PartitionField, source: NestedField, name: str, facts: Facts) -> Any:
+    if facts.is_all_null:
         return None
-    if known.nulls is None:
+    if facts.nulls is None:
         raise _refused(f"its footer does not say whether column {name!r} has nulls")
-    if known.nulls:
-        raise _refused(f"column {name!r} has {known.nulls} nulls beside values")
-    if known.lower is None:
+    if facts.nulls:
+        raise _refused(f"column {name!r} has {facts.nulls} nulls beside values")
+    if facts.lower is None:
         raise _refused(f"its footer has no bounds of column {name!r}")
     if isinstance(source.field_type, FloatType | DoubleType):
         raise _refused(f"column {name!r} may have NaN, of which its footer does not tell")
     if _is_of_one_value(field):
-        if known.lower != known.upper:
-            raise _several(field, name, known.lower, known.upper)
-        if not known.exact:
+        if facts.lower != facts.upper:
+            raise _several(field, name, facts.lower, facts.upper)
+        if not facts.exact:
             raise _refused(f"the bounds of column {name!r} are cut, and values may differ after their first bytes")
-        return _transformed(field, source, known.lower)
-    # between its bounds are all values, and the transform keeps their order: also where the bounds are cut
-    first, last = _transformed(field, source, known.lower), _transformed(field, source, known.upper)
+        return _transformed(field, source, facts.lower)
+    # its bounds enclose all values, and the transform keeps their order: also where the bounds are cut
+    first, last = _transformed(field, source, facts.lower), _transformed(field, source, facts.upper)
     if first != last:
         raise _several(field, name, first, last)
     return first
@@ -133,28 +133,28 @@ def _is_of_one_value(field: PartitionField) -> bool:
 
 
 def _check_agreement(
-    field: PartitionField, source: NestedField, name: str, text: str, value: Any, result: Any, known: Facts
+    field: PartitionField, source: NestedField, name: str, text: str, value: Any, result: Any, facts: Facts
 ) -> None:
-    """The folder is believed where the footer says nothing else."""
+    """Check that the footer does not contradict the folder."""
     disagree = f"its path says {name}={text}, and its footer "
     if value is None:
-        if known.lower is not None or (known.nulls is not None and not known.is_all_null):
+        if facts.lower is not None or (facts.nulls is not None and not facts.is_all_null):
             raise _refused(f"{disagree}that column {name!r} has values")
         return
-    if known.nulls:
-        raise _refused(f"{disagree}that column {name!r} has {known.nulls} nulls")
-    if known.lower is None:
+    if facts.nulls:
+        raise _refused(f"{disagree}that column {name!r} has {facts.nulls} nulls")
+    if facts.lower is None:
         return
-    within = f"{disagree}that the values of column {name!r} are from {known.lower!r} to {known.upper!r}"
+    within = f"{disagree}that the values of column {name!r} are from {facts.lower!r} to {facts.upper!r}"
     if _is_of_one_value(field):
-        if not known.lower <= value <= known.upper or (known.exact and known.lower != known.upper):
+        if not facts.lower <= value <= facts.upper or (facts.exact and facts.lower != facts.upper):
             raise _refused(within)
-    elif {_transformed(field, source, known.lower), _transformed(field, source, known.upper)} != {result}:
+    elif {_transformed(field, source, facts.lower), _transformed(field, source, facts.upper)} != {result}:
         raise _refused(within)
 
 
 def _transformed(field: PartitionField, source: NestedField, value: Any) -> Any:
-    """By the same functions as the rows of the sink that copies."""
+    """Transform a value with the functions that the copying sink uses for its rows."""
     if value is None:
         return None
     kind = source.field_type
@@ -175,7 +175,7 @@ def _from_folder(name: str, text: str, kind: PrimitiveType) -> Any:
 
 
 def _parsed(text: str, kind: PrimitiveType) -> Any:
-    """The value, or None where the text is none. Not of times, for which there are many ways to write them."""
+    """Parse the value; None for an invalid text, and for times, which can be written in many ways."""
     if isinstance(kind, StringType):
         return text
     if isinstance(kind, IntegerType | LongType) and _WHOLE.fullmatch(text):
@@ -194,7 +194,7 @@ def _parsed(text: str, kind: PrimitiveType) -> Any:
 
 
 def _decimal(value: Decimal, kind: DecimalType) -> Decimal | None:
-    """With exactly the digits of the type, or None where that is another number, or none."""
+    """Return the value with exactly the digits of the type; None where that changes the number."""
     sign, digits, exponent = value.as_tuple()
     missing = kind.scale + int(exponent)
     if missing < 0 and any(digits[missing:]):

@@ -1,4 +1,4 @@
-"""A table's name mapping: by which readers find the columns of files that have no field ids."""
+"""A table's name mapping, with which readers find the columns of files without field ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 
 def children_of(kind: IcebergType) -> tuple[NestedField, ...]:
-    """The parts of a nested type, under the names that name mappings have for them."""
+    """Return the parts of a nested type, under their names in name mappings."""
     if isinstance(kind, StructType):
         return kind.fields
     if isinstance(kind, ListType):
@@ -20,7 +20,7 @@ def children_of(kind: IcebergType) -> tuple[NestedField, ...]:
 
 
 def completed(fields: Sequence[NestedField], mapped: NameMapping | None) -> list[MappedField]:
-    """The mapping with each of the columns in it. What it maps already stays: files are read by it."""
+    """Return the mapping with all of the columns in it. Existing entries stay: files are read by them."""
     return _completed(fields, [] if mapped is None else list(mapped))
 
 

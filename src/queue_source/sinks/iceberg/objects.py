@@ -1,4 +1,4 @@
-"""What goes between the processes of the sink that registers: objects, and what became of them."""
+"""The values that the processes of the registering sink exchange: objects, and their outcomes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class TaskObjects:
-    """What one task made of its objects, and for which tables and partition specs: of one, unless it changed meanwhile.
+    """What one task did with its objects, with their tables and partition specs: one, unless it changed meanwhile.
 
     `copied` are the new files with the rows of `copies` objects. `empty` objects have no rows.
     """

@@ -42,10 +42,10 @@ _NUMBERS = {
 """How partition values of these types are written in manifests."""
 
 
-def partition_spec(schema: Schema, wanted: Sequence[Wanted]) -> PartitionSpec:
-    """The spec that `partitionBy` asks for. Raises OptionError for a column or a type that it cannot be made of."""
+def partition_spec(schema: Schema, partition_by: Sequence[Wanted]) -> PartitionSpec:
+    """Build the spec that `partitionBy` asks for. Raises OptionError for an unsuitable column or type."""
     fields: list[PartitionField] = []
-    for number, field in enumerate(wanted):
+    for number, field in enumerate(partition_by):
         if field.column not in schema.column_names:
             raise OptionError("partitionBy", f"there is no column {field.column!r} to partition by")
         source = schema.find_field(field.column)
@@ -66,22 +66,22 @@ def _transform(field: Wanted) -> tuple[Transform[Any, Any], str]:
     return _TRANSFORMS[field.transform], "" if field.transform == "identity" else f"_{field.transform}"
 
 
-def check_spec(table: str, schema: Schema, spec: PartitionSpec, wanted: Sequence[Wanted]) -> None:
+def check_spec(table: str, schema: Schema, spec: PartitionSpec, partition_by: Sequence[Wanted]) -> None:
     """Raise OptionError when an existing table is partitioned in another way than asked for."""
-    if not wanted:
+    if not partition_by:
         return
-    asked = [(f.source_id, f.transform) for f in partition_spec(schema, wanted).fields]
+    asked = [(f.source_id, f.transform) for f in partition_spec(schema, partition_by).fields]
     if asked != [(f.source_id, f.transform) for f in spec.fields]:
-        found = ", ".join(f"{f.transform} of {schema.find_column_name(f.source_id)}" for f in spec.fields)
+        present = ", ".join(f"{f.transform} of {schema.find_column_name(f.source_id)}" for f in spec.fields)
         raise OptionError(
             "partitionBy",
-            f"asks for {', '.join(map(str, wanted))}, but {table} is partitioned by {found or 'nothing'}; "
+            f"asks for {', '.join(map(str, partition_by))}, but {table} is partitioned by {present or 'nothing'}; "
             "leave the option out, or change the table",
         )
 
 
 class Partitioner:
-    """Takes batches apart by the spec of a table; their columns are those of its schema."""
+    """Divides batches by the spec of a table; their columns are those of its schema."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
         self._spec, self._schema = spec, schema
@@ -94,7 +94,7 @@ class Partitioner:
         ]
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-        """The partition values and the rows of each partition, copied, so that one does not keep all in memory."""
+        """Yield the values and rows of each partition, copied, so that one does not keep all in memory."""
         if not self._fields:
             yield (), batch
             return
@@ -111,11 +111,11 @@ class Partitioner:
             yield tuple(c[begin].as_py() for c in keys.columns), batch.take(order.slice(begin, end - begin))
 
     def key(self, values: tuple[Any, ...]) -> PartitionKey | None:
-        """What names the partition in paths; None for a table without partitions."""
+        """Return the key that names the partition in paths; None for a table without partitions."""
         if not self._fields:
             return None
         key = PartitionKey([], self._spec, self._schema)
-        vars(key)["partition"] = Record(*values)  # PyIceberg works it out from one field a column, and we have it
+        vars(key)["partition"] = Record(*values)  # PyIceberg derives it from one field a column; here it is known
         return key
 
 
@@ -128,7 +128,7 @@ def _reach(batch: pa.RecordBatch, accessor: Accessor) -> pa.Array:
 
 
 def transformable(array: pa.Array) -> pa.Array:
-    """PyIceberg's core cuts bytes of this type alone."""
+    """Cast binary columns to the type that PyIceberg's core can transform."""
     return array.cast(pa.binary()) if array.type == pa.large_binary() else array
 
 

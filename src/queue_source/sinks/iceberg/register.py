@@ -38,7 +38,7 @@ _COPIED_INSTEAD = frozenset({"wrong-columns", "wrong-partition", "unsupported-ke
 
 
 class RegisteringSink(Sink):
-    """As the sink that writes rows: table, positions and attempt in one transaction, exactly once."""
+    """Registers objects: table, positions and attempt in one transaction, exactly once."""
 
     def __init__(self, options: SinkOptions) -> None:
         assert options.table is not None
@@ -48,7 +48,11 @@ class RegisteringSink(Sink):
         self._store: PlanStore | None = None
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
-        """The table may not exist yet: then the first task that knows of columns makes it."""
+        """Check the rows' columns and the sources, and prepare the table, if it exists.
+
+        Refuses sources whose reader deletes or moves objects (`cleanSource`). An absent table is made by the first task
+        that knows its columns.
+        """
         check_columns(schema, self._column)
         for pipeline in self._options.pipelines:
             source = store.current_plan(pipeline).source
@@ -77,23 +81,23 @@ class RegisteringSink(Sink):
     def commit(
         self, store: ShardStore, batch: Batch, written: Sequence[TaskObjects], *, row_schema: str, batch_id: int
     ) -> None:
-        """What is refused is written down first: if this attempt dies behind it, the next one does not see it again."""
+        """Record refused objects, then commit: if this attempt dies in between, the next one skips them."""
         Registration(self._options, store, batch, written, batch_id).run()
 
 
 def check_columns(schema: pa.Schema, column: str) -> None:
-    """The rows say which objects they are. Raises OptionError."""
+    """Check that the rows name their objects. Raises OptionError."""
     for name, is_right, kind in (
         (column, pt.is_string, "STRING"),
         ("size", pt.is_int64, "BIGINT"),
         ("etag", pt.is_string, "STRING"),
     ):
-        found = schema.field(name).type if name in schema.names else None
-        if found is None or not (is_right(found) or (kind == "STRING" and pt.is_large_string(found))):
+        actual = schema.field(name).type if name in schema.names else None
+        if actual is None or not (is_right(actual) or (kind == "STRING" and pt.is_large_string(actual))):
             raise OptionError(
                 "register",
-                f"needs a column {name!r} of type {kind}, and the rows have {'none' if found is None else found}; read "
-                "the stream with content reference, and leave its columns size and etag in: by them it is noticed "
+                f"needs a column {name!r} of type {kind}, and the rows have {'none' if actual is None else actual}; "
+                "read the stream with content reference, and leave its columns size and etag in: by them it is noticed "
                 "that an object was replaced",
             )
 
@@ -106,7 +110,7 @@ def _named(rows: pa.RecordBatch, column: str) -> Iterator[Named]:
 
 
 class _Task:
-    """Executor: footers side by side, and then one object after the other."""
+    """The work of one executor task: reads footers in parallel, then handles one object after the other."""
 
     def __init__(self, options: SinkOptions, target: Target | None, store: PlanStore) -> None:
         assert options.table is not None
@@ -118,13 +122,13 @@ class _Task:
 
     def run(self, objects: Sequence[Named], prefix: str) -> None:
         copies: list[Copy] = []
-        for named, found in self._described(objects):
-            if isinstance(found, BadObject):
-                self._refuse(named, found)
-            elif not found.rows:
+        for named, described in self._described(objects):
+            if isinstance(described, BadObject):
+                self._refuse(named, described)
+            elif not described.rows:
                 self.result.empty += 1
             else:
-                copies += self._register(named, found)
+                copies += self._register(named, described)
         if copies:
             self._copy(copies, prefix)
 
@@ -135,16 +139,16 @@ class _Task:
     def _described(self, objects: Sequence[Named]) -> Iterator[tuple[Named, Described | BadObject]]:
         refusals = Refusals(self._options.storage, _TRIES, lambda: [named.uri for named in objects])
         with ThreadPoolExecutor(min(THREADS, len(objects)), thread_name_prefix="cuesqueue-footers") as threads:
-            found = list(threads.map(self._describe, objects))
-        for named, one in zip(objects, found, strict=True):
-            if isinstance(one, Described):
+            results = list(threads.map(self._describe, objects))
+        for named, result in zip(objects, results, strict=True):
+            if isinstance(result, Described):
                 refusals.was_read(named.uri)
-        for named, one in zip(objects, found, strict=True):
+        for named, result in zip(objects, results, strict=True):
             tries = 1
-            while isinstance(one, ObjectRefused):
-                one = refusals.give_up(named.uri, one, tries) or self._describe(named)
+            while isinstance(result, ObjectRefused):
+                result = refusals.give_up(named.uri, result, tries) or self._describe(named)
                 tries += 1
-            yield named, one
+            yield named, result
 
     def _describe(self, named: Named) -> Described | BadObject | ObjectRefused:
         try:
@@ -155,7 +159,7 @@ class _Task:
             return error
 
     def _register(self, named: Named, described: Described) -> list[Copy]:
-        """Or refuse it, or return what is to be copied."""
+        """Register the object, or refuse it, or return its copy."""
         try:
             try:
                 with _footer_may_say_anything():
@@ -176,14 +180,16 @@ class _Task:
             self._refuse(named, error)
         return []
 
-    def _prepared(self, one: Candidate | Copy) -> TableOfFiles:
-        """The table with the columns that the object has. Raises BadObject where it cannot have them."""
+    def _prepared(self, candidate: Candidate | Copy) -> TableOfFiles:
+        """Return the table with the columns of the object. Raises BadObject where it cannot have them."""
         partition_by = self._table.partition_by
-        wanted = one.wanted(self._table.name, None if self._files is None else self._files.metadata, partition_by)
-        if self._files is None or not self._files.takes(wanted):
+        columns = candidate.columns_needed(
+            self._table.name, None if self._files is None else self._files.metadata, partition_by
+        )
+        if self._files is None or not self._files.takes(columns):
             with self._store.open() as store:
                 try:
-                    table = TableMaker(self._options, by_name=True).ready(store, wanted)
+                    table = TableMaker(self._options, by_name=True).ready(store, columns)
                 except OptionError as error:  # another task has given the table other columns meanwhile
                     if error.option not in ("table", "partitionBy"):
                         raise
@@ -215,7 +221,7 @@ class _Task:
 
 @contextmanager
 def _footer_may_say_anything() -> Iterator[None]:
-    """Also what no library has thought of, such as a year that is none: the object is bad, and not the query."""
+    """Map any error of the block to a bad object: footers may hold values that no library expects, such as year 0."""
     try:
         yield
     except CuesqueueError:

@@ -1,4 +1,7 @@
-"""The commit of registered objects: what the table has already is refused, and the rest is in one transaction."""
+"""The commit of registered objects.
+
+Refuses those that the table has already, and commits the others in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _COUNTS = ("cuesqueue.registered-objects", "cuesqueue.copied-objects")
 
 
 class Registration:
-    """One commit, in the commit process. What is refused is written down before it (decision 0052)."""
+    """One commit, in the commit process. Refused objects are recorded before it (decision 0052)."""
 
     def __init__(
         self, options: SinkOptions, store: ShardStore, batch: Batch, written: Sequence[TaskObjects], batch_id: int
@@ -46,7 +49,7 @@ class Registration:
         self._refused = [refused for task in written for refused in task.refused]
         self._registered: list[tuple[Named, DataFile]] = []
         places: set[str] = set()
-        for named, file in (one for task in written for one in task.registered):
+        for named, file in (registered for task in written for registered in task.registered):
             if same_place(file.file_path) in places:
                 self._refuse(named, "is in this batch twice, and is registered once")
             else:
@@ -67,8 +70,8 @@ class Registration:
             logger.info("table %s: %d objects registered, %d copied, %d refused", self._table.name, *counts)
 
     def _attempt(self) -> Catalog | None:
-        is_there = self._look()
-        if not is_there:
+        is_committed = self._is_committed()
+        if not is_committed:
             self._record()
         files = [*(file for _, file in self._registered), *self._copied]
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
@@ -89,29 +92,34 @@ class Registration:
             return catalog
 
         return self._store.publish_with(
-            self._batch.plans, commit, batch_id=self._batch_id, brought=brought, shown_before=is_there
+            self._batch.plans, commit, batch_id=self._batch_id, brought=brought, shown_before=is_committed
         )
 
-    def _look(self) -> bool:
-        """Whether the batch is in the table, or in the store. If not, what the table has already is refused."""
+    def _is_committed(self) -> bool:
+        """Tell whether the batch is in the table, or in the store.
 
-        def look(transaction: Transaction) -> tuple[Table | None, bool]:
+        If not, refuse objects that the table has already.
+        """
+
+        def find_table(transaction: Transaction) -> tuple[Table | None, bool]:
             published = publishing.find_delivery(transaction, self._batch.plans, self._batch_id)
             if published.already:
                 return None, True
-            if (table := self._maker.find_inside(transaction)) is None:  # nothing of this batch has needed one
+            if (table := self._maker.find_inside(transaction)) is None:  # no task of this batch has needed one
                 return None, False
             return table, is_delivered(table, marks_of(transaction, self._batch, published, self._batch_id))
 
-        table, is_there = self._store.database.read(look)
+        table, is_there = self._store.database.read(find_table)
         if is_there or table is None:
             return is_there
         self._checked = table.metadata.current_snapshot_id
-        there = self._known.among(table, {same_place(file.file_path) for _, file in self._registered})
+        known_places = self._known.among(table, {same_place(file.file_path) for _, file in self._registered})
         for named, file in self._registered:
-            if same_place(file.file_path) in there:
+            if same_place(file.file_path) in known_places:
                 self._refuse(named, f"is a data file of table {self._table.name} already")
-        self._registered = [one for one in self._registered if same_place(one[1].file_path) not in there]
+        self._registered = [
+            registered for registered in self._registered if same_place(registered[1].file_path) not in known_places
+        ]
         return False
 
     def _refuse(self, named: Named, problem: str) -> None:
@@ -121,7 +129,10 @@ class Registration:
         self._refused.append(Refused(named, "already-registered", detail))
 
     def _record(self) -> None:
-        """Raises PipelineTakenOver for a driver that was replaced: what it finds is not for it to judge."""
+        """Record the refused objects.
+
+        Raises PipelineTakenOver for a driver that was replaced, whose findings are not valid.
+        """
         if not self._refused:
             return
         ranges = [(plan, entry) for plan in self._batch.plans for entry in self._store.planned_ranges(plan)]
@@ -137,36 +148,42 @@ def _records(
     refused: Iterable[Refused],
     ranges: Sequence[tuple[PlanIdentity, Range]],
 ) -> list[ErrorRecord]:
-    """Errors of the plans' own objects. What is none of them, or one that is registered, is a row that was rejected."""
+    """Build the errors of the plans' own objects.
+
+    A refused object that is not planned is recorded as a rejected row.
+    """
     free: dict[str, list[tuple[PlanIdentity, Range]]] = {}
     for plan, entry in ranges:
         free.setdefault(entry.content.uri, []).append((plan, entry))
 
     def take(named: Named) -> tuple[PlanIdentity, Range] | None:
-        """The range that is announced as the row says; of several versions another one has another ETag."""
-        left = free.get(named.uri, [])
-        found = next((one for one in left if (one[1].content.size, one[1].content.etag) == named[1:]), None)
-        found = found or next(iter(left), None)
-        if found is not None:
-            left.remove(found)
-        return found
+        """Take the range of the object with the row's size and ETag, if there is one, else any of its URI."""
+        ranges_of_uri = free.get(named.uri, [])
+        match = next(
+            (refusal for refusal in ranges_of_uri if (refusal[1].content.size, refusal[1].content.etag) == named[1:]),
+            None,
+        )
+        match = match or next(iter(ranges_of_uri), None)
+        if match is not None:
+            ranges_of_uri.remove(match)
+        return match
 
     for named in registered:
         take(named)
     records = []
-    for number, one in enumerate(refused):
-        found = take(one.object)
-        if found is None:
-            uri = one.object.uri.encode("utf-8", "surrogatepass")
-            record = ErrorRecord("row", one.cause, one.detail, "", first.delivery_hash, input=uri)
+    for number, refusal in enumerate(refused):
+        match = take(refusal.object)
+        if match is None:
+            uri = refusal.object.uri.encode("utf-8", "surrogatepass")
+            record = ErrorRecord("row", refusal.cause, refusal.detail, "", first.delivery_hash, input=uri)
             records.append(replace(record, occurrence=f"register {number}"))
             continue
-        plan, entry = found
+        plan, entry = match
         records.append(
             ErrorRecord(
                 scope="object",
-                cause=one.cause,
-                detail=one.detail,
+                cause=refusal.cause,
+                detail=refusal.detail,
                 subject=entry.content.shard_id,
                 plan_hash=plan.delivery_hash,
                 position=entry.start,

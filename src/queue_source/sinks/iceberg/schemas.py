@@ -1,4 +1,4 @@
-"""Columns: what Iceberg makes of an Arrow schema, and how a table's schema takes up the columns of new batches."""
+"""Converts Arrow schemas to Iceberg's, and adds the columns of new batches to a table's schema."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ _NO_STRUCTS = {b"variant": "VARIANT", b"geography": "GEOGRAPHY", b"geometry": "G
 
 
 def iceberg_schema(schema: pa.Schema) -> Schema:
-    """The schema of a table for these rows; all columns may be null. Raises OptionError with the first bad column.
+    """Return the schema of a table for these rows; all columns may be null.
 
-    Its field ids are as good as any: those of a table are given by its catalog.
+    Raises OptionError with the first bad column.
+
+    Its field ids are arbitrary: those of a table are given by its catalog.
     """
     ids = itertools.count(1)
     return Schema(*[_field(field, field.name, ids) for field in schema])
@@ -96,16 +98,16 @@ def _refused(column: str, kind: str) -> OptionError:
     )
 
 
-def united(table: str, schema: Schema, wanted: Schema) -> Schema:
-    """`wanted` as the table's `schema` can take it up, or OptionError.
+def united(table: str, schema: Schema, columns: Schema) -> Schema:
+    """Return `columns` as additions to the table's `schema`, or raise OptionError.
 
     A column of both has the wider of its two types, if a table may be promoted to it, and stays as mandatory as it is.
     """
     mandatory = [field.name for field in schema.fields if field.required]
     for name in mandatory:
-        if name not in (field.name for field in wanted.fields):
+        if name not in (field.name for field in columns.fields):
             raise OptionError("table", f"column {name!r} of {table} must not be null, and the rows have no such column")
-    merged = Schema(*_united_fields(table, "", schema.fields, wanted.fields))
+    merged = Schema(*_united_fields(table, "", schema.fields, columns.fields))
     names = {name.lower(): name for name in merged.column_names}
     for name in (*merged.column_names, *schema.column_names):
         if names.setdefault(name.lower(), name) != name:
@@ -120,9 +122,11 @@ def united(table: str, schema: Schema, wanted: Schema) -> Schema:
 def _united_fields(
     table: str, above: str, old: tuple[NestedField, ...], new: tuple[NestedField, ...]
 ) -> list[NestedField]:
-    known = {field.name: field for field in old}
+    old_fields = {field.name: field for field in old}
     return [
-        field if field.name not in known else _united_field(table, f"{above}{field.name}", known[field.name], field)
+        field
+        if field.name not in old_fields
+        else _united_field(table, f"{above}{field.name}", old_fields[field.name], field)
         for field in new
     ]
 
@@ -156,7 +160,7 @@ def _promotes(narrow: PrimitiveType, wide: PrimitiveType) -> bool:
     if isinstance(narrow, StringType | BinaryType | FixedType):
         return False  # PyIceberg reads one as the other; a column cannot become the other
     if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType) and narrow.scale != wide.scale:
-        return False  # PyIceberg does not look at it; files have the digits alone
+        return False  # PyIceberg ignores it; files have the digits alone
     try:
         return promote(narrow, wide) == wide
     except ResolveError:

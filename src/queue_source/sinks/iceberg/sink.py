@@ -1,4 +1,4 @@
-"""The sink itself: what happens at planning, in tasks and at the commit of a micro-batch (docs/decisions/0024)."""
+"""The Iceberg sink: its work at planning, in tasks and at the commit of a micro-batch (docs/decisions/0024)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class _ShownBefore(Exception):
 
 
 class IcebergSink(Sink):
-    """Table, positions and attempt in one transaction: exactly once. A catalog elsewhere is committed to just before
-    the store, with the delivery hash, by which a later attempt at the batch finds its rows.
+    """Commits table, positions and attempt in one transaction: exactly once.
+
+    A catalog elsewhere is committed to just before the store, with the delivery hash, by which a later attempt at the
+    batch recognises its rows.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -36,7 +38,7 @@ class IcebergSink(Sink):
         self._target: Target | None = None
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
-        """Make the table, or add its new columns, where that is needed: field ids must be known before files are."""
+        """Make the table, or add its new columns, where needed: field ids must be known before files are written."""
         self._target = Target.of(TableMaker(self._options).ready(store, iceberg_schema(schema)))
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskFiles:

@@ -1,4 +1,4 @@
-"""Making and changing a table: before its files are written, in a transaction of its own."""
+"""Makes and changes tables, before their files are written, in a transaction of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore
 
 _NEW_TABLE = {
-    # each micro-batch adds a manifest and a metadata file: neither may grow without end
+    # each micro-batch adds a manifest and a metadata file: neither may grow without limit
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
 }
@@ -35,7 +35,7 @@ _KEEPS_FILES = {"gc.enabled": "false"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What tasks need to know of the table: its metadata without history, and how its files are reached."""
+    """What tasks need to know of the table: its metadata without history, and how to reach its files."""
 
     metadata: str
     io_properties: Mapping[str, str] = field(repr=False)
@@ -59,9 +59,9 @@ class Target:
 
 
 class TableMaker:
-    """Makes the table of a sink's options, and gives it the columns that rows need.
+    """Makes the table of a sink's options, and adds the columns that rows need.
 
-    `by_name`: some of its files have no field ids, so that readers need a name mapping in which each column is.
+    `by_name`: some of its files have no field ids, so readers need a name mapping that has each column.
     """
 
     def __init__(self, options: SinkOptions, *, by_name: bool = False) -> None:
@@ -70,15 +70,15 @@ class TableMaker:
         self._factory = CatalogFactory(options.table, options.storage)
 
     def mapped(self, store: ShardStore) -> Table | None:
-        """The table, if it exists, with the name mapping that its readers need."""
+        """Return the table, if it exists, with the name mapping that its readers need."""
         return None if store.database.read(self.find_inside) is None else self.ready(store, None)
 
-    def ready(self, store: ShardStore, wanted: Schema | None) -> Table:
-        """The table with all the columns that are wanted, at least as wide. Raises OptionError."""
+    def ready(self, store: ShardStore, columns: Schema | None) -> Table:
+        """Return the table with all of the columns, at least as wide. Raises OptionError."""
 
-        def look(transaction: Transaction) -> Table | None:
+        def find_ready(transaction: Transaction) -> Table | None:
             table = self.find_inside(transaction)
-            return None if table is None or self._evolve(table, wanted, commit=False) else table
+            return None if table is None or self._evolve(table, columns, commit=False) else table
 
         def make(transaction: Transaction) -> Table:
             with self._factory.installing(transaction):
@@ -86,19 +86,19 @@ class TableMaker:
                 try:
                     table = load_table(catalog, self._table.name)
                 except NoSuchTableError:
-                    if wanted is None:
+                    if columns is None:
                         raise
-                    table = self._create(catalog, wanted)
-                self._evolve(table, wanted, commit=True)
+                    table = self._create(catalog, columns)
+                self._evolve(table, columns, commit=True)
                 return table
 
         database = store.database
-        table = database.read(look) or tried_again(database.patience)(lambda: database.write(make))
+        table = database.read(find_ready) or tried_again(database.patience)(lambda: database.write(make))
         check_spec(self._table.name, table.schema(), table.spec(), self._table.partition_by)
         return table
 
     def check_place(self) -> None:
-        """Raise OptionError when nobody says where a new table is."""
+        """Raise OptionError when no option says where a new table is."""
         if self._factory.in_store and self._table.warehouse is None:
             raise OptionError(
                 "warehouse", f"is required to make the table {self._table.name}: name the folder for its files"
@@ -112,25 +112,25 @@ class TableMaker:
         except NoSuchTableError:
             return None
 
-    def _create(self, catalog: Catalog, wanted: Schema) -> Table:
+    def _create(self, catalog: Catalog, columns: Schema) -> Table:
         name = self._table.name
         self.check_place()
-        united(name, Schema(), wanted)  # names that differ in case alone
+        united(name, Schema(), columns)  # names that differ in case alone
         parts = name.split(".")
         for depth in range(1, len(parts)):  # the outermost namespace first
             catalog.create_namespace_if_not_exists(".".join(parts[:depth]))
         properties = {**_NEW_TABLE, TableProperties.PARQUET_COMPRESSION: self._options.compression}
         if self._by_name:
             properties |= _KEEPS_FILES
-        spec = partition_spec(wanted, self._table.partition_by)
-        return catalog.create_table(name, wanted, partition_spec=spec, properties=properties)
+        spec = partition_spec(columns, self._table.partition_by)
+        return catalog.create_table(name, columns, partition_spec=spec, properties=properties)
 
-    def _evolve(self, table: Table, wanted: Schema | None, *, commit: bool) -> bool:
-        """Whether the rows need other columns than the table has; with `commit` it gets them."""
+    def _evolve(self, table: Table, columns: Schema | None, *, commit: bool) -> bool:
+        """Tell whether the rows need other columns than the table has; with `commit` add these."""
         transaction = table.transaction()
-        if wanted is not None:
+        if columns is not None:
             with transaction.update_schema() as update:
-                update.union_by_name(united(self._table.name, table.schema(), wanted))
+                update.union_by_name(united(self._table.name, table.schema(), columns))
         changed = transaction.table_metadata.schema() != table.schema()
         if self._by_name and (mapping := missing_mapping(transaction.table_metadata)) is not None:
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping.model_dump_json()})
@@ -141,14 +141,14 @@ class TableMaker:
 
 
 def missing_mapping(metadata: TableMetadata) -> NameMapping | None:
-    """The name mapping that the table should have, or None where it has it."""
+    """Return the name mapping that the table should have; None where it has it."""
     mapped = metadata.name_mapping()
     whole = completed(metadata.schema().fields, mapped)
     return None if mapped is not None and list(mapped) == whole else NameMapping(whole)
 
 
 def tried_again(patience: float) -> tenacity.Retrying:
-    """Others commit to the same table at the same time: then all is rolled back and done again on what they left."""
+    """Retry a commit: other writers of the table may be first; then all is rolled back and repeated after theirs."""
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type((CommitFailedException, TableAlreadyExistsError)),
         wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),

@@ -1,6 +1,6 @@
 """Thrift's compact form, in which a Parquet footer is written: a walk over the fields of a struct.
 
-pyarrow's own accessors of row groups end the process where a footer says what cannot be, and PyIceberg uses these.
+pyarrow's own accessors of row groups end the process on an impossible footer, and PyIceberg uses these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEPTH = 64  # of structs, as Thrift itself
 
 
 class Walk:
-    """A place in some bytes, which moves on."""
+    """A place in some bytes, which moves forward."""
 
     __slots__ = ("data", "place")
 
@@ -27,7 +27,7 @@ class Walk:
         self.place = 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """The number and type of each field of a struct; the caller moves on over its value."""
+        """Yield the number and type of each field of a struct; the caller moves over its value."""
         number = 0
         while kind := self.data[self.place] & 0x0F:
             delta = self.data[self.place] >> 4
@@ -41,7 +41,7 @@ class Walk:
         return without_zigzag(value)
 
     def length(self, kind: int) -> int:
-        """How many values a list has; ValueError where they are of another type."""
+        """Read the length of a list; raise ValueError where its values are of another type."""
         head = self.data[self.place]
         self.place += 1
         if head & 0x0F != kind:
@@ -49,7 +49,7 @@ class Walk:
         return head >> 4 if head < 0xF0 else self._size()
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Move on over the value of a field."""
+        """Move over the value of a field."""
         if kind in WHOLE_OR_BINARY:
             size = self._varint()
             self.place += size if kind == BINARY else 0
@@ -72,7 +72,7 @@ class Walk:
                     self._skip_item(types & 0x0F, depth)
         elif kind in (BYTE, DOUBLE):
             self.place += 1 if kind == BYTE else 8
-        elif kind not in (TRUE, FALSE):  # there is nothing more of these
+        elif kind not in (TRUE, FALSE):  # these have no further bytes
             raise ValueError("the footer has a type that there is not")
 
     def _skip_item(self, kind: int, depth: int) -> None:
@@ -92,7 +92,7 @@ class Walk:
         return size
 
     def text(self) -> bytes:
-        """The bytes of a value of type BINARY. Raises ValueError where the footer ends before them."""
+        """Read a value of type BINARY. Raises ValueError where the footer ends before it does."""
         size = self._size()
         start, self.place = self.place, self.place + size
         if self.place > len(self.data):

@@ -14,10 +14,10 @@ __all__ = ["PAGE", "Bucket", "Known", "Outcome", "Page", "open_bucket"]
 
 
 def open_bucket(prefix: str, storage: StorageOptions | None = None) -> Bucket:
-    """The bucket of a prefix (a URI in its one form, see `uris.plain_prefix`). No request is made.
+    """Open the bucket of a prefix (a URI in its one form, see `uris.plain_prefix`). No request is made.
 
-    Raises BadObject("missing-object") for a prefix that can be that of no object, ObjectStoreError when the library
-    of its store is not installed.
+    Raises BadObject("missing-object") for a prefix that can be that of no object, ObjectStoreError when the library of
+    its store is not installed.
     """
     storage = storage or StorageOptions()
     if climbs(prefix):
@@ -26,8 +26,8 @@ def open_bucket(prefix: str, storage: StorageOptions | None = None) -> Bucket:
         from queue_source.storage.buckets.local import LocalBucket
 
         return LocalBucket(storage)
-    scheme, _, rest = prefix.partition("://")
-    bucket = rest.partition("/")[0]
+    scheme, _, location = prefix.partition("://")
+    bucket = location.partition("/")[0]
     if not bucket:
         raise BadObject("missing-object", f"{prefix!r} names no bucket; write scheme://bucket/ or file:///folder/")
     if scheme in S3_SCHEMES:

@@ -30,7 +30,7 @@ class AzureBucket(Bucket):
     """One container, with the credentials that its objects are read with."""
 
     def __init__(self, root: str, storage: StorageOptions) -> None:
-        """`root`: the container's URI up to its slash. Raises what `azure_place` raises."""
+        """Open the container; `root` is its URI up to its slash. Raises what `azure_place` raises."""
         try:
             from azure.storage.blob import ContainerClient
         except ImportError as error:
@@ -38,18 +38,20 @@ class AzureBucket(Bucket):
                 f"{root!r} is listed by azure-storage-blob: pip install 'cuesqueue[azure]' on the driver"
             ) from error
         self._root = root
-        scheme, _, rest = root.partition("://")
+        scheme, _, location = root.partition("://")
         options = with_secrets(storage).azure
-        account, domain, container = azure_place(root, scheme, rest.rstrip("/"), options)
+        account, domain, container = azure_place(root, scheme, location.rstrip("/"), options)
         self._sas = None if options.sas_token is None else options.sas_token.lstrip("?")
         self._credential: Any = None if storage.anonymous else _credential(account, options)
         self._client = ContainerClient(blob_service(account, domain, options), container, self._credential)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-azure")
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
-        """The cursor is Azure's marker, which encodes a name. Folders of a hierarchical account are left out.
+        """Request a page; the cursor is Azure's marker, which encodes a name.
 
-        Versions are told apart by their ETags, as notifications tell them.
+        Folders of hierarchical accounts are left out.
+
+        Versions are distinguished by their ETags, as in notifications.
         """
         said: list[str] = []
         pages: Any
@@ -73,17 +75,19 @@ class AzureBucket(Bucket):
         return Page(objects, pages.continuation_token or None, now)
 
     def _goes_on(self, before: str, after: str) -> bool:
-        """Markers are Azure's own, and have no order that we know."""
+        """Tell whether the markers differ: they are Azure's own, without a known order."""
         return before != after
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
-        """Each is looked at, and deleted under the condition that its ETag stays. One that has snapshots stays, with
-        Azure's answer: they are not ours."""
+        """Check each object, and delete it under the condition that its ETag stays.
+
+        One that has snapshots stays, with Azure's answer: they are not ours.
+        """
         return one_by_one(self._threads, self._delete, objects)
 
     def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """By a copy within the account, under the conditions that the ETag stays and that nothing is there."""
-        return one_by_one(self._threads, lambda one: self._move(*one), objects)
+        """Copy within the account, on the conditions that the ETag stays and the target is free; then delete."""
+        return one_by_one(self._threads, lambda pair: self._move(*pair), objects)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -100,10 +104,10 @@ class AzureBucket(Bucket):
         with _mapped(uri, "looked at"):
             return self._blob(uri).get_blob_properties()
 
-    def _delete(self, known: Known) -> Outcome:
-        there = self._properties(known.uri)
-        changed = if_changed(known, there.size, there.etag, there.last_modified)
-        return self._remove(known.uri, there.etag) if changed is None else changed
+    def _delete(self, planned: Known) -> Outcome:
+        present = self._properties(planned.uri)
+        changed = if_changed(planned, present.size, present.etag, present.last_modified)
+        return self._remove(planned.uri, present.etag) if changed is None else changed
 
     def _remove(self, uri: str, etag: str) -> Outcome:
         from azure.core import MatchConditions
@@ -116,23 +120,23 @@ class AzureBucket(Bucket):
                 return exchanged(uri)
         return None
 
-    def _move(self, known: Known, target: str) -> Outcome:
-        if target == known.uri:
-            return occupied(known.uri, target)
-        source = self._properties(known.uri)
-        changed = if_changed(known, source.size, source.etag, source.last_modified)
+    def _move(self, planned: Known, target: str) -> Outcome:
+        if target == planned.uri:
+            return occupied(planned.uri, target)
+        source = self._properties(planned.uri)
+        changed = if_changed(planned, source.size, source.etag, source.last_modified)
         if changed is not None:
             return changed
         try:
-            there = self._properties(target)
+            copy = self._properties(target)
         except FileNotFoundError:
-            self._start_copy(known.uri, source, target)
-            there = self._properties(target)
-        if not _is_copy(there, source):
-            return occupied(known.uri, target)
-        self._wait(known.uri, target, there)
-        reach("object-copied", known.uri)
-        return self._remove(known.uri, source.etag)
+            self._start_copy(planned.uri, source, target)
+            copy = self._properties(target)
+        if not _is_copy(copy, source):
+            return occupied(planned.uri, target)
+        self._wait(planned.uri, target, copy)
+        reach("object-copied", planned.uri)
+        return self._remove(planned.uri, source.etag)
 
     def _start_copy(self, uri: str, source: Any, target: str) -> None:
         from azure.core import MatchConditions
@@ -149,22 +153,25 @@ class AzureBucket(Bucket):
                 match_condition=MatchConditions.IfMissing,
             )
 
-    def _wait(self, uri: str, target: str, there: Any) -> None:
-        """Azure copies in its own time; within an account mostly at once."""
+    def _wait(self, uri: str, target: str, copy: Any) -> None:
+        """Wait for the copy: Azure makes it in its own time; within an account mostly at once."""
         for _ in range(_POLLS):
-            if there.copy.status in (None, "success"):
+            if copy.copy.status in (None, "success"):
                 return
-            if there.copy.status != "pending":
+            if copy.copy.status != "pending":
                 raise ObjectStoreError(
-                    f"{uri!r} cannot be copied to {target!r}: {there.copy.status}; delete what is there"
+                    f"{uri!r} cannot be copied to {target!r}: {copy.copy.status}; delete what is there"
                 )
             time.sleep(_POLL_SECONDS)
-            there = self._properties(target)
+            copy = self._properties(target)
         raise ObjectStoreError(f"{uri!r} is still being copied to {target!r}")
 
 
 def _credential(account: str, options: AzureOptions) -> Any:
-    """As pyarrow takes them: key, token, service principal, managed identity, else Azure's default chain."""
+    """Return the credential by pyarrow's rules.
+
+    A key, token, service principal or managed identity, else Azure's default chain.
+    """
     from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
     if options.account_key is not None:
@@ -182,19 +189,19 @@ def _credential(account: str, options: AzureOptions) -> Any:
     return DefaultAzureCredential()
 
 
-def _is_copy(there: Any, source: Any) -> bool:
-    """Whether an object is what an earlier move has made, or another way has: the same bytes."""
-    if there.size != source.size and there.copy.status != "pending":
+def _is_copy(present: Any, source: Any) -> bool:
+    """Tell whether an object is the result of an earlier move, or has the same bytes in another way."""
+    if present.size != source.size and present.copy.status != "pending":
         return False
-    if (there.metadata or {}).get(_ORIGIN) == source.etag.strip('"'):
+    if (present.metadata or {}).get(_ORIGIN) == source.etag.strip('"'):
         return True
-    ours, theirs = source.content_settings.content_md5, there.content_settings.content_md5
+    ours, theirs = source.content_settings.content_md5, present.content_settings.content_md5
     return bool(ours) and ours == theirs
 
 
 @contextmanager
 def _mapped(uri: str, done: str) -> Iterator[None]:
-    """The edge: what Azure's libraries raise leaves under our names; FileNotFoundError for what is not there."""
+    """Map the errors of Azure's libraries in the block to ours; FileNotFoundError for missing objects."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
     try:

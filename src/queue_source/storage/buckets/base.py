@@ -1,4 +1,4 @@
-"""What is done with many objects of one bucket at once: listed, deleted, moved. One class for each kind of store.
+"""Operations on many objects of one bucket at once: listing, deleting, moving. One class for each kind of store.
 
 Used in the reader process and by commands; executors only read single objects (`storage/files.py`).
 """
@@ -27,9 +27,9 @@ class Page:
 
     Attributes:
         objects: At most `PAGE` of them; may be none though more follow.
-        cursor: What the next page goes on after, also in another process; None: this is the last page.
-        now: The time by the clock of the store that said when its objects were modified (aware).
-        skipped: How many names are left out since they are no text, and folders since they may not be read; logged.
+        cursor: Where the next page begins, also in another process; None: this is the last page.
+        now: The time by the store's clock of the modification times (aware).
+        skipped: The number of omitted names that are no text, and of folders that may not be read; logged.
     """
 
     objects: Sequence[ListedObject]
@@ -39,11 +39,11 @@ class Page:
 
 
 class Known(NamedTuple):
-    """What is known of an object that is to go: it goes only if it is still that one.
+    """The known facts of an object that is to be removed: it is only removed if it is still that one.
 
     `etag` decides where both sides have one; else `size`, and that it was not modified after `known_at` (by the clock
-    of the store): before anybody began to read it. `version`: the version or ETag that is part of its identity: where
-    versions are kept, the same content once more is another object.
+    of the store): before any reader began to read it. `version`: the version or ETag that is part of its identity:
+    where versions are kept, the same content once more is another object.
     """
 
     uri: str
@@ -54,25 +54,25 @@ class Known(NamedTuple):
 
 
 def if_changed(
-    known: Known, size: int, etag: str | None, modified: datetime, version: str | None = None
+    planned: Known, size: int, etag: str | None, modified: datetime, version: str | None = None
 ) -> BadObject | None:
-    """What is to be said when what is there now is not the object that is known."""
+    """Return the error where the present object is not the planned one."""
     etag = None if etag is None else etag.strip('"')
-    if known.version is not None and version is not None and known.version not in (version, etag):
-        there, expected, same = f"the version {version}", known.version, False
-    elif known.version is not None and version is not None:
+    if planned.version is not None and version is not None and planned.version not in (version, etag):
+        present, expected, same = f"the version {version}", planned.version, False
+    elif planned.version is not None and version is not None:
         return None
-    elif known.etag is not None and etag is not None:
-        there, expected, same = f"the ETag {etag}", known.etag, etag == known.etag.strip('"')
-    elif known.size is not None and known.size != size:
-        there, expected, same = f"{size} bytes", str(known.size), False
+    elif planned.etag is not None and etag is not None:
+        present, expected, same = f"the ETag {etag}", planned.etag, etag == planned.etag.strip('"')
+    elif planned.size is not None and planned.size != size:
+        present, expected, same = f"{size} bytes", str(planned.size), False
     else:
-        there, expected, same = f"the time {modified}", f"up to {known.known_at}", modified <= known.known_at
-    return None if same else BadObject("object-changed", f"{known.uri!r} has {there} by now, {expected} was read")
+        present, expected, same = f"the time {modified}", f"up to {planned.known_at}", modified <= planned.known_at
+    return None if same else BadObject("object-changed", f"{planned.uri!r} has {present} by now, {expected} was read")
 
 
 def is_text(name: str) -> bool:
-    """Whether a name is that of Unicode text: it has no lone surrogates, which stand for bytes that are not UTF-8."""
+    """Tell whether a name is Unicode text: without lone surrogates, which stand for bytes that are not UTF-8."""
     if name.isascii():
         return True
     try:
@@ -83,7 +83,7 @@ def is_text(name: str) -> bool:
 
 
 def in_bytes(name: str) -> bytes:
-    """A name as the store has it and orders by."""
+    """Return a name as the bytes by which the store has it and orders."""
     return name.encode("utf-8", "surrogateescape")
 
 
@@ -98,9 +98,9 @@ class Bucket(ABC):
     """A bucket or container (of local files: this machine), opened for one prefix. Close it."""
 
     def page(self, prefix: str, cursor: str | None = None, *, versions: bool = False) -> Page:
-        """One request for the objects whose URI begins with `prefix` (a URI), after `cursor`.
+        """Request the objects whose URI begins with `prefix` (a URI), after `cursor`; once.
 
-        Names that are no text are left out: no notification can say them, and no column of Spark can hold them.
+        Names that are no text are left out: no notification can name them, and no column of Spark can hold them.
 
         Raises ObjectRefused, ObjectStoreError (also when the listing would never end), and BadObject("missing-object")
         when there is no such bucket or folder.
@@ -111,30 +111,30 @@ class Bucket(ABC):
                 f"{prefix!r} cannot be listed: the page after {cursor!r} ends at {page.cursor!r}, so the listing does "
                 "not go on"
             )
-        objects = [one for one in page.objects if is_text(one.uri)]
+        objects = [listed for listed in page.objects if is_text(listed.uri)]
         odd = len(page.objects) - len(objects)
         if odd:
-            first = next(one.uri for one in page.objects if not is_text(one.uri))
+            first = next(listed.uri for listed in page.objects if not is_text(listed.uri))
             logger.warning("listing %s: %d name(s) that are not UTF-8 are left out; the first: %r", prefix, odd, first)
         return replace(page, objects=objects, skipped=page.skipped + odd) if odd else page
 
     @abstractmethod
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
-        """What `page` promises; the names may be no text, with lone surrogates for the bytes that are not UTF-8."""
+        """Request a page as `page`; names may be no text, with lone surrogates for the bytes that are not UTF-8."""
 
     def _goes_on(self, before: str, after: str) -> bool:
-        """Whether a cursor comes after the one before; here they are names, in the order of their bytes."""
+        """Tell whether a cursor comes after the one before; here they are names, in the order of their bytes."""
         return in_bytes(before) < in_bytes(after)
 
     @abstractmethod
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
-        """Delete those that are still the ones that are known, at most `PAGE`; an outcome for each, in their order."""
+        """Delete the objects that are unchanged, at most `PAGE`; return an outcome for each, in their order."""
 
     @abstractmethod
     def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """Move each to the URI beside it, in the same bucket, by copying and deleting; an outcome for each.
+        """Move each object to its URI, in the same bucket, by copying and deleting; return an outcome for each.
 
-        May be repeated after a death at any moment. A target that is there already, and is another object, is
+        May be repeated after a crash at any moment. A target that exists already, and is another object, is
         BadObject("target-exists").
         """
 

@@ -22,10 +22,10 @@ _FIELDS = "items(name,size,etag,timeCreated,generation),nextPageToken"
 
 
 class GcsBucket(Bucket):
-    """One bucket, with the application's default credentials, as objects are read with."""
+    """One bucket, with the application's default credentials, with which objects are read too."""
 
     def __init__(self, root: str, storage: StorageOptions) -> None:
-        """`root`: the bucket's URI up to its slash."""
+        """Open the bucket; `root` is its URI up to its slash."""
         try:
             from google.cloud import storage as library
         except ImportError as error:
@@ -40,8 +40,10 @@ class GcsBucket(Bucket):
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-gcs")
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
-        """The cursor is the last name. The version is the generation, as in notifications; the time is that of the
-        generation too, since that of its last update rises when its metadata or its storage class changes."""
+        """Request a page; the cursor is the last name, the version is the generation, as in notifications.
+
+        The time is that of the generation too: that of its last update changes with its metadata or its storage class.
+        """
         objects: list[ListedObject] = []
         blobs: list[Any] = []
         try:
@@ -49,7 +51,7 @@ class GcsBucket(Bucket):
                 pages = self._client.list_blobs(
                     self._name,
                     prefix=prefix[len(self._root) :],
-                    start_offset=cursor,  # which is listed again
+                    start_offset=cursor,  # it is listed again
                     page_size=PAGE,
                     fields=_FIELDS,
                     timeout=60,
@@ -65,13 +67,12 @@ class GcsBucket(Bucket):
         return Page(objects, blobs[-1].name if more else None, self._now or datetime.now(timezone.utc))
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
-        """Each is looked at, and deleted under the condition that its generation stays."""
+        """Check each object, and delete it on the condition that its generation stays."""
         return one_by_one(self._threads, self._delete, objects)
 
     def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """By a rewrite, which copies of any size need, under the conditions that the generation stays and that
-        nothing is there."""
-        return one_by_one(self._threads, lambda one: self._move(*one), objects)
+        """Move by a rewrite, as copies of any size need, while the generation stays and the target is free."""
+        return one_by_one(self._threads, lambda pair: self._move(*pair), objects)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -80,11 +81,12 @@ class GcsBucket(Bucket):
 
     @cached_property
     def _client(self) -> Any:
-        """Of this bucket alone; its variable of an emulator is Google's own."""
+        """The client of this bucket alone; its variable of an emulator is Google's own."""
         with _mapped(self._root, "opened"):
             client = self._library.Client.create_anonymous_client() if self._anonymous else self._library.Client()
             client._bucket_metadata_cache = None  # for traces; or it asks for the bucket, on a thread of its own
-            client._http.hooks["response"].append(self._note_date)  # the library gives nobody its answers' headers
+            # the library does not return the headers of its answers
+            client._http.hooks["response"].append(self._note_date)
         return client
 
     def _note_date(self, response: Any, *_: Any, **__: Any) -> None:
@@ -96,7 +98,7 @@ class GcsBucket(Bucket):
         return ListedObject(self._root + blob.name, int(blob.size), blob.etag, blob.time_created, version)
 
     def _blob(self, uri: str) -> Any:
-        """As it is now. Raises FileNotFoundError."""
+        """Return the object's present state. Raises FileNotFoundError."""
         blob = self._new(uri)
         with _mapped(uri, "looked at"):
             blob.reload()
@@ -107,10 +109,10 @@ class GcsBucket(Bucket):
             raise ValueError(f"{uri!r} is not in {self._root!r}")
         return self._client.bucket(self._name).blob(uri[len(self._root) :])
 
-    def _delete(self, known: Known) -> Outcome:
-        blob = self._blob(known.uri)
-        changed = if_changed(known, int(blob.size), blob.etag, blob.time_created, str(blob.generation))
-        return self._remove(known.uri, blob.generation) if changed is None else changed
+    def _delete(self, planned: Known) -> Outcome:
+        blob = self._blob(planned.uri)
+        changed = if_changed(planned, int(blob.size), blob.etag, blob.time_created, str(blob.generation))
+        return self._remove(planned.uri, blob.generation) if changed is None else changed
 
     def _remove(self, uri: str, generation: int) -> Outcome:
         from google.api_core.exceptions import PreconditionFailed
@@ -122,22 +124,22 @@ class GcsBucket(Bucket):
                 return exchanged(uri)
         return None
 
-    def _move(self, known: Known, target: str) -> Outcome:
-        if target == known.uri:
-            return occupied(known.uri, target)
-        source = self._blob(known.uri)
-        changed = if_changed(known, int(source.size), source.etag, source.time_created, str(source.generation))
+    def _move(self, planned: Known, target: str) -> Outcome:
+        if target == planned.uri:
+            return occupied(planned.uri, target)
+        source = self._blob(planned.uri)
+        changed = if_changed(planned, int(source.size), source.etag, source.time_created, str(source.generation))
         if changed is not None:
             return changed
         try:
-            there = self._blob(target)
+            copy = self._blob(target)
         except FileNotFoundError:
-            self._copy(known.uri, source, target)
+            self._copy(planned.uri, source, target)
         else:
-            if (there.size, there.crc32c) != (source.size, source.crc32c):
-                return occupied(known.uri, target)
-        reach("object-copied", known.uri)
-        return self._remove(known.uri, source.generation)
+            if (copy.size, copy.crc32c) != (source.size, source.crc32c):
+                return occupied(planned.uri, target)
+        reach("object-copied", planned.uri)
+        return self._remove(planned.uri, source.generation)
 
     def _copy(self, uri: str, source: Any, target: str) -> None:
         made = self._new(target)
@@ -153,7 +155,7 @@ class GcsBucket(Bucket):
 
 @contextmanager
 def _mapped(uri: str, done: str) -> Iterator[None]:
-    """The edge: what Google's libraries raise leaves under our names; FileNotFoundError for what is not there."""
+    """Map the errors of Google's libraries in the block to ours; FileNotFoundError for missing objects."""
     from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Unauthorized
     from google.auth.exceptions import GoogleAuthError
     from requests import RequestException

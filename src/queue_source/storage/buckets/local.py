@@ -46,7 +46,7 @@ class LocalBucket(Bucket):
         self._walk: tuple[str, str, Iterator[ListedObject]] | None = None  # (prefix, cursor, what follows)
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
-        """The cursor is the path of the last file. Who goes on where the last page ended does not walk there again."""
+        """List a page; the cursor is the path of the last file. The next page continues the walk of the last one."""
         now, skipped = datetime.now(timezone.utc), self._skipped
         if self._walk is not None and self._walk[:2] == (prefix, cursor):
             walk = self._walk[2]
@@ -63,12 +63,15 @@ class LocalBucket(Bucket):
         return Page(objects, last, now, skipped)
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
-        """Between the look at a file and its removal is a moment in which it could be exchanged."""
-        return [_outcome(known.uri, "deleted", partial(self._delete, known)) for known in objects]
+        """Delete the files. One could be exchanged in the moment between its check and its removal."""
+        return [_outcome(planned.uri, "deleted", partial(self._delete, planned)) for planned in objects]
 
     def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """By a second name and the removal of the first, which never overwrites; between file systems by a copy."""
-        return [_outcome(known.uri, "moved", partial(self._move, known, target)) for known, target in objects]
+        """Move by a second name and the removal of the first, which never overwrites.
+
+        Between file systems it is a copy.
+        """
+        return [_outcome(planned.uri, "moved", partial(self._move, planned, target)) for planned, target in objects]
 
     def close(self) -> None:
         self._walk = None
@@ -80,94 +83,96 @@ class LocalBucket(Bucket):
         folder, _, beginning = path.rpartition("/")
         start = f"{folder}/"
         with _mapped(prefix, "listed"):
-            os.scandir(start).close()  # a folder that is not there is an error, unlike one that vanishes meanwhile
+            os.scandir(start).close()  # a folder that is absent is an error, unlike one that vanishes meanwhile
             real = os.path.realpath(start).rstrip("/") + "/"
         after = "" if cursor is None else cursor[len(start) :]
         uri = prefix[: len(prefix) - len(beginning)]
         return self._below(uri, os.fsencode(real), os.fsencode(beginning), os.fsencode(after))
 
     def _below(self, uri: str, real: bytes, beginning: bytes, after: bytes) -> Iterator[ListedObject]:
-        """What is in the folder `real` and comes after `after` (a path in it).
+        """Yield the files in the folder `real` after `after` (a path in it).
 
-        Folders go deeper than functions may call each other, so those that are open are in a list.
+        Folders are deeper than functions may call each other, so the open ones are in a list.
         """
-        prefixes = (b"", beginning + b"/")  # what may not be read there is an error
+        prefixes = (b"", beginning + b"/")  # there an unreadable folder is an error
         opened = [(b"", after, _names(real, beginning, after))]
         while opened:
             folder, after, names = opened[-1]
-            name, path, found = None, folder, None
+            name, path, status = None, folder, None
             try:
                 if (name := next(names, None)) is not None:
                     path = folder + name
-                    found = None if name.endswith(b"/") else self._stat(os.fsdecode(real + path))
+                    status = None if name.endswith(b"/") else self._stat(os.fsdecode(real + path))
             except OSError as error:
                 if folder in prefixes or error.errno not in _CLOSED:
                     raise
                 if error.errno != errno.ENAMETOOLONG:
-                    name, path = None, folder  # no other file of it can be looked at
+                    name, path = None, folder  # no other file of it can be checked
                 self._skipped += 1
                 logger.warning("listing %s: %r is left out: %s", uri, os.fsdecode(real + path), error.strerror)
             if name is None:
                 opened.pop()
             elif name.endswith(b"/"):
-                rest = after[len(name) :] if after.startswith(name) else b""
-                opened.append((path, rest, _names(real + path, b"", rest)))
-            elif found is not None:
-                modified, appeared = file_time(found.st_mtime), file_time(found.st_ctime)
-                yield ListedObject(uri + os.fsdecode(path), found.st_size, None, modified, appeared=appeared)
+                after_in_folder = after[len(name) :] if after.startswith(name) else b""
+                opened.append((path, after_in_folder, _names(real + path, b"", after_in_folder)))
+            elif status is not None:
+                modified, appeared = file_time(status.st_mtime), file_time(status.st_ctime)
+                yield ListedObject(uri + os.fsdecode(path), status.st_size, None, modified, appeared=appeared)
 
     def _stat(self, path: str) -> os.stat_result | None:
-        """Of a regular file that may be read; None of anything else, and of what has vanished."""
+        """Return the status of a regular file that may be read; None for anything else, and for vanished files."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            found = os.lstat(path)
-            if stat.S_ISLNK(found.st_mode):
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
                 try:
-                    path, found = os.path.realpath(path), os.stat(path)  # noqa: PTH116 - costs less
-                except OSError:  # leads nowhere, in a circle, or where we may not go
+                    path, status = os.path.realpath(path), os.stat(path)  # noqa: PTH116 - costs less
+                except OSError:  # leads nowhere, in a circle, or where access is denied
                     return None
-            if stat.S_ISREG(found.st_mode) and (not self._allowed or path.startswith(self._allowed)):
-                return found
+            if stat.S_ISREG(status.st_mode) and (not self._allowed or path.startswith(self._allowed)):
+                return status
         return None
 
-    def _delete(self, known: Known) -> Outcome:
-        with self._folder(known.uri) as (folder, name):
-            changed = _if_changed(known, os.stat(name, dir_fd=folder))
+    def _delete(self, planned: Known) -> Outcome:
+        with self._folder(planned.uri) as (folder, name):
+            changed = _if_changed(planned, os.stat(name, dir_fd=folder))
             if changed is None:
                 os.unlink(name, dir_fd=folder)
             return changed
 
-    def _move(self, known: Known, target: str) -> Outcome:
-        with self._folder(known.uri) as (folder, name):
-            found = os.stat(name, dir_fd=folder)
-            changed = _if_changed(known, found)
+    def _move(self, planned: Known, target: str) -> Outcome:
+        with self._folder(planned.uri) as (folder, name):
+            status = os.stat(name, dir_fd=folder)
+            changed = _if_changed(planned, status)
             if changed is not None:
                 return changed
             with _target_folder(target) as (target_folder, target_name):
                 unnamed = f".cuesqueue-{sha256(os.fsencode(target)).hexdigest()[:16]}"
                 outcome: Outcome = None
                 try:
-                    there = os.stat(target_name, dir_fd=target_folder, follow_symlinks=False)
+                    present = os.stat(target_name, dir_fd=target_folder, follow_symlinks=False)
                 except FileNotFoundError:
                     if not self._named_again(folder, name, target_folder, target_name):
-                        outcome = self._copied(known, found, unnamed, target_folder, target_name)
+                        outcome = self._copied(planned, status, unnamed, target_folder, target_name)
                 else:
-                    if _is_own_name((folder, name), (target_folder, target_name), there):
-                        return BadObject("target-exists", f"{target!r} is {known.uri!r} itself")
-                    if not os.path.samestat(there, found):
-                        if not self._is_copy(known, found, there, target_folder, target_name):
-                            return BadObject("target-exists", f"{target!r} is there already, and is not {known.uri!r}")
-                        outcome = _if_changed(known, os.stat(name, dir_fd=folder))
-                    with suppress(FileNotFoundError):  # from a death between two names
+                    if _is_own_name((folder, name), (target_folder, target_name), present):
+                        return BadObject("target-exists", f"{target!r} is {planned.uri!r} itself")
+                    if not os.path.samestat(present, status):
+                        if not self._is_copy(planned, status, present, target_folder, target_name):
+                            return BadObject(
+                                "target-exists", f"{target!r} is there already, and is not {planned.uri!r}"
+                            )
+                        outcome = _if_changed(planned, os.stat(name, dir_fd=folder))
+                    with suppress(FileNotFoundError):  # from a crash between two names
                         os.unlink(unnamed, dir_fd=target_folder)
                 os.fsync(target_folder)
                 if outcome is None:
-                    reach("object-copied", known.uri)
+                    reach("object-copied", planned.uri)
                     with suppress(FileNotFoundError):  # renamed
                         os.unlink(name, dir_fd=folder)
                 return outcome
 
     def _named_again(self, folder: int, name: str, target_folder: int, target_name: str) -> bool:
-        """Whether the file has the other name now; a link, and what is in another file system, has to be copied."""
+        """Tell whether the file has the other name now; links, and files of another file system, have to be copied."""
         if stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode):
             return False
         try:
@@ -180,24 +185,24 @@ class LocalBucket(Bucket):
             os.rename(name, target_name, src_dir_fd=folder, dst_dir_fd=target_folder)
         return True
 
-    def _copied(self, known: Known, found: os.stat_result, unnamed: str, folder: int, name: str) -> Outcome:
-        """Whole and on the disk before it has its name, under another one that a repetition uses again."""
-        source = LocalFile(known.uri, _path(known.uri), self._prefixes)
+    def _copied(self, planned: Known, status: os.stat_result, unnamed: str, folder: int, name: str) -> Outcome:
+        """Copy the file completely and durably before it has its name, under a name that a repetition uses again."""
+        source = LocalFile(planned.uri, _path(planned.uri), self._prefixes)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            copy = os.open(unnamed, flags, stat.S_IMODE(found.st_mode) & 0o777, dir_fd=folder)
+            copy = os.open(unnamed, flags, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=folder)
             try:
                 while block := source.read(_BLOCK):
                     written = 0
                     while written < len(block):
                         written += os.write(copy, block[written:])
-                os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+                os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
                 os.fsync(copy)
             finally:
                 os.close(copy)
         finally:
             source.close()
-        if (changed := _if_changed(known, os.stat(_path(known.uri)))) is not None:  # noqa: PTH116
+        if (changed := _if_changed(planned, os.stat(_path(planned.uri)))) is not None:  # noqa: PTH116
             os.unlink(unnamed, dir_fd=folder)
             return changed
         if self._named_again(folder, unnamed, folder, name):
@@ -205,12 +210,14 @@ class LocalBucket(Bucket):
                 os.unlink(unnamed, dir_fd=folder)
         return None
 
-    def _is_copy(self, known: Known, found: os.stat_result, there: os.stat_result, folder: int, name: str) -> bool:
-        """Whether a file is what an earlier move has made. Only its bytes can say that: files of one size have one
-        time where whatever wrote them gives them whole seconds."""
-        if not stat.S_ISREG(there.st_mode) or there.st_size != found.st_size:
+    def _is_copy(self, planned: Known, status: os.stat_result, present: os.stat_result, folder: int, name: str) -> bool:
+        """Tell whether a file is the result of an earlier move.
+
+        Only its bytes can show that: files of one size have one time where their writer sets whole seconds.
+        """
+        if not stat.S_ISREG(present.st_mode) or present.st_size != status.st_size:
             return False
-        source = LocalFile(known.uri, _path(known.uri), self._prefixes)
+        source = LocalFile(planned.uri, _path(planned.uri), self._prefixes)
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             with os.fdopen(descriptor, "rb") as copy:
@@ -223,8 +230,11 @@ class LocalBucket(Bucket):
 
     @contextmanager
     def _folder(self, uri: str) -> Iterator[tuple[int, str]]:
-        """The open folder of a file, and its name there. What is done goes by the folder that was looked at: nobody
-        can put a link in its place in between. Raises BadObject("forbidden-object") and OSError."""
+        """Open the folder of a file, and return it with the file's name there.
+
+        All work uses the folder that was checked: no link can be put in its place in between. Raises
+        BadObject("forbidden-object") and OSError.
+        """
         folder, _, name = _path(uri).rpartition("/")
         descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -251,20 +261,20 @@ def _target_folder(uri: str) -> Iterator[tuple[int, str]]:
 
 
 def _names(folder: bytes, beginning: bytes, after: bytes) -> Iterator[bytes]:
-    """In order, of those that come after `after` or hold it; folders end with a slash, as they do in whole paths."""
+    """Yield names in order that come after `after` or hold it; folders end with a slash, as in whole paths."""
     last = b""
     while True:
         chunk: list[bytes] = []
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             names = (entry.name + b"/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in entries)
-            wanted = (
+            later_names = (
                 name
                 for name in names
                 if name > last
                 and (name > after or (name[-1:] == b"/" and after.startswith(name)))
                 and name.startswith(beginning)
             )
-            chunk = heapq.nsmallest(_NAMES, wanted)
+            chunk = heapq.nsmallest(_NAMES, later_names)
         yield from chunk
         if len(chunk) < _NAMES:
             return
@@ -275,25 +285,25 @@ def _path(uri: str) -> str:
     return uri if uri.startswith("/") else uri[len("file://") :]
 
 
-def _if_changed(known: Known, found: os.stat_result) -> BadObject | None:
-    if not stat.S_ISREG(found.st_mode):
-        return BadObject("object-changed", f"{known.uri!r} is no regular file by now")
-    version = version_of(found) if known.etag is not None and is_version(known.etag) else None
-    return if_changed(known, found.st_size, version, file_time(found.st_mtime))
+def _if_changed(planned: Known, status: os.stat_result) -> BadObject | None:
+    if not stat.S_ISREG(status.st_mode):
+        return BadObject("object-changed", f"{planned.uri!r} is no regular file by now")
+    version = version_of(status) if planned.etag is not None and is_version(planned.etag) else None
+    return if_changed(planned, status.st_size, version, file_time(status.st_mtime))
 
 
-def _is_own_name(source: tuple[int, str], target: tuple[int, str], there: os.stat_result) -> bool:
-    """Whether a target is the file itself by another path, and no second name of it: then there is nothing to move.
+def _is_own_name(source: tuple[int, str], target: tuple[int, str], present: os.stat_result) -> bool:
+    """Tell whether a target is the file itself by another path, and no second name of it: then nothing is moved.
 
-    The same name in the same folder; or, as where small and capital letters are one, a file that has but one name.
+    The same name in the same folder; or, on file systems that ignore case, a file that has but one name.
     """
     if source[1] == target[1] and os.path.samestat(os.fstat(source[0]), os.fstat(target[0])):
         return True
-    return there.st_nlink == 1 and os.path.samestat(os.lstat(source[1], dir_fd=source[0]), there)
+    return present.st_nlink == 1 and os.path.samestat(os.lstat(source[1], dir_fd=source[0]), present)
 
 
 def _outcome(uri: str, done: str, act: Callable[[], Outcome]) -> Outcome:
-    """The edge of each file: what it raises is its outcome; a file that is not there needs nothing more."""
+    """Map the error of one file to its outcome; a missing file needs nothing more."""
     try:
         with _mapped(uri, done):
             return act()
@@ -303,7 +313,7 @@ def _outcome(uri: str, done: str, act: Callable[[], Outcome]) -> Outcome:
 
 @contextmanager
 def _mapped(uri: str, done: str) -> Iterator[None]:
-    """The edge: what the operating system raises leaves as BadObject or ObjectStoreError."""
+    """Map the errors of the operating system in the block to BadObject and ObjectStoreError."""
     try:
         yield
     except FileExistsError as error:

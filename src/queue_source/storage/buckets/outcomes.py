@@ -1,4 +1,4 @@
-"""What the buckets of object stores have in common: each object of many for itself, several at a time."""
+"""The shared code of the buckets of object stores: each object of many separately, several at a time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _T = TypeVar("_T")
 
 
 def one_by_one(threads: ThreadPoolExecutor, act: Callable[[_T], Outcome], things: Iterable[_T]) -> list[Outcome]:
-    """The outcome of each, in order."""
+    """Return the outcome of each, in order."""
     return list(threads.map(lambda thing: outcome_of(lambda: act(thing)), things))
 
 
 def outcome_of(act: Callable[[], Outcome]) -> Outcome:
-    """The edge of each object: what it raises is its outcome; an object that is not there needs nothing more."""
+    """Map the error of one object to its outcome; a missing object needs nothing more."""
     try:
         return act()
     except FileNotFoundError:
@@ -31,10 +31,10 @@ def outcome_of(act: Callable[[], Outcome]) -> Outcome:
 
 
 def exchanged(uri: str) -> BadObject:
-    """For a condition of a request that did not hold."""
+    """Return the error for a condition of a request that did not hold."""
     return BadObject("object-changed", f"{uri!r} was exchanged in the moment before it was deleted")
 
 
 def occupied(uri: str, target: str) -> BadObject:
-    """For a target that is something else."""
+    """Return the error for a target that is something else."""
     return BadObject("target-exists", f"{target!r} is there already, and is not {uri!r}")

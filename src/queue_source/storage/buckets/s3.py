@@ -44,11 +44,14 @@ _LISTINGS = ("ListObjectsV2", "ListObjectVersions")
 
 
 class S3Bucket(Bucket):
-    """One bucket. Its requests are those of the reader, with `s3:ListBucket`, and to clean `s3:DeleteObject` and
-    `s3:PutObject` beside `s3:GetObject`."""
+    """One bucket.
+
+    Its requests are those of the reader, with `s3:ListBucket`, and to clean `s3:DeleteObject` and `s3:PutObject` in
+    addition to `s3:GetObject`.
+    """
 
     def __init__(self, root: str, storage: StorageOptions) -> None:
-        """`root`: the bucket's URI up to its slash."""
+        """Open the bucket; `root` is its URI up to its slash."""
         if not s3_client.is_installed():
             raise ObjectStoreError(f"{root!r} is listed by boto3: pip install 'cuesqueue[sqs]' on the driver")
         self._root = root
@@ -57,26 +60,27 @@ class S3Bucket(Bucket):
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-s3")
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
-        """The cursor is the last key, which goes on in the order of S3 (of bytes) whatever has vanished since.
+        """Request a page; the cursor is the last key.
 
-        Of versions only the latest counts, and it comes first of its key: so the next page begins behind the key.
+        It continues in the order of S3 (of bytes) whatever has vanished. Of versions only the latest counts, and it
+        comes first of its key: so the next page begins behind the key.
         """
         after = {} if cursor is None else {"KeyMarker" if versions else "StartAfter": cursor}
         answer = self._listing(prefix, versions, after)
         tried = [after]
-        while answer["More"] and answer["LastKey"] is None:  # no key to go on after, only what the service says
+        while answer["More"] and answer["LastKey"] is None:  # no key to continue after, only the service's own marker
             after = {name: answer[f"Next{name}"] for name in _PLACES[versions] if answer.get(f"Next{name}")}
             if not after or after in tried:
                 raise ObjectStoreError(f"{prefix!r} cannot be listed: S3 says that more follows, but does not go on")
             tried.append(after)
             answer = self._listing(prefix, versions, after)
-        objects = [ListedObject(self._root + key, *rest) for key, *rest in answer["Listed"]]
+        objects = [ListedObject(self._root + key, *facts) for key, *facts in answer["Listed"]]
         return Page(objects, answer["LastKey"] if answer["More"] else None, _now(prefix, answer))
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
-        """A HEAD for each, side by side, and one request that deletes, under the condition that the ETags stay.
+        """Send a HEAD for each, in parallel, and one request that deletes, on the condition that the ETags stay.
 
-        Services that do not know the condition delete what was there a moment after the HEAD.
+        Services that ignore the condition delete the object that exists a moment after the HEAD.
         """
         heads = list(self._threads.map(self._head_or_outcome, objects))
         outcomes: list[Outcome] = [None if isinstance(head, dict) else head for head in heads]
@@ -85,33 +89,35 @@ class S3Bucket(Bucket):
             for place, head in enumerate(heads)
             if isinstance(head, dict)
         ]
-        plain = [one for one in going if one[1].isprintable()]  # XML has no control characters
+        plain = [target for target in going if target[1].isprintable()]  # XML has no control characters
         for first in range(0, len(plain), PAGE):
             for place, outcome in self._delete_many(objects, plain[first : first + PAGE]).items():
                 outcomes[place] = outcome
-        odd = [one for one in going if not one[1].isprintable()]
+        odd = [target for target in going if not target[1].isprintable()]
         for (place, _, _), outcome in zip(odd, self._delete_singly(objects, odd), strict=True):
             outcomes[place] = outcome
         return outcomes
 
     def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """Side by side: a HEAD of both, a copy under the conditions that the ETag stays and nothing is there, a
-        delete."""
-        return one_by_one(self._threads, lambda one: self._move(*one), objects)
+        """Send in parallel a HEAD of both, a copy, and a delete.
+
+        The copy has the conditions that the ETag stays and the target is free.
+        """
+        return one_by_one(self._threads, lambda pair: self._move(*pair), objects)
 
     def close(self) -> None:
-        """The client stays: it is that of the process."""
+        """Close nothing of the client, which is that of the process."""
         self._threads.shutdown()
 
     def _client(self) -> Any:
-        """Asked for at each use: the keys of a profile may be new ones."""
+        """Return the client, requested at each use: the keys of a profile may be new ones."""
         client = s3_client.client(self._storage)
         for operation in _LISTINGS:
             client.meta.events.register(f"before-parse.s3.{operation}", _parse_listing, f"cuesqueue-{operation}")
         return client
 
     def _listing(self, prefix: str, versions: bool, after: dict[str, str]) -> dict[str, Any]:
-        """One answer, as `_parse_listing` leaves it."""
+        """Request one answer, as `_parse_listing` leaves it."""
         client = self._client()
         ask = client.list_object_versions if versions else client.list_objects_v2
         try:
@@ -130,14 +136,14 @@ class S3Bucket(Bucket):
             raise ValueError(f"{uri!r} is not in {self._root!r}")
         return uri[len(self._root) :]
 
-    def _head_or_outcome(self, known: Known) -> dict[str, Any] | Outcome:
-        """The HEAD of an object that is still the known one; else what came of it."""
+    def _head_or_outcome(self, planned: Known) -> dict[str, Any] | Outcome:
+        """Return the HEAD of an object that is still the planned one; else its outcome."""
         head: dict[str, Any] = {}
 
         def ask() -> Outcome:
-            head.update(self._head(known.uri))
+            head.update(self._head(planned.uri))
             version = None if head.get("VersionId") == "null" else head.get("VersionId")
-            return if_changed(known, head["ContentLength"], head["ETag"], head["LastModified"], version)
+            return if_changed(planned, head["ContentLength"], head["ETag"], head["LastModified"], version)
 
         outcome = outcome_of(ask)
         return head if head and outcome is None else outcome
@@ -171,7 +177,7 @@ class S3Bucket(Bucket):
             return {place: error for place, *_ in going}
 
     def _delete_singly(self, objects: Sequence[Known], going: Iterable[tuple[int, str, str]]) -> list[Outcome]:
-        return one_by_one(self._threads, lambda one: self._delete_one(objects[one[0]].uri, one[2]), going)
+        return one_by_one(self._threads, lambda target: self._delete_one(objects[target[0]].uri, target[2]), going)
 
     def _delete_one(self, uri: str, etag: str) -> Outcome:
         client = self._client()
@@ -185,35 +191,35 @@ class S3Bucket(Bucket):
                 return exchanged(uri)
         return None
 
-    def _move(self, known: Known, target: str) -> Outcome:
-        if target == known.uri:
-            return occupied(known.uri, target)
-        source = self._head_or_outcome(known)
+    def _move(self, planned: Known, target: str) -> Outcome:
+        if target == planned.uri:
+            return occupied(planned.uri, target)
+        source = self._head_or_outcome(planned)
         if not isinstance(source, dict):
             return source
         try:
-            there = self._head(target)
+            copy = self._head(target)
         except FileNotFoundError:
-            self._copy(known.uri, target, source)
+            self._copy(planned.uri, target, source)
         else:
-            if not _is_copy(there, source):
-                return occupied(known.uri, target)
-        reach("object-copied", known.uri)
-        return self._delete_one(known.uri, source["ETag"])
+            if not _is_copy(copy, source):
+                return occupied(planned.uri, target)
+        reach("object-copied", planned.uri)
+        return self._delete_one(planned.uri, source["ETag"])
 
     def _copy(self, uri: str, target: str, source: dict[str, Any]) -> None:
         client = self._client()
-        given: dict[str, Any] = {name: source[name] for name in _KEPT if name in source}
-        given["Metadata"] = {**source.get("Metadata", {}), _ORIGIN: source["ETag"].strip('"')}
-        given |= {"CopySourceIfMatch": source["ETag"], "MetadataDirective": "REPLACE"}
+        arguments: dict[str, Any] = {name: source[name] for name in _KEPT if name in source}
+        arguments["Metadata"] = {**source.get("Metadata", {}), _ORIGIN: source["ETag"].strip('"')}
+        arguments |= {"CopySourceIfMatch": source["ETag"], "MetadataDirective": "REPLACE"}
         origin = {"Bucket": self._bucket, "Key": self._key(uri)}
         with s3_client.answers(uri, f"copied to {target!r}"):
             if source["ContentLength"] > _LARGEST_COPY:
-                client.copy(origin, self._bucket, self._key(target), ExtraArgs=given)
+                client.copy(origin, self._bucket, self._key(target), ExtraArgs=arguments)
                 return
             if _knows(client, "CopyObjectRequest", "IfNoneMatch"):
-                given["IfNoneMatch"] = "*"
-            client.copy_object(Bucket=self._bucket, Key=self._key(target), CopySource=origin, **given)
+                arguments["IfNoneMatch"] = "*"
+            client.copy_object(Bucket=self._bucket, Key=self._key(target), CopySource=origin, **arguments)
 
 
 def _status(error: Any) -> int:
@@ -221,7 +227,7 @@ def _status(error: Any) -> int:
 
 
 def _failure(uri: str, error: dict[str, str] | None) -> Outcome:
-    """Of one object of a request that deletes many: the answer has a code for it, and no status."""
+    """Return the outcome of one object of a request that deletes many: its answer has a code, and no status."""
     code = "" if error is None else error.get("Code", "")
     if error is None or code in ("NoSuchKey", "NotFound", "404"):
         return None
@@ -234,20 +240,20 @@ def _failure(uri: str, error: dict[str, str] | None) -> Outcome:
 
 
 def _knows(client: Any, shape: str, member: str) -> bool:
-    """Whether this botocore can say the condition."""
+    """Tell whether this botocore supports the condition."""
     return member in client.meta.service_model.shape_for(shape).members
 
 
-def _is_copy(there: dict[str, Any], source: dict[str, Any]) -> bool:
-    """Whether an object is what an earlier move has made, or another way has: the same bytes."""
-    if there["ContentLength"] != source["ContentLength"]:
+def _is_copy(present: dict[str, Any], source: dict[str, Any]) -> bool:
+    """Tell whether an object is the result of an earlier move, or has the same bytes in another way."""
+    if present["ContentLength"] != source["ContentLength"]:
         return False
     etag = source["ETag"].strip('"')
-    return bool(there["ETag"].strip('"') == etag or there.get("Metadata", {}).get(_ORIGIN) == etag)
+    return bool(present["ETag"].strip('"') == etag or present.get("Metadata", {}).get(_ORIGIN) == etag)
 
 
 def _now(prefix: str, answer: dict[str, Any]) -> datetime:
-    """By the clock of the service; by ours where it does not say, which HTTP allows only to who has no clock."""
+    """Return the time by the clock of the service; by ours where it is missing, which HTTP allows without a clock."""
     said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     try:
         return datetime.now(timezone.utc) if said is None else _aware(parsedate_to_datetime(said))
@@ -258,8 +264,8 @@ def _now(prefix: str, answer: dict[str, Any]) -> datetime:
 def _parse_listing(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     """Parse a page ourselves: botocore takes twenty times as long for it, and a listing has a thousand of them.
 
-    What it is left with is an empty answer. An answer that is no listing is never an empty bucket: a proxy, or
-    another port of a service, answers with a page for people.
+    An empty answer is left for botocore. An answer that is no listing is never an empty bucket: a proxy, or another
+    port of a service, answers with a page for people.
     """
     if response_dict["status_code"] != 200:
         return
@@ -273,7 +279,7 @@ def _parse_listing(response_dict: dict[str, Any], customized_response_dict: dict
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
-    """`Listed`, `More` and where to go on: `LastKey`, the last that is text, else what the service says (`Next...`).
+    """Return `Listed`, `More` and where to continue: `LastKey`, the last that is text, else the service's `Next...`.
 
     Names come encoded (botocore asks for that), since XML cannot hold all. Raises ParseError, KeyError, ValueError.
     """
@@ -290,19 +296,19 @@ def _parsed(body: bytes) -> dict[str, Any]:
             continue
         of = {part.tag[len(space) :]: part.text or "" for part in entry}
         key = unquote_plus(of["Key"], errors="surrogateescape") if encoded else of["Key"]
-        if is_text(key):  # others cannot be asked for
+        if is_text(key):  # others cannot be requested
             last = key if last is None else max(last, key, key=in_bytes)
         if kind == "DeleteMarker" or of.get("IsLatest") == "false":
             continue
         etag = of.get("ETag", "").strip('"') or None
         version = of.get("VersionId")
         listed.append((key, int(of["Size"]), etag, _time(of["LastModified"]), None if version == "null" else version))
-    found: dict[str, Any] = {"Listed": listed, "LastKey": last}
-    found["More"] = (root.findtext(f"{space}IsTruncated") or "").strip().lower() == "true"
+    listing: dict[str, Any] = {"Listed": listed, "LastKey": last}
+    listing["More"] = (root.findtext(f"{space}IsTruncated") or "").strip().lower() == "true"
     for name in (f"Next{place}" for places in _PLACES for place in places):
         text = root.findtext(f"{space}{name}") or ""
-        found[name] = unquote_plus(text) if encoded and name == "NextKeyMarker" else text
-    return found
+        listing[name] = unquote_plus(text) if encoded and name == "NextKeyMarker" else text
+    return listing
 
 
 def _time(text: str) -> datetime:
@@ -314,5 +320,5 @@ def _time(text: str) -> datetime:
 
 
 def _aware(time: datetime) -> datetime:
-    """Times of services are those of UTC where they do not say."""
+    """Return an aware time; times of services without a zone are UTC."""
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)

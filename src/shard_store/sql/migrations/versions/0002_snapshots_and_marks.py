@@ -49,5 +49,5 @@ def upgrade() -> None:
 
 
 def _add_time(table: str, column: str) -> None:
-    if column not in {there["name"] for there in sa.inspect(op.get_bind()).get_columns(table)}:
+    if column not in {present["name"] for present in sa.inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, sa.Column(column, sa.BigInteger))

@@ -32,7 +32,7 @@ def upgrade() -> None:
             sa.PrimaryKeyConstraint("one"),
             **TABLE,
         )
-    # nobody else does this at the same time: who migrates holds the lock of the schema
+    # no other process does this at the same time: a migration holds the lock of the schema
     if op.get_bind().execute(sa.text("SELECT 1 FROM cuesqueue_store")).first() is None:
         values = {"id": uuid.uuid4().hex, "now": time.time_ns() // 1000}
         op.get_bind().execute(sa.text("INSERT INTO cuesqueue_store VALUES (1, :id, :now)"), values)

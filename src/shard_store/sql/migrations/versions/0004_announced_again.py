@@ -50,10 +50,10 @@ def upgrade() -> None:
 
 
 def _add(table: str, column: sa.Column[Any]) -> None:
-    if column.name not in {there["name"] for there in sa.inspect(op.get_bind()).get_columns(table)}:
+    if column.name not in {present["name"] for present in sa.inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, column)
 
 
 def _index(name: str, table: str, column: str) -> None:
-    if name not in {there["name"] for there in sa.inspect(op.get_bind()).get_indexes(table)}:
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         op.create_index(name, table, [column])

@@ -37,15 +37,15 @@ def upgrade() -> None:
 
 # each step also where it was done before: MySQL commits them one by one, and the process may die between two
 def _make(name: str, table: str, columns: list[str], only: str | None = None) -> None:
-    if name not in _there(table):
+    if name not in _index_names(table):
         where = None if only is None else sa.text(only)
         op.create_index(name, table, columns, sqlite_where=where, postgresql_where=where)
 
 
 def _drop(name: str, table: str) -> None:
-    if name in _there(table):
+    if name in _index_names(table):
         op.drop_index(name, table)
 
 
-def _there(table: str) -> set[str | None]:
+def _index_names(table: str) -> set[str | None]:
     return {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}

@@ -87,8 +87,9 @@ def upgrade() -> None:
 
 
 def _remember() -> None:
-    """Nobody wrote down what was forgotten so far. It was always the oldest: so what ended before the oldest finished
-    shard that is left; where none is left, everything up to now."""
+    """Record what was forgotten so far: all that ended before the oldest remaining finished shard, since the oldest go
+    first; without one, everything up to now.
+    """
     op.get_bind().execute(
         sa.text(
             "INSERT INTO cuesqueue_sources (source, forgotten_before) SELECT DISTINCT p.source, COALESCE((SELECT "
@@ -109,6 +110,6 @@ def _table(name: str, *columns: sa.Column[Any]) -> None:
 
 
 def _index(name: str, table: str, columns: list[str], only: str | None = None) -> None:
-    if name not in {there["name"] for there in sa.inspect(op.get_bind()).get_indexes(table)}:
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         where = None if only is None else sa.text(only)
         op.create_index(name, table, columns, sqlite_where=where, postgresql_where=where)

@@ -16,5 +16,5 @@ TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 def upgrade() -> None:
     # also where it was done before: MySQL commits it by itself, and the process may die before the stamp
-    if "reference" not in {there["name"] for there in sa.inspect(op.get_bind()).get_columns("cuesqueue_shards")}:
+    if "reference" not in {column["name"] for column in sa.inspect(op.get_bind()).get_columns("cuesqueue_shards")}:
         op.add_column("cuesqueue_shards", sa.Column("reference", TEXT))

@@ -1,6 +1,6 @@
 """What operators see: when messages were sent, who runs a pipeline, what it has published in each hour.
 
-Only additions that code of revision 0007 does not need: it goes on with the tables as they are then.
+Only additions that code of revision 0007 does not need: it continues with the tables as they are then.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def upgrade() -> None:
             sa.Column("lags", TEXT, nullable=False),
             **TABLE,
         )
-    if "cuesqueue_history_hour" not in {there["name"] for there in _indexes("cuesqueue_history")}:
+    if "cuesqueue_history_hour" not in {index["name"] for index in _indexes("cuesqueue_history")}:
         op.create_index("cuesqueue_history_hour", "cuesqueue_history", ["hour"])
 
 
@@ -63,7 +63,7 @@ def _indexes(table: str) -> Any:
 
 
 def _columns(table: str, *columns: sa.Column[Any]) -> None:
-    there = {column["name"] for column in sa.inspect(op.get_bind()).get_columns(table)}
+    present = {column["name"] for column in sa.inspect(op.get_bind()).get_columns(table)}
     for column in columns:
-        if column.name not in there:
+        if column.name not in present:
             op.add_column(table, column)

@@ -19,12 +19,12 @@ TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 def upgrade() -> None:
     # each step also where it was done before: MySQL commits them one by one, and the process may die between two
-    there = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("cuesqueue_sources")}
+    present = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("cuesqueue_sources")}
     for column in (
         sa.Column("moves", sa.BigInteger),
         sa.Column("moved_to", TEXT),
         sa.Column("moved_to_id", sa.String(32)),
         sa.Column("import_id", sa.String(100)),
     ):
-        if column.name not in there:
+        if column.name not in present:
             op.add_column("cuesqueue_sources", column)
