@@ -65,7 +65,7 @@ def test_all_lines_are_of_one_logger() -> None:
 
 
 def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
-    from queue_source.coordinator import error_log
+    from queue_source.coordinator.ending import error_log
 
     assert f"at most {LINES} times a minute" in PAGE
     assert f"a limit of their own, {error_log.LINES} a minute" in PAGE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.message import Terms
+from queue_source.coordinator.holding.held_message import Terms
+from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.messages import MessageKey, Receipt, Received
 
 TERMS = Terms(60.0)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
 from queue_source.read.reference_rows import REFERENCE_SCHEMA
-from queue_source.sinks.iceberg import copying
+from queue_source.sinks.iceberg.registering import copying
 from shard_store.model import BEGINNING, Content, Range, Reference, end_at
 from support.iceberg_tables import Query
 from support.store_backends import rows

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator.error_log import LINES, PERIOD, ErrorLog
+from queue_source.coordinator.ending.error_log import LINES, PERIOD, ErrorLog
 from queue_source.coordinator.session import Metrics
 from shard_store.model import ErrorRecord, Plan, PublishToken
 from support.coordinator_world import EMPTY, World, patiently, uris

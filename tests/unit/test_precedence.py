@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator import backfill
+from queue_source.coordinator.intake import backfill
 from queue_source.coordinator.precedence import Precedence
 from support.buckets import MemoryStore
 from support.coordinator_world import World

@@ -25,15 +25,15 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from queue_source.errors import BadObject
 from queue_source.options.columns import parse_partitioning
-from queue_source.sinks.iceberg import footers
-from queue_source.sinks.iceberg.candidates import Candidate, TableOfFiles, location_of, same_place
-from queue_source.sinks.iceberg.facts import SURE_BYTES, Facts
 from queue_source.sinks.iceberg.files import write_files
-from queue_source.sinks.iceberg.footers import Bounds, Described, describe
-from queue_source.sinks.iceberg.known_partitions import inferred, record_of
 from queue_source.sinks.iceberg.name_mapping import completed
 from queue_source.sinks.iceberg.partitions import partition_spec
-from queue_source.sinks.iceberg.register import _footer_may_say_anything
+from queue_source.sinks.iceberg.registering import footers
+from queue_source.sinks.iceberg.registering.candidates import Candidate, TableOfFiles, location_of, same_place
+from queue_source.sinks.iceberg.registering.facts import SURE_BYTES, Facts
+from queue_source.sinks.iceberg.registering.footers import Bounds, Described, describe
+from queue_source.sinks.iceberg.registering.known_partitions import inferred, record_of
+from queue_source.sinks.iceberg.registering.register import _footer_may_say_anything
 from queue_source.storage.files import open_object
 from support.registering import parquet
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_source.announcements.contents import announced_objects, with_versions
-from queue_source.coordinator.ready import may_come_in_pieces
+from queue_source.coordinator.holding.ready import may_come_in_pieces
 from queue_source.messages import Receipt, Received
 from queue_source.options import ReaderOptions, parse_reader_options
 from queue_source.storage.buckets import Known, open_bucket

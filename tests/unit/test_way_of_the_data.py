@@ -27,12 +27,15 @@ CALLBACKS = {
     ): "sizes and times are asked for by the function that it was given",
     (
         "announcements.contents",
-        "coordinator.ready",
+        "coordinator.holding.ready",
     ): "what is read in pieces is asked of the function that it was given",
-    ("coordinator.in_flight", "coordinator.acknowledging"): "the condition that ends a wait",
-    ("coordinator.in_flight", "coordinator.coordinator"): "the condition that ends a wait",
-    ("coordinator.in_flight", "coordinator.receiving"): "the condition that ends a wait",
-    ("coordinator.shares", "coordinator.ready"): "the next one of the items that it was given to put in turn",
+    ("coordinator.holding.in_flight", "coordinator.ending.acknowledging"): "the condition that ends a wait",
+    ("coordinator.holding.in_flight", "coordinator.coordinator"): "the condition that ends a wait",
+    ("coordinator.holding.in_flight", "coordinator.intake.receiving"): "the condition that ends a wait",
+    (
+        "coordinator.holding.shares",
+        "coordinator.holding.ready",
+    ): "the next one of the items that it was given to put in turn",
     (
         "shard_store.batches.starting",
         "coordinator.changes",
@@ -114,7 +117,10 @@ def test_no_call_of_the_reader_process_climbs_back_up_the_layers(tmp_path: Path)
     with traced() as trace, world.loop(allowedPrefixes=f"{tmp_path}/", maxFilesPerTrigger="10") as loop:
         until(lambda: world.depth() == EMPTY, loop.batch)
     seen = {callee for _, callee in trace.calls}
-    parts = ("receiving", "opening", "ownership", "in_flight", "progress", "acknowledging", "leases", "heartbeats")
+    parts = (
+        *("intake.receiving", "intake.opening", "intake.routing", "holding.in_flight", "progress"),
+        *("ending.acknowledging", "holding.leases", "upkeep.heartbeats"),
+    )
     assert {f"queue_source.coordinator.{part}" for part in parts} <= seen
     assert {"queue_source.announcements.parser", "shard_store.batches.plans", "shard_store.batches.publishing"} <= seen
     assert trace.climbs() == set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from queue_source.coordinator.error_queue import error_as_dict, iso_time
+from queue_source.coordinator.ending.error_queue import error_as_dict, iso_time
 from shard_store.operators.shards import FoundShard, ShardStory
 
 

@@ -37,7 +37,7 @@ def list_errors(
     as_json: Json = False,
 ) -> None:
     """List errors, the oldest first. With --json each has up to 65,536 bytes of its input."""
-    from queue_source.coordinator.error_queue import iso_time
+    from queue_source.coordinator.ending.error_queue import iso_time
     from shard_store.error_table.handling import MAX_INPUT
 
     errors = _search(store, choice, limit + 1, MAX_INPUT if as_json else 0)
@@ -158,7 +158,7 @@ def _search(store: str, choice: Choice, limit: int, max_input: int | None = None
 
 
 def _as_dict(error: StoredError) -> dict[str, Any]:
-    from queue_source.coordinator.error_queue import error_as_dict, iso_time
+    from queue_source.coordinator.ending.error_queue import error_as_dict, iso_time
 
     handled = {"delivered_at": iso_time(error.delivered_at), "delivered_to": error.delivered_to}
     again = {"requeued_at": iso_time(error.requeued_at), "reopened_at": iso_time(error.reopened_at)}

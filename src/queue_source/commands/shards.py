@@ -41,7 +41,7 @@ def list_shards(
     import shard_store
     from queue_source.admin import shards
     from queue_source.admin.stories import shard_as_dict
-    from queue_source.coordinator.error_queue import iso_time
+    from queue_source.coordinator.ending.error_queue import iso_time
 
     with shard_store.open_store(store, create=False) as opened:
         found_shards = list(shards.find_shards(opened, chosen, limit=limit + 1))

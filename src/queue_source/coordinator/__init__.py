@@ -2,13 +2,12 @@
 
 | what | where |
 |---|---|
-| how it begins, what is fixed from then on, and what is counted | `start.py`, `session.py`, `threads.py` |
-| messages come in | `receiving.py`, `opening.py`, `ownership.py` |
-| what is held | `in_flight.py`, the one owner of it, with `room.py`, `waiting.py`, `ready.py`, `shares.py` |
-| Spark's calls | `coordinator.py`, `progress.py` |
-| messages go out | `acknowledging.py`, `error_queue.py` |
-| errors are logged | `error_log.py` |
-| by the clock | `leases.py`, `heartbeats.py`, `maintenance.py` |
+| how it begins, what stays fixed, and what is counted | `start.py`, `changes.py`, `session.py`, `threads.py` |
+| Spark's calls | `coordinator.py`, `offsets.py`, `progress.py` |
+| messages come in, objects are listed | `intake/`: `receiving.py`, `opening.py`, `routing.py`, `backfill.py` |
+| what is held | `holding/`: `in_flight.py`, the one owner of it; `held_message.py`, `ready.py`, `leases.py` |
+| messages go out, errors are sent, objects cleaned | `ending/`: `acknowledging.py`, `error_queue.py`, `cleaning.py` |
+| by the clock | `upkeep/`: `heartbeats.py`, `maintenance.py`, `reporting.py` |
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from queue_source.coordinator.acknowledging import Acknowledger
-from queue_source.coordinator.error_log import ErrorLog
-from queue_source.coordinator.error_queue import ErrorQueue
-from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.ending.acknowledging import Acknowledger
+from queue_source.coordinator.ending.error_log import ErrorLog
+from queue_source.coordinator.ending.error_queue import ErrorQueue
+from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session
 from shard_store.batches.progress import Confirmed, lost_progress
 from shard_store.failpoints import reach

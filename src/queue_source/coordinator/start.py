@@ -9,29 +9,29 @@ from functools import partial
 import tenacity
 
 from queue_source.announcements.contents import Stat
-from queue_source.coordinator.acknowledging import Acknowledger
-from queue_source.coordinator.backfill import Backfill, OpenBucket
 from queue_source.coordinator.changes import refuse_changes
-from queue_source.coordinator.cleaning import Cleaner
 from queue_source.coordinator.coordinator import Coordinator, Parts
-from queue_source.coordinator.error_log import ErrorLog
-from queue_source.coordinator.error_queue import ErrorQueue
-from queue_source.coordinator.heartbeats import send_heartbeats
-from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.leases import LeaseKeeper
-from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.ending.acknowledging import Acknowledger
+from queue_source.coordinator.ending.cleaning import Cleaner
+from queue_source.coordinator.ending.error_log import ErrorLog
+from queue_source.coordinator.ending.error_queue import ErrorQueue
+from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.holding.leases import LeaseKeeper
+from queue_source.coordinator.holding.room import limits_of
+from queue_source.coordinator.holding.shares import shares_of
+from queue_source.coordinator.intake.backfill import Backfill, OpenBucket
+from queue_source.coordinator.intake.opening import Opener
+from queue_source.coordinator.intake.prefix_watch import PrefixWatch
+from queue_source.coordinator.intake.receiving import Receivers
+from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.offsets import Offsets
-from queue_source.coordinator.opening import Opener
-from queue_source.coordinator.ownership import Ownership
-from queue_source.coordinator.prefix_watch import PrefixWatch
-from queue_source.coordinator.presence import Presence, await_readers_before
 from queue_source.coordinator.progress import Progress
-from queue_source.coordinator.receiving import Receivers
-from queue_source.coordinator.reporting import Reporting
-from queue_source.coordinator.room import limits_of
 from queue_source.coordinator.session import Metrics, Session, with_back_off
-from queue_source.coordinator.shares import shares_of
 from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.upkeep.heartbeats import send_heartbeats
+from queue_source.coordinator.upkeep.maintenance import Maintenance
+from queue_source.coordinator.upkeep.presence import Presence, await_readers_before
+from queue_source.coordinator.upkeep.reporting import Reporting
 from queue_source.errors import OptionError
 from queue_source.options import ReaderOptions
 from queue_source.options.checks import warn_of_retention

@@ -21,7 +21,7 @@ from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.path_columns import path_columns
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
-from queue_source.read.batches import all_or_nothing
+from queue_source.read.gathering import all_or_nothing
 from queue_source.storage.files import ObjectFile, open_object
 from queue_source.storage.memory import BoundedMemory, release_memory
 

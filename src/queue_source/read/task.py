@@ -19,10 +19,10 @@ from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.pieces import neighbours
 from queue_source.options import ContentOptions
 from queue_source.options.content import FormatOptions
-from queue_source.read.batches import gathered
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
 from queue_source.read.error_records import KILLS, bad_object, bad_records, fatal_object
 from queue_source.read.fixed_rows import check_begun, fixed_rows
+from queue_source.read.gathering import gathered
 from queue_source.read.isolation import Marks, interval_of, read_alone
 from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object

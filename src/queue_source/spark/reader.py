@@ -1,4 +1,4 @@
-"""The streaming reader: Spark's calls, handed to the coordinator (reader process) or to `reading` (executors).
+"""The streaming reader: Spark's calls, handed to the coordinator (reader process) or to `read` (executors).
 
 | method | process |
 |---|---|
@@ -52,7 +52,7 @@ from shard_store.model import Plan, PublishToken, Range, Semantics
 
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
-    from queue_source.coordinator.presence import Presence
+    from queue_source.coordinator.upkeep.presence import Presence
     from queue_source.options.secrets import SecretUrl
     from queue_source.queues.base import Queue
     from queue_source.storage.buckets import Bucket
@@ -253,7 +253,7 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence |
     """Open the store and the queues, and let the coordinator recover; nothing stays open when that fails."""
     # here: every executor worker imports this module to unpickle the reader, and would mostly load these
     from queue_source.coordinator import prepare
-    from queue_source.coordinator.presence import Presence
+    from queue_source.coordinator.upkeep.presence import Presence
     from queue_source.options.checks import check_error_queue, check_not_read, check_suitability
     from queue_source.queues import open_queue
     from queue_source.storage.buckets import open_bucket

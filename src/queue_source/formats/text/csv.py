@@ -32,7 +32,6 @@ from queue_source.formats.text.csv_grammar import (
     Tokenizer,
     plain_lines,
 )
-from queue_source.formats.text.lines import LineFormat, TextObject
 from queue_source.formats.text.records import (
     Record,
     RecordReader,
@@ -41,6 +40,7 @@ from queue_source.formats.text.records import (
     has_too_many_cells,
     read_block,
 )
+from queue_source.formats.text.text_format import LineFormat, TextObject
 from queue_source.formats.text.values import (
     TextColumn,
     TextConverter,

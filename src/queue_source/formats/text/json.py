@@ -44,7 +44,6 @@ from queue_source.formats.text.json_grammar import (
     parse_objects,
 )
 from queue_source.formats.text.json_values import ObjectReader, TextNeeded, infer_records
-from queue_source.formats.text.lines import LineFormat, TextObject
 from queue_source.formats.text.records import (
     MAX_REASONS,
     Record,
@@ -54,6 +53,7 @@ from queue_source.formats.text.records import (
     has_too_many_cells,
     read_block,
 )
+from queue_source.formats.text.text_format import LineFormat, TextObject
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
 from queue_source.formats.types import inner_types, is_bytes, is_text

@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
         "table", f"needs PyIceberg ({error}): pip install 'cuesqueue[iceberg]' on all machines"
     ) from error
 
-from queue_source.sinks.iceberg.register import RegisteringSink
+from queue_source.sinks.iceberg.registering.register import RegisteringSink
 from queue_source.sinks.iceberg.sink import IcebergSink
 
 __all__ = ["IcebergSink", "RegisteringSink"]

@@ -16,7 +16,8 @@ from pyiceberg.types import DateType, NestedField, PrimitiveType, TimestampType,
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.path_columns import path_values
 from queue_source.options.columns import PartitionField
-from queue_source.sinks.iceberg.columns import (
+from queue_source.sinks.iceberg.name_mapping import children_of
+from queue_source.sinks.iceberg.registering.columns import (
     Bound,
     bind,
     covers,
@@ -26,10 +27,9 @@ from queue_source.sinks.iceberg.columns import (
     wanted_fields,
     wrong,
 )
-from queue_source.sinks.iceberg.facts import Facts, as_bounds
-from queue_source.sinks.iceberg.footers import Described
-from queue_source.sinks.iceberg.known_partitions import folder_columns, inferred, record_of
-from queue_source.sinks.iceberg.name_mapping import children_of
+from queue_source.sinks.iceberg.registering.facts import Facts, as_bounds
+from queue_source.sinks.iceberg.registering.footers import Described
+from queue_source.sinks.iceberg.registering.known_partitions import folder_columns, inferred, record_of
 from queue_source.sinks.iceberg.schemas import united
 
 _MISREAD = re.compile(r"[?#\\\x00-\x1f\x7f]|\s$")

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from queue_source.coordinator.message import RESTING
-from queue_source.coordinator.message_table import MessageTable
-from queue_source.coordinator.ready import ReadyQueue
-from queue_source.coordinator.shares import Shares
+from queue_source.coordinator.holding.held_message import RESTING
+from queue_source.coordinator.holding.message_table import MessageTable
+from queue_source.coordinator.holding.ready import ReadyQueue
+from queue_source.coordinator.holding.shares import Shares
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions
 from shard_store.model import LISTING, Content, ShardKey

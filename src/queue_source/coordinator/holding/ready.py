@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from queue_source.coordinator.shares import Shares
+from queue_source.coordinator.holding.shares import Shares
 from queue_source.formats.base import may_be_cut
 from queue_source.messages import Group
 from queue_source.options import ReaderOptions

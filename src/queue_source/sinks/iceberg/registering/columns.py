@@ -36,8 +36,8 @@ from pyiceberg.types import (
 )
 
 from queue_source.errors import BadObject
-from queue_source.sinks.iceberg.footers import Described
 from queue_source.sinks.iceberg.name_mapping import children_of, completed
+from queue_source.sinks.iceberg.registering.footers import Described
 
 _FIELD_ID = b"PARQUET:field_id"
 _STORED: dict[pa.DataType, tuple[PrimitiveType, str]] = {

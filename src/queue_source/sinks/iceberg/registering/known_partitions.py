@@ -35,8 +35,8 @@ from pyiceberg.types import (
 )
 
 from queue_source.errors import BadObject
-from queue_source.sinks.iceberg.facts import Facts
 from queue_source.sinks.iceberg.partitions import as_numbers, transformable
+from queue_source.sinks.iceberg.registering.facts import Facts
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.message import Terms, terms_of
-from queue_source.coordinator.room import Receive
+from queue_source.coordinator.holding.held_message import Terms, terms_of
+from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.holding.room import Receive
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.messages import Received

@@ -12,9 +12,9 @@ from functools import partial
 
 from queue_source.announcements.contents import Stat, is_chosen, with_versions
 from queue_source.announcements.listed import listed_contents
-from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.ownership import Ownership
-from queue_source.coordinator.ready import may_come_in_pieces
+from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.holding.ready import may_come_in_pieces
+from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, ObjectStoreError, OptionError

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from queue_source.announcements.contents import OUTSIDE_PREFIXES, Announced
-from queue_source.coordinator.error_log import PERIOD
+from queue_source.coordinator.ending.error_log import PERIOD
 from queue_source.coordinator.session import Session
 from shard_store.shards.activity import Intake
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.session import Session
 from shard_store.model import Shard, ShardKey, ShardState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.message import UNACKNOWLEDGED, longest_lease
+from queue_source.coordinator.holding.held_message import UNACKNOWLEDGED, longest_lease
+from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueError, QueueUnavailable

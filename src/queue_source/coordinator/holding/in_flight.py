@@ -1,6 +1,6 @@
 """What a reader holds between receipt and acknowledgement. One object owns this state and locks itself.
 
-message: received -> opened (waits for the shards that it announced) -> complete -> acknowledging (`message.py`)
+message: received -> opened (waits for the shards that it announced) -> complete -> acknowledging (`held_message.py`)
 shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot) -> finished
          or foreign: another pipeline has it, and messages of ours wait for it
 """
@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from queue_source.coordinator.message import UNACKNOWLEDGED, Due, Message, State, Terms
-from queue_source.coordinator.message_table import MessageTable
-from queue_source.coordinator.ready import Ready, ReadyQueue, group_of
-from queue_source.coordinator.room import Limits, Receive, Room
-from queue_source.coordinator.shares import Shares
+from queue_source.coordinator.holding.held_message import UNACKNOWLEDGED, Due, Message, State, Terms
+from queue_source.coordinator.holding.message_table import MessageTable
+from queue_source.coordinator.holding.ready import Ready, ReadyQueue, group_of
+from queue_source.coordinator.holding.room import Limits, Receive, Room
+from queue_source.coordinator.holding.shares import Shares
 from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
 from shard_store.model import Content, Range, Shard, ShardKey, Snapshot, is_end
 

@@ -16,12 +16,12 @@ from queue_source.read.objects import check_unchanged
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.refused import Refusals
 from queue_source.sinks.base import Batch, Sink
-from queue_source.sinks.iceberg.candidates import Candidate, TableOfFiles
-from queue_source.sinks.iceberg.copying import Copy, all_rows
 from queue_source.sinks.iceberg.files import write_files
-from queue_source.sinks.iceberg.footers import Described, describe
-from queue_source.sinks.iceberg.objects import Named, Refused, TaskObjects
-from queue_source.sinks.iceberg.registration import Registration
+from queue_source.sinks.iceberg.registering.candidates import Candidate, TableOfFiles
+from queue_source.sinks.iceberg.registering.copying import Copy, all_rows
+from queue_source.sinks.iceberg.registering.footers import Described, describe
+from queue_source.sinks.iceberg.registering.objects import Named, Refused, TaskObjects
+from queue_source.sinks.iceberg.registering.registration import Registration
 from queue_source.sinks.iceberg.tables import TableMaker, Target
 from queue_source.storage.files import open_object
 from shard_store.failpoints import reach

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple
 
-from queue_source.coordinator.acknowledging import Acknowledger
-from queue_source.coordinator.backfill import Backfill
-from queue_source.coordinator.error_log import ErrorLog
-from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.ownership import Ownership
+from queue_source.coordinator.ending.acknowledging import Acknowledger
+from queue_source.coordinator.ending.error_log import ErrorLog
+from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.intake.backfill import Backfill
+from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueError
 from queue_source.logs.setup import tell_left_out

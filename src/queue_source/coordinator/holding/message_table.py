@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from queue_source.coordinator.message import LeaseOrder, Message, State
+from queue_source.coordinator.holding.held_message import LeaseOrder, Message, State
 from queue_source.messages import Group, MessageKey, Received
 from shard_store.model import Content, ShardKey
 

@@ -32,11 +32,18 @@ from queue_source.options.columns import PartitionField
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, read_object
-from queue_source.sinks.iceberg.candidates import TableOfFiles, check_required, collect, take_up
-from queue_source.sinks.iceberg.columns import Bound, bind_names, file_fields, stored_as_iceberg, wanted_fields, wrong
-from queue_source.sinks.iceberg.facts import Facts
-from queue_source.sinks.iceberg.footers import Described
-from queue_source.sinks.iceberg.known_partitions import folder_columns
+from queue_source.sinks.iceberg.registering.candidates import TableOfFiles, check_required, collect, take_up
+from queue_source.sinks.iceberg.registering.columns import (
+    Bound,
+    bind_names,
+    file_fields,
+    stored_as_iceberg,
+    wanted_fields,
+    wrong,
+)
+from queue_source.sinks.iceberg.registering.facts import Facts
+from queue_source.sinks.iceberg.registering.footers import Described
+from queue_source.sinks.iceberg.registering.known_partitions import folder_columns
 
 
 class Copy:

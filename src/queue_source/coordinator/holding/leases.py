@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt

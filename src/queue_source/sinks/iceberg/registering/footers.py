@@ -14,7 +14,7 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.formats.typed.parquet import opened
 from queue_source.formats.typed.tables import damage_is_bad
-from queue_source.sinks.iceberg.thrift import BINARY, FALSE, I32, I64, LIST, STRUCT, TRUE, Walk
+from queue_source.sinks.iceberg.registering.thrift import BINARY, FALSE, I32, I64, LIST, STRUCT, TRUE, Walk
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import BoundedMemory, usual_limit
 

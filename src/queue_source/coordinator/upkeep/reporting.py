@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.maintenance import Maintenance
-from queue_source.coordinator.prefix_watch import PrefixWatch
+from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.intake.prefix_watch import PrefixWatch
 from queue_source.coordinator.session import Session
+from queue_source.coordinator.upkeep.maintenance import Maintenance
 from shard_store.model import MICROSECOND
 from shard_store.shards.activity import Report
 

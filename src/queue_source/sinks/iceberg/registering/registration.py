@@ -17,11 +17,11 @@ from pyiceberg.table import Table
 from queue_source.errors import BadObject
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, check_visible
-from queue_source.sinks.iceberg.candidates import same_place
 from queue_source.sinks.iceberg.catalogs import CatalogFactory, load_table
 from queue_source.sinks.iceberg.commits import append, check_unchanged_table, is_delivered, marks_of
-from queue_source.sinks.iceberg.known_files import KnownFiles
-from queue_source.sinks.iceberg.objects import Named, Refused, TaskObjects
+from queue_source.sinks.iceberg.registering.candidates import same_place
+from queue_source.sinks.iceberg.registering.known_files import KnownFiles
+from queue_source.sinks.iceberg.registering.objects import Named, Refused, TaskObjects
 from queue_source.sinks.iceberg.tables import TableMaker, tried_again
 from shard_store.batches import publishing
 from shard_store.batches.publishing import Published

@@ -9,7 +9,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 
-from queue_source.sinks.iceberg.candidates import same_place
+from queue_source.sinks.iceberg.registering.candidates import same_place
 
 _THREADS = 8
 

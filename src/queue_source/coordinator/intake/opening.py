@@ -14,12 +14,12 @@ from queue_source.announcements.contents import (
     announced_objects,
     with_separate_shards,
 )
-from queue_source.coordinator.error_log import ErrorLog
-from queue_source.coordinator.error_queue import ErrorQueue
-from queue_source.coordinator.in_flight import InFlight, Opened
-from queue_source.coordinator.ownership import Ownership
-from queue_source.coordinator.prefix_watch import PrefixWatch
-from queue_source.coordinator.ready import may_come_in_pieces
+from queue_source.coordinator.ending.error_log import ErrorLog
+from queue_source.coordinator.ending.error_queue import ErrorQueue
+from queue_source.coordinator.holding.in_flight import InFlight, Opened
+from queue_source.coordinator.holding.ready import may_come_in_pieces
+from queue_source.coordinator.intake.prefix_watch import PrefixWatch
+from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session
 from queue_source.messages import Received, key_of
 from shard_store.model import BEGINNING, Content, Shard, ShardKey, ShardState, shard_key

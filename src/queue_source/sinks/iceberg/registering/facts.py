@@ -21,7 +21,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.decimal import unscaled_to_decimal
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
-from queue_source.sinks.iceberg.footers import Chunk, Column
+from queue_source.sinks.iceberg.registering.footers import Chunk, Column
 
 SURE_BYTES = 64
 """Writers that cut bounds, and do not say so, cut them at no fewer bytes."""

@@ -1,0 +1,1 @@
+"""By the clock: heartbeats, maintenance, the lock of the driver's folder, and what the reader reports of itself."""
