@@ -53,7 +53,7 @@ def test_the_alert_rules_and_the_metrics_pass_promtool(promtool: str) -> None:
 
 
 def test_the_page_in_a_browser(browser: None) -> None:
-    expect("tests/unit/test_serve_in_browser.py")
+    expect("tests/browser/test_serve.py")
 
 
 def expect(tests: str, **variables: str) -> None:

@@ -24,17 +24,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "reference" / "versions.json"
 SETS: dict[str, list[str]] = {
-    "unit": ["tests/unit"],
+    "unit": ["tests/unit", "tests/readers"],
     # of these, a part that takes minutes: options, messages, formats, a reader without Spark, commands, the page
     "python": [
         "tests/unit/formats",
         *(
             f"tests/unit/test_{name}.py"
             for name in (
-                *("options", "option_values", "notifications", "uris", "logs", "face", "coordinator", "sql_queue"),
-                *("commands", "status_command", "doctor", "serve"),
+                *("options", "option_values", "notifications", "uris", "logs", "face", "sql_queue"),
+                *("commands", "doctor", "serve"),
             )
         ),
+        *(f"tests/readers/test_{name}.py" for name in ("coordinator", "status_command")),
     ],
     # the calls that Spark makes, source and sink, restarts, a killed driver, old checkpoints and foreachBatch, numbers
     "engine": [

@@ -34,7 +34,7 @@ _FORMATS = {
     "json": "text.json:JSON",
     "csv": "text.csv:CSV",
     "parquet": "typed.parquet:PARQUET",
-    "text": "text.lines:TEXT",
+    "text": "text.text_format:TEXT",
     "orc": "typed.orc:ORC",
     "avro": "typed.avro:AVRO",
     "binaryFile": "binary_file:BINARY_FILE",

@@ -279,11 +279,10 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
         readings.doubt(
             transaction,
             identity,
-            attempt=delivery.row.plan_attempt,
+            attempt=max(delivery.row.plan_attempt, 2 if delivery.shown_before else 1),
             incarnation=delivery.row.plan_incarnation,
             winners=delivery.winners,
-            fenced=delivery.fenced,
-            shown_before=delivery.shown_before,
+            fenced=delivery.fenced and not delivery.shown_before,
         )
         quarantined -= announced_since(transaction, identity, quarantined)
         quarantine = shards.update().values(

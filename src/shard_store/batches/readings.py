@@ -165,21 +165,19 @@ def doubt(
     incarnation: int,
     winners: Collection[int],
     fenced: bool,
-    shown_before: bool,
 ) -> None:
     """Mark the plan's bad objects as perhaps published in part, unless it is proven that none of their rows are out.
 
     Called by the transaction that makes the plan final. `attempt` and `incarnation` are those of its last attempt.
     `winners`: the task attempts whose rows are published, where they are known. `fenced`: no attempt before has
-    published any. `shown_before`: one has, whatever the store says.
+    published any.
     """
     unproven = [errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object"]
-    read_before = shown_before or not (fenced or attempt == 1)
-    if not shown_before and _is_proven(_of(transaction, identity.delivery_hash), attempt, incarnation, winners, fenced):
-        if not read_before:
+    if _is_proven(_of(transaction, identity.delivery_hash), attempt, incarnation, winners, fenced):
+        if fenced or attempt == 1:
             return
         unproven.append(errors.c.cause == GIVEN_UP)  # by an operator, after an attempt that may have read it
-    elif not read_before:
+    elif fenced or attempt == 1:
         unproven.append(errors.c.cause != GIVEN_UP)  # before the attempt read anything
     transaction.execute(errors.update().where(*unproven).values(scope="part"))
 

@@ -1,0 +1,1 @@
+"""The page of `cuesqueue serve` in a real Chromium."""
