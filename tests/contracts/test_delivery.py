@@ -277,6 +277,27 @@ def test_what_is_found_bad_stays_bad_where_an_output_has_rows_of_an_attempt_that
     assert not opens(spark)
 
 
+@pytest.mark.parametrize("restarts", [True, False])
+def test_what_the_only_reading_found_bad_is_opened_again_though_an_output_in_the_stores_database_was_there_before(
+    store: ShardStore, engine: sa.Engine, restarts: bool
+) -> None:
+    """A backup of the database has both or none: the store knows of whatever left the output there."""
+    spark = Spark.batch(store)
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    with suppress(ZeroDivisionError), delivery(store, "p", 0) as batch:
+        with batch.output("audit") as out:
+            write(out.connection, 1)
+        raise ZeroDivisionError
+    if restarts:
+        spark = spark.again()
+        spark.stage()
+    with delivery(store, "p", 0) as batch, batch.output("audit") as out:
+        assert out.already
+    spark.us.confirm()
+    assert opens(spark)
+
+
 @pytest.mark.parametrize("pipeline", ["p", "p" * 200])
 def test_a_pipeline_of_the_same_name_in_another_store_does_not_have_an_output_delivered_again(
     store: ShardStore, warehouse: sa.Engine, tmp_path: Path, pipeline: str

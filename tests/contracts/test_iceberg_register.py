@@ -22,6 +22,7 @@ from queue_source.sinks.iceberg.tables import TableMaker
 from queue_source.storage import files
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.model import Split
+from shard_store.sql.schema import errors
 from support.iceberg_tables import Lake, Query, failing_at, table_of
 from support.registering import Registering, bytes_of, parquet
 from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
@@ -171,6 +172,26 @@ def test_an_object_that_changed_between_a_lost_commit_and_the_next_attempt_stays
     query.end()
     assert (lake.ids(), query.causes()) == ([1, 2], {})
     assert query.states() == {"1.parquet": "done", "2.parquet": "done"}
+
+
+@pytest.mark.parametrize("lake", ELSEWHERE, indirect=True)
+def test_what_was_refused_is_refused_again_where_the_table_has_the_batch_and_the_store_has_lost_the_verdict(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup was restored: the object is not in the table, and must not count as published."""
+    (one,) = objects(tmp_path, 1)
+    bad = tmp_path / "in" / "bad.parquet"
+    bad.write_text("no parquet")
+    query = Registering(lake)
+    query.announce(one, bad)
+    with failing_at(monkeypatch, "table-committed"):
+        query.attempt(query.references([one, bad]))
+    lake.store.database.write(lambda t: t.execute(errors.delete()))
+    one.write_text("no parquet any more")
+    query.attempt(query.references([one, bad]))
+    query.end()
+    assert (len(lake.snapshots()), query.causes()) == (1, {"bad.parquet": "corrupt-object"})
+    assert query.states() == {"1.parquet": "done", "bad.parquet": "quarantined"}
 
 
 def test_a_second_commit_of_a_batch_does_nothing(lake: Lake, tmp_path: Path) -> None:

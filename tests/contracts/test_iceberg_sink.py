@@ -309,6 +309,59 @@ def test_what_is_found_bad_stays_bad_where_the_table_has_rows_of_an_attempt_that
 
 
 @elsewhere
+def test_what_is_found_bad_stays_bad_also_where_the_repeated_attempt_brings_no_rows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All objects of the batch are gone by now; their rows are in the table."""
+    query = Query(lake)
+    query.begin("a")
+    batch, written = query.written(table_of([1]))
+    with failing_at(monkeypatch, "table-committed"):
+        query.commit(batch, written)
+    assert query.plan is not None
+    spark = Spark(query.pipeline, query.plan)
+    spark.judge(spark.stage(1)[0])
+    query.commit(batch, [])
+    query.end()
+    assert lake.ids() == [1]
+    assert not _is_put_back(query, "a")
+
+
+@elsewhere
+def test_rows_that_this_very_commit_has_brought_are_not_those_of_an_attempt_before(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is in trouble between the commit of the table and its own, and all is run again."""
+    query = Query(lake)
+    query.begin("b", "a", "c")
+    batch, written = query.written(table_of([1]), table_of([2]))
+    assert query.plan is not None
+    spark = Spark(query.pipeline, query.plan)
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    runs: list[str] = []
+
+    def trouble(place: str, *about: str) -> None:
+        if place == "table-committed":
+            runs.append(place)
+            if len(runs) == 1:
+                raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
+
+    monkeypatch.setattr("queue_source.sinks.iceberg.sink.reach", trouble)
+    query.commit(batch, written)
+    query.end()
+    assert (lake.ids(), len(runs)) == ([1, 2], 2)
+    assert _is_put_back(query, "a")
+
+
+def _is_put_back(query: Query, shard_id: str) -> bool:
+    key = shard_key(query.pipeline.source, shard_id)
+    changed = query.lake.store.put_back([key], Audit("ada@host"), message_uri="message", dry_run=True)
+    assert len(changed.refused) + changed.changed == 1, "it is quarantined"
+    return shard_id not in changed.refused
+
+
+@elsewhere
 def test_a_new_store_does_not_take_the_rows_of_an_old_one_for_its_own(lake: Lake, tmp_path: Path) -> None:
     Query(lake).batch(table_of([1]))
     fresh = StoreBackend("sqlite", f"sqlite:///{tmp_path / 'fresh.db'}")

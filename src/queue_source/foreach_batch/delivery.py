@@ -127,7 +127,7 @@ class Delivery:
         owner = self._owner  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
             already = self.already or outputs.is_recorded(connection, self.hash, name)
-            self._shown_before |= already
+            self._shown_before |= already and engine is not None  # a backup of the store's own has both, or none
             yield Output(connection, already)
             if already:
                 transaction.rollback()

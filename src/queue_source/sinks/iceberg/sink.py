@@ -56,17 +56,25 @@ class IcebergSink(Sink):
         brought = sum(f.record_count for f in files), sum(f.file_size_in_bytes for f in files)
         factory = CatalogFactory(self._table, self._options.storage)
 
+        is_ours = False  # what the table has of the batch: the database may run all again once it is appended
+
         def commit(transaction: Transaction, published: Published, *, shown_before: bool) -> Catalog | None:
-            if published.already or not files:
+            nonlocal is_ours
+            if published.already or (factory.in_store and not files):
                 return None
             catalog = factory.open(transaction)
             table = load_table(catalog, self._table.name)
-            check_unchanged(table, written)
+            if files:
+                check_unchanged(table, written)
             marks = marks_of(transaction, batch, published, batch_id)
-            if not is_delivered(table, marks):
+            if is_delivered(table, marks):  # also where this attempt brings no rows: all objects may be bad by now
+                if not (shown_before or is_ours):
+                    raise _ShownBefore
+            elif files:
                 append(table, files, marks)
-            elif not shown_before:
-                raise _ShownBefore
+                is_ours = True
+            if not files:
+                return None
             reach("table-committed")
             return catalog
 

@@ -110,8 +110,11 @@ class Registration:
             return table, is_delivered(table, marks_of(transaction, self._batch, published, self._batch_id))
 
         table, is_there = self._store.database.read(find_table)
-        if is_there or table is None:
+        if table is None:
             return is_there
+        if is_there:
+            self._record_again(table)
+            return True
         self._checked = table.metadata.current_snapshot_id
         known_places = self._known.among(table, {same_place(file.file_path) for _, file in self._registered})
         for named, file in self._registered:
@@ -121,6 +124,18 @@ class Registration:
             registered for registered in self._registered if same_place(registered[1].file_path) not in known_places
         ]
         return False
+
+    def _record_again(self, table: Table) -> None:
+        """Record what was refused and is no file of the table, which has the batch.
+
+        The store may be a backup that has lost this verdict. An object that the table may have as a copy stays what
+        the attempt before has made of it.
+        """
+        if self._table.on_unregistrable == "copy":
+            return
+        known_places = self._known.among(table, {same_place(refused.object.uri) for refused in self._refused})
+        self._refused = [one for one in self._refused if same_place(one.object.uri) not in known_places]
+        self._record()
 
     def _refuse(self, named: Named, problem: str) -> None:
         detail = f"{named.uri!r} {problem}; a changed object has to have a new name"
