@@ -68,7 +68,7 @@ class Recorded:
 
 def stopped(log: Path) -> list[Call]:
     """The calls of a run, its reader's end included, which may come after the query's."""
-    eventually("the end of the reader", lambda: named(calls(log), "SIGTERM"))
+    eventually("the end of the reader", lambda: named(calls(log), "SIGTERM", "exit"))
     return calls(log)
 
 

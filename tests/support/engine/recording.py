@@ -6,6 +6,7 @@ file that takes one JSON line a call), `step`, `upto`, and in file `fail` the na
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -61,6 +62,7 @@ class Reader(AvailableNow, DataSourceStreamReader):
         if self.listening:
             return
         self.listening = True
+        atexit.register(write_down, self.log, "exit")  # it may see its closed connection before Spark's signal
 
         def handle(number: int, frame: FrameType | None) -> None:
             graceful = self.options.get("graceful") == "true"
