@@ -65,11 +65,11 @@ def page(found: Sequence[Saved], sections: Mapping[str, str]) -> str:
 def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]:
     machines = list(dict.fromkeys(_machine(saved) for saved in found))
     yield from ("# All figures", "", _NOTICE, "")
-    yield "The last saved figures of each [benchmark](../benchmarks.md): medians of the runs. Lines in the pictures go from"
-    yield "the least to the most. Quote ratios, and a rate only with its machine."
+    yield "The last saved figures of each [benchmark](../benchmarks.md): medians of the runs. Lines in the pictures go"
+    yield "from the least to the most. Quote ratios, and a rate only with its machine."
     yield ""
     yield "- **×** is how many times as fast as what the column names (the median over the pairs of runs)."
-    yield "- What is not ours is a *peer* (what others would use) or the *floor* (the least that the work takes without us);"
+    yield "- What is not ours is a *peer* (what others would use) or the *floor* (the least that it takes without us);"
     yield "  a *baseline* is ours in another setting."
     yield "- **Load** of the machine: in the minute before, and at the end; bold where other work was running before."
     yield "- *And changes*: the checkout of the commit had some that were not committed."
