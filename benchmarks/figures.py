@@ -68,7 +68,7 @@ def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]
     yield "The last saved figures of each [benchmark](../benchmarks.md): medians of the runs. Lines in the pictures go"
     yield "from the least to the most. Quote ratios, and a rate only with its machine."
     yield ""
-    yield "- **×** is how many times as fast as what the column names (the median over the pairs of runs)."
+    yield "- **×**: how many times as fast as what the column names (the median over the pairs of runs)."
     yield "- What is not ours is a *peer* (what others would use) or the *floor* (the least that it takes without us);"
     yield "  a *baseline* is ours in another setting."
     yield "- **Load** of the machine: in the minute before, and at the end; bold where other work was running before."
@@ -78,8 +78,7 @@ def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]
     for saved in found:
         yield from _section(saved, sections[saved.benchmark], machines.index(_machine(saved)) + 1)
     if missing := [name for name in sections if name not in {saved.benchmark for saved in found}]:
-        yield from ("", "## Without figures", "")
-        yield from (f"- [{name}]({_method(sections[name])})" for name in missing)
+        yield from ("", "## Without figures", "", ", ".join(f"[{name}]({_method(sections[name])})" for name in missing))
 
 
 def _machine(saved: Saved) -> str:
@@ -119,6 +118,56 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
+def _listed(saved: Saved, *, several: bool) -> Iterator[str]:
+    """A row for each case."""
+    unit, references = _unit(saved), _references(saved)
+    columns = [
+        f"{unit}/s" if unit else "measured",
+        *(f"× {_whose(against, role)}" for against, role in references),
+        *(["runs"] if several else []),
+    ]
+    yield f"| case | {' | '.join(_cell(column) for column in columns)} |"
+    yield f"|---|{'--:|' * len(columns)}"
+    yield from (_row(m, references, unit=unit, several=several) for m in saved.measurements)
+
+
+def _crossed(saved: Saved) -> list[str]:
+    """A row for each thing and a column for each way of measuring it, if all of them were measured in the same ways."""
+    rows: dict[str, list[tuple[str, Measurement]]] = {}
+    thing = ""
+    for m in saved.measurements:
+        if not thing or not m.case.startswith(f"{thing}, "):
+            thing = m.case.rpartition(", ")[0]
+        rows.setdefault(thing, []).append((m.case.removeprefix(f"{thing}, "), m))
+    unit = _unit(saved)
+    columns = {tuple(_column(way, m) for way, m in row) for row in rows.values()}
+    if "" in rows or len(columns) != 1 or len(next(iter(columns))) == 1:
+        return []
+    names = columns.pop()
+    return [
+        f"| {f'{unit}/s' if unit else 'case'} | {' | '.join(_cell(name) for name in names)} |",
+        f"|---|{'--:|' * len(names)}",
+        *(
+            f"| {_cell(thing)} | {' | '.join(_measured_and_ratio(m, unit) for _, m in row)} |"
+            for thing, row in rows.items()
+        ),
+    ]
+
+
+def _column(way: str, m: Measurement) -> str:
+    name = way if m.role is Role.OURS else f"{way} ({m.role.value})"
+    return f"{name}; × {_whose(m.against, m.reference_role.value)}" if m.compared else name
+
+
+def _measured_and_ratio(m: Measurement, unit: str | None) -> str:
+    measured = units.digits(m.amount / m.median) if unit else _measured(m)
+    return f"{measured}; {_ratio(m)}" if m.compared else measured
+
+
+def _whose(against: str, role: str) -> str:
+    return against if against == role else f"{against} ({role})"
+
+
 def _before(saved: Saved) -> str:
     before = saved.load[0]
     return f"**{before}**" if before > saved.machine["cores"] / 2 else str(before)
@@ -131,15 +180,8 @@ def _commit(saved: Saved) -> str:
 def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
     yield from ("", f"## {saved.benchmark}", "", f"{saved.about[0].upper()}{saved.about[1:].rstrip('.')}.", "")
     runs = {len(measurement.seconds) for measurement in saved.measurements}
-    unit, references, several = _unit(saved), _references(saved), len(runs) > 1
-    columns = [
-        f"{unit}/s" if unit else "measured",
-        *(against if role == against else f"{against} ({role})" for against, role in references),
-        *(["runs"] if several else []),
-    ]
-    yield f"| case | {' | '.join(_cell(column) for column in columns)} |"
-    yield f"|---|{'--:|' * len(columns)}"
-    yield from (_row(m, references, unit=unit, several=several) for m in saved.measurements)
+    several = len(runs) > 1
+    yield from (not several and _crossed(saved)) or _listed(saved, several=several)
     yield ""
     for name in names_of_pictures(saved):
         about = Path(name).stem.replace("-parts", ": where the time goes")
