@@ -178,14 +178,15 @@ def _commit(saved: Saved) -> str:
 
 
 def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
-    yield from ("", f"## {saved.benchmark}", "", f"{saved.about[0].upper()}{saved.about[1:].rstrip('.')}.", "")
+    about = re.split(", against |; ", saved.about)[0].rstrip(".")  # the table has what it is compared with
+    yield from ("", f"## {saved.benchmark}", "", f"{about[0].upper()}{about[1:]}.", "")
     runs = {len(measurement.seconds) for measurement in saved.measurements}
     several = len(runs) > 1
     yield from (not several and _crossed(saved)) or _listed(saved, several=several)
     yield ""
     for name in names_of_pictures(saved):
-        about = Path(name).stem.replace("-parts", ": where the time goes")
-        yield from (f"![{about}](../figures/{name})", "")
+        shown = Path(name).stem.replace("-parts", ": where the time goes")
+        yield from (f"![{shown}](../figures/{name})", "")
     yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date}, commit"
     counted = f", runs: {runs.pop()}" if len(runs) == 1 else ""
     yield f"{_commit(saved)}, machine {machine}, load {_before(saved)} .. {saved.load[1]}{counted}"
