@@ -187,8 +187,8 @@ def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
     for name in names_of_pictures(saved):
         shown = Path(name).stem.replace("-parts", ": where the time goes")
         yield from (f"![{shown}](../figures/{name})", "")
-    yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date}, commit"
     counted = f", runs: {runs.pop()}" if len(runs) == 1 else ""
+    yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date.split()[0]},"
     yield f"{_commit(saved)}, machine {machine}, load {_before(saved)} .. {saved.load[1]}{counted}"
 
 
