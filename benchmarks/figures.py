@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks import units
-from benchmarks.registry import Measurement
+from benchmarks.registry import Measurement, Role
 from benchmarks.saved import ROOT, Saved, load_all
 
 COMMAND = "python -m benchmarks.figures"
@@ -65,51 +65,107 @@ def page(found: Sequence[Saved], sections: Mapping[str, str]) -> str:
 def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]:
     machines = list(dict.fromkeys(_machine(saved) for saved in found))
     yield from ("# All figures", "", _NOTICE, "")
-    yield "The last saved figures of each [benchmark](../benchmarks.md). What is compared was measured in one run on"
-    yield "one machine, by turns unless the method says otherwise: quote the ratio, and a rate only with its machine."
+    yield "The last saved figures of each [benchmark](../benchmarks.md): medians of the runs. Lines in the pictures go"
+    yield "from the least to the most. Quote ratios, and a rate only with its machine."
     yield ""
-    yield "- **Whose**: *ours*; a *peer*, which others would use for the same work; the *floor*, the least that the"
-    yield "  work takes without us; or a *baseline*, which is ours in another setting."
-    yield "- **Measured** is the median of the runs, **spread** their least and their most, **ratio** how many times as"
-    yield "  fast as what it is compared with (the median over the pairs of runs)."
-    yield "- **Load** of the machine: in the minute before, and at the end. The first is bold where it is more than"
-    yield "  half of the cores: something else was running, perhaps the benchmark before."
-    yield "- *And changes*: the checkout of the commit had changes that were not committed."
+    yield "- **×**: how many times as fast as what the column names (the median over the pairs of runs)."
+    yield "- What is not ours is a *peer* (what others would use) or the *floor* (the least that it takes without us);"
+    yield "  a *baseline* is ours in another setting."
+    yield "- **Load** of the machine: in the minute before, and at the end; bold where other work was running before."
+    yield "- *And changes*: the checkout of the commit had some that were not committed."
     for number, machine in enumerate(machines, 1):
         yield f"- **Machine {number}**: {machine}"
     for saved in found:
         yield from _section(saved, sections[saved.benchmark], machines.index(_machine(saved)) + 1)
     if missing := [name for name in sections if name not in {saved.benchmark for saved in found}]:
-        yield from ("", "## Without figures", "")
-        yield from (f"- [{name}]({_method(sections[name])})" for name in missing)
+        yield from ("", "## Without figures", "", ", ".join(f"[{name}]({_method(sections[name])})" for name in missing))
 
 
 def _machine(saved: Saved) -> str:
     return ", ".join(f"{name} {value}" for name, value in saved.machine.items())
 
 
-def _row(m: Measurement, *, several: bool) -> str:
+def _references(saved: Saved) -> list[tuple[str, str]]:
+    """Everything that a figure is compared with, and whose it is: a column each."""
+    return list(dict.fromkeys((m.against, m.reference_role.value) for m in saved.measurements if m.compared))
+
+
+def _row(m: Measurement, references: Sequence[tuple[str, str]], *, unit: str | None, several: bool) -> str:
     cells = [
-        m.case,
-        m.role.value,
-        units.rate(m.amount / m.median, m.unit) if m.amount else units.seconds(m.median),
-        _spread(m) if len(m.seconds) > 1 else "",
-        f"{m.against} ({m.reference_role.value})" if m.compared else "",
-        units.ratio(m.ratio) if m.compared and m.ratio else "",
+        m.case if m.role is Role.OURS else f"{m.case} ({m.role.value})",
+        units.digits(m.amount / m.median) if unit else _measured(m),
+        *(_ratio(m) if m.compared and m.against == against else "" for against, _ in references),
         *([str(len(m.seconds))] if several else []),
     ]
     return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _measured(m: Measurement) -> str:
+    return units.rate(m.amount / m.median, m.unit) if m.amount else units.seconds(m.median)
+
+
+def _ratio(m: Measurement) -> str:
+    return units.ratio(m.ratio) if m.ratio else ""
+
+
+def _unit(saved: Saved) -> str | None:
+    """What all figures of a benchmark count, if that is one thing."""
+    counted = {m.unit if m.amount else None for m in saved.measurements}
+    return counted.pop() if len(counted) == 1 else None
 
 
 def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def _spread(m: Measurement) -> str:
-    least, most = min(m.seconds), max(m.seconds)
-    if not m.amount:
-        return f"{units.seconds(least)} - {units.seconds(most)}"
-    return f"{units.digits(m.amount / most)} - {units.digits(m.amount / least)}"
+def _listed(saved: Saved, *, several: bool) -> Iterator[str]:
+    """A row for each case."""
+    unit, references = _unit(saved), _references(saved)
+    columns = [
+        f"{unit}/s" if unit else "measured",
+        *(f"× {_whose(against, role)}" for against, role in references),
+        *(["runs"] if several else []),
+    ]
+    yield f"| case | {' | '.join(_cell(column) for column in columns)} |"
+    yield f"|---|{'--:|' * len(columns)}"
+    yield from (_row(m, references, unit=unit, several=several) for m in saved.measurements)
+
+
+def _crossed(saved: Saved) -> list[str]:
+    """A row for each thing and a column for each way of measuring it, if all of them were measured in the same ways."""
+    rows: dict[str, list[tuple[str, Measurement]]] = {}
+    thing = ""
+    for m in saved.measurements:
+        if not thing or not m.case.startswith(f"{thing}, "):
+            thing = m.case.rpartition(", ")[0]
+        rows.setdefault(thing, []).append((m.case.removeprefix(f"{thing}, "), m))
+    unit = _unit(saved)
+    columns = {tuple(_column(way, m) for way, m in row) for row in rows.values()}
+    if "" in rows or len(columns) != 1 or len(next(iter(columns))) == 1:
+        return []
+    names = columns.pop()
+    return [
+        f"| {f'{unit}/s' if unit else 'case'} | {' | '.join(_cell(name) for name in names)} |",
+        f"|---|{'--:|' * len(names)}",
+        *(
+            f"| {_cell(thing)} | {' | '.join(_measured_and_ratio(m, unit) for _, m in row)} |"
+            for thing, row in rows.items()
+        ),
+    ]
+
+
+def _column(way: str, m: Measurement) -> str:
+    name = way if m.role is Role.OURS else f"{way} ({m.role.value})"
+    return f"{name}; × {_whose(m.against, m.reference_role.value)}" if m.compared else name
+
+
+def _measured_and_ratio(m: Measurement, unit: str | None) -> str:
+    measured = units.digits(m.amount / m.median) if unit else _measured(m)
+    return f"{measured}; {_ratio(m)}" if m.compared else measured
+
+
+def _whose(against: str, role: str) -> str:
+    return against if against == role else f"{against} ({role})"
 
 
 def _before(saved: Saved) -> str:
@@ -122,31 +178,18 @@ def _commit(saved: Saved) -> str:
 
 
 def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
-    yield from ("", f"## {saved.benchmark}", "", f"{saved.about[0].upper()}{saved.about[1:].rstrip('.')}.", "")
+    about = re.split(", against |; ", saved.about)[0].rstrip(".")  # the table has what it is compared with
+    yield from ("", f"## {saved.benchmark}", "", f"{about[0].upper()}{about[1:]}.", "")
     runs = {len(measurement.seconds) for measurement in saved.measurements}
-    more = (" runs |", "--:|") if len(runs) > 1 else ("", "")
-    yield f"| case | whose | measured | spread | compared with | ratio |{more[0]}"
-    yield f"|---|---|--:|---|---|--:|{more[1]}"
-    yield from (_row(measurement, several=len(runs) > 1) for measurement in saved.measurements)
+    several = len(runs) > 1
+    yield from (not several and _crossed(saved)) or _listed(saved, several=several)
     yield ""
     for name in names_of_pictures(saved):
-        about = "where the time goes" if name.endswith("-parts.svg") else "the figures of the table"
-        yield from (f"![{saved.benchmark}: {about}](../figures/{name})", "")
-    yield from _parts(saved)
-    yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date}, commit"
+        shown = Path(name).stem.replace("-parts", ": where the time goes")
+        yield from (f"![{shown}](../figures/{name})", "")
     counted = f", runs: {runs.pop()}" if len(runs) == 1 else ""
+    yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date.split()[0]},"
     yield f"{_commit(saved)}, machine {machine}, load {_before(saved)} .. {saved.load[1]}{counted}"
-
-
-def _parts(saved: Saved) -> Iterator[str]:
-    for breakdown in (breakdown for measurement in saved.measurements for breakdown in measurement.breakdowns):
-        yield from (f"| {_cell(breakdown.of)} | median | 99th percentile | counted |", "|---|--:|--:|--:|")
-        for part in breakdown.parts:
-            shown = units.seconds(part.seconds), units.seconds(part.slow)
-            yield f"| {part.name} | {shown[0]} | {shown[1]} | {part.count} |"
-        if breakdown.whole:
-            yield f"| *all of it* | {units.seconds(breakdown.whole)} | | |"
-        yield ""
 
 
 def anchor(heading: str) -> str:

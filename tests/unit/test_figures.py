@@ -102,15 +102,29 @@ def test_without_git_nothing_is_measured_for_the_docs(tmp_path: Path, monkeypatc
 def test_the_table_says_whose_each_figure_is_with_what_and_where_it_is_compared(docs: Docs) -> None:
     (found,) = saved.load_all(docs.figures)
     text = figures.page([replace(found, load=(0.1, 2.0), machine={"cores": 2})], docs.sections())
-    assert "| a \\| b | ours | 250 ms | 125 ms - 500 ms | Spark's own (peer) | 3.00 × | 3 |" in text
-    assert "| the floor | floor | 50.0 ms |  |  |  | 1 |" in text
+    assert "| case | measured | × Spark's own (peer) | runs |" in text
+    assert "| a \\| b | 250 ms | 3.00 × | 3 |" in text
+    assert "| the floor (floor) | 50.0 ms |  | 1 |" in text
     assert "[Method](../benchmarks.md#never-made-up)" in text
     assert "machine 1, load 0.1 .. 2.0" in text
-    assert "- [never](../benchmarks.md#never-made-up)" in text.partition("## Without figures")[2]
-    assert "| ours: <micro-batch> | median |" in text
-    assert "| *all of it* | 50.0 ms |" in text
+    assert "[never](../benchmarks.md#never-made-up)" in text.partition("## Without figures")[2]
     busy = figures.page([replace(found, load=(1.5, 2.0), machine={"cores": 2})], docs.sections())
     assert "load **1.5** .. 2.0" in busy
+
+
+def test_what_was_measured_in_the_same_ways_has_a_column_for_each_way(docs: Docs) -> None:
+    (found,) = saved.load_all(docs.figures)
+    pairs = [
+        Measurement(f"{thing}, {way}", [1.0], 10, "rows", against, [2.0] if against else [], role)
+        for thing in ("csv, large", "json, large")
+        for way, against, role in (("batch", "Spark's own", Role.OURS), ("read by 2, alone", "", Role.FLOOR))
+    ]
+    text = figures.page([replace(found, measurements=tuple(pairs))], docs.sections())
+    assert "| rows/s | batch; × Spark's own (peer) | read by 2, alone (floor) |" in text
+    assert "| csv, large | 10.0; 2.00 × | 10.0 |" in text
+    assert "| json, large | 10.0; 2.00 × | 10.0 |" in text
+    fewer = figures.page([replace(found, measurements=tuple(pairs[:3]))], docs.sections())
+    assert "| json, large, batch | 10.0 | 2.00 × |" in fewer
 
 
 EDITS: dict[str, tuple[Callable[[Docs], None], str]] = {
