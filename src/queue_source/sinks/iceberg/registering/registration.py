@@ -134,7 +134,7 @@ class Registration:
         if self._table.on_unregistrable == "copy":
             return
         known_places = self._known.among(table, {same_place(refused.object.uri) for refused in self._refused})
-        self._refused = [one for one in self._refused if same_place(one.object.uri) not in known_places]
+        self._refused = [refused for refused in self._refused if same_place(refused.object.uri) not in known_places]
         self._record()
 
     def _refuse(self, named: Named, problem: str) -> None:
