@@ -165,9 +165,9 @@ def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
     for change, text in others.items():
         options[change].insert(0, text)
     yield from ("", "| options | what happens |", "|---|---|")
-    told = {option.on_change for option in READER.options if not isinstance(option.on_change, OnChange)}
+    reader_texts = {option.on_change for option in READER.options if not isinstance(option.on_change, OnChange)}
     for sentence, names in options.items():
-        text = "As for the reader." if place is not READER and sentence in told else str.__str__(sentence)
+        text = "As for the reader." if place is not READER and sentence in reader_texts else str.__str__(sentence)
         if names:
             yield f"| {', '.join(names)} | {text} |"
 
