@@ -115,7 +115,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _load(values: Mapping[str, Any], texts: Mapping[str, str]) -> LoadOptions | None:
-    """Build the options of objects that the sink reads; None where it writes rows. `texts`: the options that are set."""
+    """Build the options of objects that the sink reads; None where it writes rows. `texts`: of the given options."""
     if values["load"] is None:
         checks.check_nothing_is_loaded(texts)
         return None
