@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,21 @@ def test_a_source_has_the_columns_of_its_own_pipelines(backend: StoreBackend, tm
         assert table.equals(view_table(backend.url, source=name))
 
 
+def test_files_whose_types_do_not_go_together_are_refused_by_name(backend: StoreBackend, tmp_path: Path) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    publish(us, tmp_path / "1.parquet", pa.table({"id": ["a", "2"]}))
+    backend.clock.advance(1)
+    publish(Pipeline.start(store, "other"), tmp_path / "2.parquet", pa.table({"id": [1]}))
+    published = cuesqueue.published(store)
+    message = r"column 'id' of '.*/1\.parquet' is string and cannot be read as int64.*name the pipeline"
+    with pytest.raises(cuesqueue.OptionError, match=message):
+        published.to_arrow()
+    with pytest.raises(cuesqueue.OptionError, match=message):
+        published.to_batches().read_all()
+    assert cuesqueue.published(store, pipeline="p").to_arrow().num_rows == 2
+
+
 def test_rows_of_no_file_have_columns_once_a_sink_has_published_any(backend: StoreBackend, tmp_path: Path) -> None:
     store = backend.open()
     us = Pipeline.start(store)
@@ -213,8 +229,8 @@ def test_files_in_s3_are_read_with_the_options_of_a_view(backend: StoreBackend, 
 # --- the command ---
 
 
-def files(url: str, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None) -> Result:
-    done: Result = CliRunner().invoke(app, ["files", "--store", url, *arguments], env=env)
+def files(url: str, *arguments: str, code: int = 0) -> Result:
+    done: Result = CliRunner().invoke(app, ["files", "--store", url, *arguments])
     assert done.exit_code == code, done.output
     return done
 
@@ -256,3 +272,17 @@ def test_the_command_says_that_no_file_is_published_and_refuses_mistakes(
         assert (done.stdout, done.stderr.split(";")[0]) == ("", "no such file is published")
     assert "is not a time" in files(backend.url, "--as-of", "yesterday", code=2).stderr
     assert "has no attempt" in files(backend.url, "--as-of-attempt", "ab" * 32, code=2).stderr
+
+
+def test_a_reader_of_the_list_may_end_before_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    with cuesqueue.open_store(url) as store:
+        us = Pipeline.start(store)
+        us.publish(us.planned("a"), *(Split(f"/{n}-{'x' * 200}", 1, 1) for n in range(5_000)))
+    command = [sys.executable, "-m", "queue_source.commands.main", "files", "--store", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("/0-")
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", 0)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from queue_source.errors import OptionError
 from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import resolve
 
@@ -22,9 +23,20 @@ def read_data_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOpt
             names = [field.name for field in schema if field.name in present]
             for batch in file.iter_batches(batch_size=_ROWS, columns=names):
                 arrays = [
-                    batch.column(field.name).cast(field.type)
+                    _converted(batch.column(field.name), field, path)
                     if field.name in present
                     else pa.nulls(batch.num_rows, field.type)  # a column that was added later
                     for field in schema
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _converted(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise OptionError(
+            "pipeline",
+            f"column {field.name!r} of {path!r} is {column.type} and cannot be read as {field.type}, its type in the rows "
+            f"published last ({error}); name the pipeline or source whose rows have one type",
+        ) from error
