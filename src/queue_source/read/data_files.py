@@ -37,6 +37,6 @@ def _converted(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OptionError(
             "pipeline",
-            f"column {field.name!r} of {path!r} is {column.type} and cannot be read as {field.type}, its type in the rows "
-            f"published last ({error}); name the pipeline or source whose rows have one type",
+            f"column {field.name!r} of {path!r} is {column.type} and cannot be read as {field.type}, as published "
+            f"last ({error}); name the pipeline or source whose rows have one type",
         ) from error
