@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from shard_store.operators import views
 from shard_store.sql.schema import splits
 from shard_store.store import ShardStore
 from support.servers.s3 import s3_server
-from support.store_backends import Pipeline, StoreBackend
+from support.store_backends import SERVERS, Pipeline, StoreBackend
 
 UTC = timezone.utc
 
@@ -88,6 +89,33 @@ def test_the_result_stays_as_it_was_while_others_are_published(
     assert first == ("/0", "/0")
     assert [*paths] == [file.path for file in files] == [f"/{n}" for n in range(1, 5)]
     assert [*published.paths()] == [f"/{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+@pytest.mark.parametrize("by", ["now", "time", "attempt"])
+def test_a_publish_that_is_under_way_is_waited_for(backend: StoreBackend, by: str) -> None:
+    """Its files have their ids and their time before its commit: else they appear among those that were listed."""
+    store = backend.open()
+    slow, quick = Pipeline.start(store, "slow"), Pipeline.start(store, "quick")
+    plan = slow.planned("a")
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        at = datetime.fromtimestamp(backend.clock.now, UTC)
+        moment: dict[str, Any] = {"now": {}, "time": {"as_of": at}, "attempt": {"as_of_attempt": digest}}[by]
+        published = cuesqueue.published(backend.open(), **moment)
+        seen.append(list(published.paths()))
+
+    with store.database.begin() as connection:
+        slow.publish(plan, Split("/slow", 1, 1), connection=connection)
+        digest = quick.deliver("b").identity.delivery_hash
+        looking = threading.Thread(target=look)
+        looking.start()
+        looking.join(0.5)
+        connection.commit()
+    looking.join(30)
+    look()
+    assert seen == [["/slow", "/split-1"]] * 2
 
 
 def test_files_are_read_a_page_at_a_time(store: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:

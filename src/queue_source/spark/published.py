@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from queue_source.errors import OptionError
@@ -57,7 +57,7 @@ def published(
     Process:
         Any, without Java.
     """
-    time = as_of if as_of is None or isinstance(as_of, str) else _aware(as_of).isoformat()
+    time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
     texts = {"pipeline": pipeline, "source": source, "asOf": time, "asOfAttempt": as_of_attempt, "view": "data"}
     if isinstance(store, str):
         texts["storeUrl"] = store
@@ -166,7 +166,3 @@ def _opened(store: str | ShardStore) -> Iterator[ShardStore]:
         return
     with open_store(store, create=False) as opened:
         yield opened
-
-
-def _aware(time: datetime) -> datetime:
-    return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time
