@@ -102,8 +102,8 @@ def test_a_publish_that_is_under_way_is_waited_for(backend: StoreBackend, by: st
 
     def look() -> None:
         at = datetime.fromtimestamp(backend.clock.now, UTC)
-        moment: dict[str, Any] = {"now": {}, "time": {"as_of": at}, "attempt": {"as_of_attempt": digest}}[by]
-        published = cuesqueue.published(backend.open(), **moment)
+        moments: dict[str, dict[str, Any]] = {"now": {}, "time": {"as_of": at}, "attempt": {"as_of_attempt": digest}}
+        published = cuesqueue.published(backend.open(), **moments[by])
         seen.append(list(published.paths()))
 
     with store.database.begin() as connection:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,5 +59,13 @@ def files(
 
 
 def _as_json(file: PublishedFile) -> str:
-    fields = {**asdict(file), "published_at": file.published_at.isoformat(timespec="microseconds")}
+    fields = {
+        "path": file.path,
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "published_at": file.published_at.isoformat(timespec="microseconds"),
+        "delivery_hash": file.delivery_hash,
+        "source": file.source,
+        "pipeline": file.pipeline,
+    }
     return json.dumps(fields).replace("\x7f", "\\u007f") + "\n"
