@@ -17,6 +17,7 @@ import benchmarks.growth
 import benchmarks.latency
 import benchmarks.leases
 import benchmarks.listing
+import benchmarks.loading
 import benchmarks.memory
 import benchmarks.pruning
 import benchmarks.queue_sink

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, register_queue
     from queue_source.queues.log_ids import log_id
     from queue_source.queues.sim import Fault, SimQueue
+    from queue_source.spark.load import load
     from queue_source.spark.progress_listener import ProgressListener
     from queue_source.spark.published import Published, PublishedFile, published
     from queue_source.spark.reconcile import reconcile
@@ -103,6 +104,7 @@ __all__ = [
     "find_shards",
     "forget_shards",
     "history",
+    "load",
     "log_id",
     "open_queue",
     "open_store",
@@ -132,6 +134,7 @@ _PLACES = {
     "queue_source.queues": "Capabilities Depth Payload Queue open_queue register_queue",
     "queue_source.queues.log_ids": "log_id",
     "queue_source.queues.sim": "Fault SimQueue",
+    "queue_source.spark.load": "load",
     "queue_source.spark.progress_listener": "ProgressListener",
     "queue_source.spark.published": "Published PublishedFile published",
     "queue_source.spark.reconcile": "reconcile",

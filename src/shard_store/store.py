@@ -154,6 +154,7 @@ class ShardStore:
     plan = _writes(plans.plan)
     current_plan = _reads(plans.current_plan)
     planned_ranges = _reads(plans.planned_ranges)
+    plan_to_load = _reads(plans.plan_to_load)
     current_plan_inside = _joins(plans.current_plan)
 
     def take_plan(

@@ -41,7 +41,7 @@ from support.sweep_sinks import FIRST_BATCH, LATE, OBJECTS, Cell
 
 def _schema(cell: Cell) -> StructType:
     schema = StructType([StructField("uri" if cell.sink.by_reference else "value", StringType())])
-    return schema.add("size", LongType()).add("etag", StringType()) if cell.sink.registers else schema
+    return schema.add("size", LongType()).add("etag", StringType()) if cell.sink.names_objects else schema
 
 
 _task: list[Reading] = []
@@ -213,7 +213,10 @@ def check_errors(cell: Cell, store: ShardStore, point: str, *, failed: bool) -> 
     """What an attempt that failed has read may be in a sink that shows rows early: a verdict after that is doubted."""
     told = rows(store, "errors")
     scopes = sorted(error["scope"] for error in told)
-    read_before = failed and cell.sink.shows_early and point in ("plan-made", "object-read")
+    before_verdicts = ["plan-made", "object-read"]
+    if cell.sink.loads:  # the commit records them
+        before_verdicts += ["table-files-written", "before-publish"]
+    read_before = failed and cell.sink.shows_early and point in before_verdicts
     doubted = read_before or (cell.twice and "part" in scopes)
     bad = ["part" if scope == "object" and doubted else scope for scope in cell.sink.bad]
     never_missing = cell.twice and "missing-object" not in {error["cause"] for error in told}

@@ -17,20 +17,16 @@ from pyiceberg.manifest import DataFile
 from queue_source.read.reference_rows import REFERENCE_SCHEMA
 from queue_source.sinks.iceberg.registering import copying
 from shard_store.model import BEGINNING, Content, Range, Reference, end_at
-from support.iceberg_tables import Query
+from support.iceberg_tables import Query, by_id
 from support.store_backends import rows
 
 
 @dataclass
-class Registering(Query):
-    """A query of references into the table; `announced` has the size of each object as it was announced."""
+class Referencing(Query):
+    """A query of references into a sink; `announced` has the size of each object as it was announced."""
 
     announced: dict[str, int | None] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.options = {"register": "uri", **self.options}
 
     def objects(self, *tasks: Sequence[Path | str]) -> None:
         """A micro-batch: the objects of each task."""
@@ -81,6 +77,31 @@ class Registering(Query):
     def files(self) -> dict[str, DataFile]:
         """The table's data files by their paths."""
         return {task.file.file_path: task.file for task in self.lake.table().scan().plan_files()}
+
+
+class Registering(Referencing):
+    """The objects become data files of the table."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.options = {"register": "uri", **self.options}
+
+
+class Loading(Referencing):
+    """The sink's tasks read the objects; with a path in the options of the lake into files, else into its table."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.options = {"load": "json", "schema": "id BIGINT, name STRING", **self.options}
+
+    def rows(self) -> list[dict[str, Any]]:
+        if "table" in self.lake.options:
+            return self.lake.read()
+        paths = [row["path"] for row in rows(self.lake.store, "splits")]
+        return by_id([row for path in paths for row in pq.read_table(path).to_pylist()])
+
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.rows()]
 
 
 def uri_of(one: Path | str) -> str:

@@ -134,18 +134,26 @@ class Sink:
     losing: frozenset[str] = frozenset()
     by_reference: bool = False
     registers: bool = False
+    loads: bool = False
     shows_early: bool = False
 
     @property
     def expected(self) -> Counter[str]:
-        return REGISTERED if self.registers else ANNOUNCED if self.by_reference else EXPECTED
+        if self.registers:
+            return REGISTERED
+        return ANNOUNCED if self.by_reference and not self.loads else EXPECTED
+
+    @property
+    def names_objects(self) -> bool:
+        """Whether its rows are objects with what tells whether they were replaced."""
+        return self.registers or self.loads
 
     @property
     def bad(self) -> list[str]:
         """The scopes of the errors that the objects bring."""
         if self.registers:
             return ["object", "object"]
-        return [] if self.by_reference else ["object", "record"]
+        return [] if self.by_reference and not self.loads else ["object", "record"]
 
 
 def in_splits(cell: Cell) -> Counter[str]:
@@ -208,6 +216,12 @@ def registering(options: Callable[[Cell], dict[str, str]]) -> Sink:
         by_reference=True,
         registers=True,
     )
+
+
+def loading(options: Callable[[Cell], dict[str, str]], **more: Any) -> Sink:
+    """Objects by reference, which the sink's tasks read."""
+    reading = {"load": "json", "schema": "value STRING", "mode": "DROPMALFORMED"}
+    return Sink(options=lambda cell: {**options(cell), **reading}, by_reference=True, loads=True, **more)
 
 
 def in_queue(url: Callable[[Cell], str]) -> Callable[[Cell], Counter[str]]:
@@ -302,6 +316,9 @@ COLUMNS: dict[str, Sink] = {
     "Iceberg elsewhere": Sink(in_table, table_elsewhere, check=check_snapshots, shows_early=True),
     "Iceberg, registering": registering(table_options),
     "Iceberg elsewhere, registering": registering(table_elsewhere),
+    "path, loading": loading(path_options, found=in_splits, errors_inside=True),
+    "Iceberg, loading": loading(table_options, found=in_table, check=check_snapshots),
+    "Iceberg elsewhere, loading": loading(table_elsewhere, found=in_table, check=check_snapshots, shows_early=True),
     "queue": Sink(in_queue(queue_inside), lambda cell: {"queueUrl": queue_inside(cell)}, check=check_nothing_staged),
     "queue elsewhere": Sink(
         in_queue(queue_elsewhere),
@@ -327,7 +344,10 @@ READ_TWICE = [name for name, sink in COLUMNS.items() if not sink.by_reference]
 _PATHS = {name for name in COLUMNS if name.startswith("path")}
 _TABLES = {name for name in COLUMNS if name.startswith("Iceberg")}
 ONLY: dict[str, tuple[set[str], str]] = {
-    "object-read": ({name for name, sink in COLUMNS.items() if not sink.by_reference}, "nobody reads the objects"),
+    "object-read": (
+        {name for name, sink in COLUMNS.items() if sink.loads or not sink.by_reference},
+        "nobody reads the objects",
+    ),
     "split-written": (_PATHS, "no split files"),
     "table-files-written": (_TABLES, "no Iceberg table"),
     "table-committed": (_TABLES, "no Iceberg table"),

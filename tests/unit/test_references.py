@@ -21,7 +21,7 @@ from queue_source.errors import BadObject, OptionError
 from queue_source.messages import ListedObject, Receipt, Received
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue
-from queue_source.read.fixed_rows import fixed_rows
+from queue_source.read.fixed_rows import default_columns, fixed_rows, names_parts
 from queue_source.read.partitions import partition
 from queue_source.read.reference_rows import REFERENCE_SCHEMA
 from queue_source.read.task import Work, read_work
@@ -150,13 +150,23 @@ def test_a_listing_says_what_the_store_does() -> None:
     assert listed.reference == Reference("v", micros(AT), None, None)
 
 
+def test_rows_name_their_parts_where_the_format_is_known() -> None:
+    """So that a sink which loads the objects can read a large one in several tasks."""
+    content = parse_reader_options({**LEAST, "fileFormat": "csv"}).content
+    columns = default_columns(content)
+    assert columns is not None
+    assert names_parts(columns)
+    assert [name for name in columns.names if name != "_metadata"] == REFERENCE_SCHEMA.names
+    assert default_columns(parse_reader_options(LEAST).content) == REFERENCE_SCHEMA
+    assert not names_parts(REFERENCE_SCHEMA)
+
+
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("fileFormat", "json"),
         ("header", "true"),
         ("multiLine", "true"),
         ("mode", "FAILFAST"),

@@ -5,7 +5,7 @@ No pyarrow, no Spark and no library of a queue is loaded here: commands and exec
 
 from __future__ import annotations
 
-from queue_source.options.checks import check_declared, check_zone
+from queue_source.options.checks import check_declared, check_zone, in_zone
 from queue_source.options.connections import AzureOptions, StorageOptions, connection_options
 from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.parsing import (
@@ -27,7 +27,7 @@ from queue_source.options.reader import (
 )
 from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions
 from queue_source.options.secrets import Secret, SecretUrl
-from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
+from queue_source.options.sink import LoadOptions, SinkOptions, TableOptions, TargetQueue
 
 __all__ = [
     "AzureOptions",
@@ -40,6 +40,7 @@ __all__ = [
     "FormatOptions",
     "LeaseOptions",
     "ListingOptions",
+    "LoadOptions",
     "LogOptions",
     "NotificationOptions",
     "QueueOptions",
@@ -55,6 +56,7 @@ __all__ = [
     "check_declared",
     "check_zone",
     "connection_options",
+    "in_zone",
     "parse_listing_options",
     "parse_reader_options",
     "parse_sink_options",

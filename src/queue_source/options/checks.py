@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from queue_source.errors import OptionError
 from queue_source.options.content import MESSAGE_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
+from queue_source.options.declaring import options_of
 from queue_source.options.reader import ReaderOptions, ViewOptions
 from queue_source.options.receiving import NotificationOptions
 from queue_source.options.secrets import quote
+from queue_source.options.sink import LoadOptions
 from queue_source.options.times import format_duration, parse_time_zone
 from queue_source.queues.base import Queue, identity_of
 from shard_store.model import Semantics
@@ -59,15 +62,17 @@ def check_nothing_is_parsed(values: Mapping[str, Any]) -> None:
 
 def _check_unread(options: ContentOptions) -> None:
     acting = {
-        "fileFormat": options.format is not None,
         "schemaHints": bool(options.schema.schema_hints),
         "onMissingObject": options.on_missing_object != "quarantine",
         "onCorruptObject": options.on_corrupt_object != "quarantine",
         "onForbiddenObject": options.on_forbidden_object != "quarantine",
+        "schemaLocation": options.schema.schema_location is not None,
     }
     if name := next((name for name, is_given in acting.items() if is_given), None):
         raise OptionError(
-            name, "is about reading objects, and with content reference that is left to your own code; leave it out"
+            name,
+            "is about reading objects, and with content reference that is left to your own code, or to a sink with the "
+            "option load; leave it out",
         )
 
 
@@ -126,6 +131,21 @@ def check_zone(options: NotificationOptions, session: str) -> None:
             f"has no zone, and was taken to be in {assumed}, that of the driver's machine, but the session's zone is "
             f"{session}; write the zone, as in 2026-11-20T08:30:00Z",
         )
+
+
+def in_zone(content: ContentOptions, zone: str) -> ContentOptions:
+    """Return the options with the session's zone for timestamps without one, where they name none.
+
+    Raises OptionError.
+    """
+    format = content.format
+    if format is None or format.timezone is not None:
+        return content
+    try:
+        timezone = parse_time_zone(zone)
+    except ValueError as error:
+        raise OptionError("timeZone", f"the session's: {error}") from None
+    return replace(content, format=replace(format, timezone=timezone))
 
 
 def _check_shares(options: ReaderOptions) -> None:
@@ -301,6 +321,35 @@ def check_target(values: Mapping[str, Any]) -> None:
         raise OptionError(
             targets[1], f"cannot be given beside {targets[0]!r}: rows go to one place; leave one of them out"
         )
+
+
+def check_nothing_is_loaded(texts: Mapping[str, str]) -> None:
+    """Check that no option about reading objects is set where the sink writes rows."""
+    reading = options_of(ContentOptions, FormatOptions, SchemaOptions, LoadOptions)
+    if name := next((option.name for option in reading if option.name in texts), None):
+        raise OptionError(
+            name,
+            "acts in a sink only with load, by which it reads objects itself; set load to their format, or leave this "
+            "out here: rows are read as the reader's options say",
+        )
+
+
+def check_loading(values: Mapping[str, Any], content: ContentOptions) -> None:
+    """Check that objects can be loaded into the target, and that their columns are said in one way."""
+    if values["queueUrl"] is not None:
+        raise OptionError("load", "writes tables and files, and queueUrl sends messages; leave one of them out")
+    if values["register"] is not None:
+        raise OptionError("register", "leaves the objects where they are, and load copies their rows; keep one of them")
+    if len(values["pipeline"]) > 1:
+        raise OptionError("load", f"takes one pipeline, and pipeline names {len(values['pipeline'])}; name one of them")
+    assert content.format is not None
+    _check_format(content.format)
+    if values["schema"] is not None:
+        for name in ("schemaLocation", "schemaHints"):
+            if values[name]:
+                raise OptionError(
+                    name, "is for columns that are inferred, and schema declares them; leave one of them out"
+                )
 
 
 def check_registering(values: Mapping[str, Any]) -> None:

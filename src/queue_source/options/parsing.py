@@ -41,7 +41,7 @@ from queue_source.options.receiving import (
     QueueOptions,
 )
 from queue_source.options.secrets import Literal, Secret, SecretUrl, quote
-from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
+from queue_source.options.sink import LoadOptions, SinkOptions, TableOptions, TargetQueue
 from queue_source.options.times import instant, machine_time_zone
 from queue_source.options.values import SPARK_HIDES, check_shown, given_texts, read
 from queue_source.uris import plain_prefix
@@ -59,7 +59,8 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
         values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
     if values["maxPartitionBytes"] is None:  # unread content may be in one partition, however large it is
-        values["maxPartitionBytes"] = _PARTITION if ContentKind(values["content"]).is_read else sys.maxsize
+        is_read = ContentKind(values["content"]).is_read or values["fileFormat"] is not None  # by a sink, as it may be
+        values["maxPartitionBytes"] = _PARTITION if is_read else sys.maxsize
     urls: tuple[SecretUrl, ...] = values["queueUrl"] or ()
     prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
     values["allowedPrefixes"] = values["allowedPrefixes"] or prefixes
@@ -95,7 +96,8 @@ def _setting(value: object) -> str:
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
-    values = read(SINK, {name: text for name, text in options.items() if name not in of_catalog})
+    others = {name: text for name, text in options.items() if name not in of_catalog}
+    values = read(SINK, others)
     checks.check_target(values)
     table = _table(values, of_catalog)
     url: SecretUrl | None = None if values["queueUrl"] is None else _absolute("queueUrl", values["queueUrl"])
@@ -108,7 +110,25 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         table=table,
         logs=build(LogOptions, values),
         queue=None if url is None else TargetQueue(connections([url], values), url),
+        load=_load(values, given_texts(SINK, others)),
     )
+
+
+def _load(values: Mapping[str, Any], texts: Mapping[str, str]) -> LoadOptions | None:
+    """Build the options of objects that the sink reads; None where it writes rows. `texts`: of the given options."""
+    if values["load"] is None:
+        checks.check_nothing_is_loaded(texts)
+        return None
+    as_of_reader = {**values, "fileFormat": values["load"], "content": ContentKind.OBJECT.value}
+    content = build(
+        ContentOptions,
+        as_of_reader,
+        format=_format(as_of_reader),
+        storage=storage_options(values),
+        schema=_schema(as_of_reader),
+    )
+    checks.check_loading(values, content)
+    return build(LoadOptions, values, content=content)
 
 
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:

@@ -19,7 +19,7 @@ from queue_source.options.reader import (
     ViewOptions,
 )
 from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions
-from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue
+from queue_source.options.sink import LoadOptions, SinkOptions, TableOptions, TargetQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,18 @@ class Place:
         call: What a user calls before `format("cuesqueue")`.
         sections: Title -> options.
         no_path: Why `load()` takes no path here; "" where there is one.
+        others: Options of another place that act here too, with what is in the sections; documented there.
     """
 
     call: str
     sections: Mapping[str, tuple[Option, ...]]
     no_path: str = ""
+    others: tuple[Option, ...] = ()
 
     @property
     def options(self) -> tuple[Option, ...]:
-        return tuple(option for options in self.sections.values() for option in options)
+        own = (option for options in self.sections.values() for option in options)
+        return (*own, *self.others)
 
 
 def _sections(*groups: type, access: tuple[Option, ...]) -> dict[str, tuple[Option, ...]]:
@@ -69,7 +72,17 @@ READER = Place(
 SINK = Place(
     "writeStream",
     _sections(
-        SinkOptions, TableOptions, TargetQueue, LogOptions, access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS)
+        SinkOptions,
+        TableOptions,
+        LoadOptions,
+        TargetQueue,
+        LogOptions,
+        access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
+    ),
+    others=tuple(
+        option
+        for option in options_of(ContentOptions, FormatOptions, SchemaOptions)
+        if option.name not in ("content", "fileFormat")
     ),
 )
 VIEWS = Place(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from queue_source.options import types
 from queue_source.options.columns import PartitionField
 from queue_source.options.connections import StorageOptions
+from queue_source.options.content import FILE_FORMATS, ContentOptions
 from queue_source.options.declaring import OnChange, option
 from queue_source.options.reader import LogOptions, store_url
 from queue_source.options.secrets import Secret, SecretUrl
@@ -54,6 +55,40 @@ class TableOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Objects that the sink's tasks read themselves: no row of theirs goes through Spark.
+
+    Attributes:
+        content: How they are read, as a reader's options say it.
+        columns: DDL; None where the columns are inferred, or the table's.
+    """
+
+    TITLE: ClassVar = "Loading objects"
+    ON_CHANGE: ClassVar = OnChange.READ
+
+    content: ContentOptions
+    # fmt: off
+    format: str | None = option(
+        "load", types.choice(*FILE_FORMATS, refused=("xml",)), example="json", note="none: the rows are written",
+        help="Format of the objects that the rows name, which the sink's tasks [read and write without "
+        "rows](../how-to/load.md), into `path` or a table. The rows are those of a reader with `content` = "
+        "`reference`. The reader's options of [content](#content), [formats](#file-formats) and [inferred "
+        "schemas](#inferred-schemas) act here too, and `maxAttempts`.",
+    )
+    columns: str | None = option(
+        "schema", types.COLUMNS, example="id BIGINT, name STRING", note="the inferred ones, or the table's",
+        help="Columns of the objects, as Spark's DDL. Without it they are inferred (`schemaLocation`), or those of the "
+        "table.",
+    )
+    max_attempts: int = option(
+        "maxAttempts", types.number(1, 1000), "3", example="5",
+        help="As the reader's: how many tasks an object may kill, each while reading it alone, before it is "
+        "quarantined; and how often an object is tried that its store refuses.",
+    )
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
 class TargetQueue:
     """The queue that a sink sends to; `connections` as in `QueueOptions`."""
 
@@ -76,6 +111,7 @@ class SinkOptions:
     Attributes:
         pipelines: A query that joins or unions sources has several; its rows are recorded under the first.
         path: A URI or an absolute local path, without a slash at its end.
+        load: None where the rows are what is written.
     """
 
     TITLE: ClassVar = "Pipeline, store and files"
@@ -84,6 +120,7 @@ class SinkOptions:
     storage: StorageOptions
     table: TableOptions | None
     queue: TargetQueue | None
+    load: LoadOptions | None
     logs: LogOptions
     # fmt: off
     pipelines: tuple[str, ...] = option(

@@ -201,9 +201,9 @@ def _check_format(option: Option, values: Mapping[str, Any]) -> None:
     """Refuse an option of one file format with another, instead of ignoring it."""
     if any(values[name] is not None for name in option.beside):
         return
-    if option.formats and values["fileFormat"] not in option.formats:
+    name = "fileFormat" if "fileFormat" in values else "load"  # of a reader, of a sink
+    if option.formats and values[name] not in option.formats:
         raise OptionError(
             option.name,
-            f"acts only on fileFormat {' and '.join(option.formats)}, but fileFormat is {values['fileFormat']}; "
-            "leave it out",
+            f"acts only on {name} {' and '.join(option.formats)}, but {name} is {values[name]}; leave it out",
         )

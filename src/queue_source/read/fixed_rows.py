@@ -63,15 +63,38 @@ class FixedRows:
         return pa.array([self.value(field.name, content) for content, _ in rows], field.type)
 
 
+PARTS = pa.struct([("file_block_start", pa.int64()), ("file_block_length", pa.int64())])
+"""The fields of `_metadata` by which a row names a part of an object, for a sink that loads it."""
+
 _MESSAGES = FixedRows("a message", MESSAGE_SCHEMA, message_value, metadata=lambda _, metadata: metadata)
 _REFERENCES = FixedRows("an object by reference", REFERENCE_SCHEMA, reference_value, metadata=as_file)
 
 
 def fixed_rows(content: ContentOptions) -> FixedRows | None:
     """Return the rows where no object is read; None where a format defines them."""
-    if content.format is not None:
+    if not content.kind.is_read:
+        return _REFERENCES
+    return _MESSAGES if content.format is None else None
+
+
+def default_columns(content: ContentOptions) -> pa.Schema | None:
+    """Return the columns where the user declares none; None where a format defines them.
+
+    References whose format is known have their parts: a sink may load a large object in several tasks.
+    """
+    if (fixed := fixed_rows(content)) is None:
         return None
-    return _REFERENCES if content.kind.is_announced else _MESSAGES
+    if content.kind.is_read or content.format is None:
+        return fixed.schema
+    return fixed.schema.append(pa.field(METADATA_COLUMN, PARTS))
+
+
+def names_parts(declared: pa.Schema) -> bool:
+    """Tell whether rows with these columns name the part of an object that they stand for."""
+    if METADATA_COLUMN not in declared.names:
+        return False
+    kind = declared.field(METADATA_COLUMN).type
+    return all(kind.get_field_index(PARTS.field(place).name) >= 0 for place in range(PARTS.num_fields))
 
 
 def check_begun(options: ContentOptions, contents: Iterable[Content]) -> None:

@@ -109,7 +109,7 @@ def read_work(
     check_begun(work.content, [piece.content for piece in work.pieces])
     logger.debug("the task has %d piece(s) of objects or messages to read", len(work.pieces))
     if (fixed := fixed_rows(work.content)) is not None:
-        yield from fixed.batches([(piece.content, _metadata(piece, work.identity)) for piece in work.pieces], schema)
+        yield from fixed.batches([(piece.content, _fixed_metadata(piece, work)) for piece in work.pieces], schema)
         return
     if work.trace is None or not work.pieces:
         reading = None
@@ -117,7 +117,7 @@ def read_work(
         work = _without_bad(work, reading)
     elif reading is not None and work.trace is not None and work.trace.first:
         _begin(work, reading)
-    yield from _read(work, schema, reading)
+    yield from read_marked(work, schema, partial(_record, work, reading))
 
 
 def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
@@ -126,9 +126,8 @@ def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
         return store.begin_reading(work.identity, reading, **asdict(work.trace))
 
 
-def _read(work: Work, schema: pa.Schema, reading: Reading | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, under marks where the plan has failed before."""
-    report = partial(_record, work, reading)
+def read_marked(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, under marks where the plan has failed before; `report` gets the errors."""
 
     def read(pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         return gathered(read_pieces(replace(work, pieces=pieces), schema, report))
@@ -301,6 +300,14 @@ def _without_bad(work: Work, reading: Reading | None) -> Work:
             bad = store.found_bad(work.identity)
     good = [piece for piece in work.pieces if (piece.planned.key, piece.planned.start) not in bad]
     return replace(work, pieces=good)
+
+
+def _fixed_metadata(piece: Piece, work: Work) -> ObjectMetadata:
+    """Return the metadata of a row that stands for an object, or a part of one, or a message."""
+    metadata = _metadata(piece, work.identity)
+    if work.content.format is None or piece.content.size is None:
+        return metadata
+    return replace(metadata, file_block_start=offset_of(piece.start), file_block_length=piece.size)
 
 
 def _metadata(piece: Piece, identity: PlanIdentity) -> ObjectMetadata:

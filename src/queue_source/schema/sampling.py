@@ -8,7 +8,7 @@ Nothing is acknowledged, and messages that a queue has to deliver to show them a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from queue_source.formats.text.values import infer_text
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.options.checks import check_suitability
-from queue_source.options.content import FormatOptions
+from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.times import format_duration
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
@@ -48,11 +48,48 @@ def inferred_schema(options: ReaderOptions) -> pa.Schema:
     """
     format = options.content.format
     assert format is not None
-    fixed = format_of(format).fixed_schema
-    if fixed is None:
-        fixed = _recorded(options, format)
+    if format_of(format).fixed_schema is None and options.content.schema.schema_location is None:
+        raise OptionError(
+            "schemaLocation",
+            'a stream needs the columns of its objects: declare them with .schema("id BIGINT, ..."), or set '
+            "schemaLocation to a folder, where the columns that are inferred are kept",
+        )
+    problems: list[str] = []
+
+    def samples() -> Iterable[Content]:
+        return _samples(options, problems)
+
+    def nothing(tried: str) -> OptionError:
+        return OptionError(
+            "schemaLocation",
+            f"is empty, and there is nothing to infer the columns from{tried}: {_in_flight(options)}publish a message "
+            'and load again, name objects in schemaSample, or declare the columns with .schema("id BIGINT, ...")',
+        )
+
+    return kept_columns(options.content, samples, problems, nothing)
+
+
+def kept_columns(
+    content: ContentOptions,
+    samples: Callable[[], Iterable[Content]],
+    problems: list[str],
+    nothing: Callable[[str], OptionError],
+) -> pa.Schema:
+    """Return the columns in `schemaLocation`, which are inferred from samples at the first call, with all others.
+
+    `problems` gets what is wrong with samples; `nothing` makes the error where all of them are. A format with fixed
+    columns needs no location.
+    """
+    format = content.format
+    assert format is not None
+    columns = format_of(format).fixed_schema
+    if columns is None:
+        assert content.schema.schema_location is not None
+        location = SchemaLocation(content.schema.schema_location, content.storage)
+        latest = location.latest() or location.record(_inferred(content, samples(), problems, nothing))
+        columns = latest.schema
     try:
-        schema = with_hints(fixed, parse_fields(options.content.schema.schema_hints))
+        schema = with_hints(columns, parse_fields(content.schema.schema_hints))
     except ValueError as error:
         raise OptionError("schemaHints", str(error)) from error
     rescued = format.rescued_data_column
@@ -60,31 +97,22 @@ def inferred_schema(options: ReaderOptions) -> pa.Schema:
     return pa.schema([*schema, *(pa.field(name, pa.string()) for name in more if name not in schema.names)])
 
 
-def _recorded(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
-    if options.content.schema.schema_location is None:
-        raise OptionError(
-            "schemaLocation",
-            'a stream needs the columns of its objects: declare them with .schema("id BIGINT, ..."), or set '
-            "schemaLocation to a folder, where the columns that are inferred are kept",
-        )
-    location = SchemaLocation(options.content.schema.schema_location, options.content.storage)
-    latest = location.latest()
-    if latest is None:
-        latest = location.record(_inferred(options, format))
-    return latest.schema
-
-
-def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
+def _inferred(
+    content: ContentOptions,
+    samples: Iterable[Content],
+    problems: list[str],
+    nothing: Callable[[str], OptionError],
+) -> pa.Schema:
     """Infer the columns of all samples together, with hints."""
-    hints = parse_fields(options.content.schema.schema_hints)
+    format = content.format
+    assert format is not None
+    hints = parse_fields(content.schema.schema_hints)
     schemas: list[pa.Schema] = []
-    problems: list[str] = []
-    max_bytes = max(1, options.content.schema.schema_sample_bytes // options.content.schema.schema_sample_files)
+    max_bytes = max(1, content.schema.schema_sample_bytes // content.schema.schema_sample_files)
     textual = format_of(format).values_are_text
-    content = options.content
     if content.schema.schema_sample:  # the user's own, wherever they are
         content = replace(content, storage=replace(content.storage, local_prefixes=()))
-    for sample in _samples(options, problems):
+    for sample in samples:
         try:
             columns = infer_content(sample, content, format, max_bytes)
             schemas.append(columns if textual else with_hints(columns, _applicable(hints, columns)))
@@ -94,18 +122,13 @@ def _inferred(options: ReaderOptions, format: FormatOptions) -> pa.Schema:
         # replaces a column of that name in the content
         in_path = {name.casefold() for name in format.partition_columns}
         data = [field for field in schemas[-1] if field.name.casefold() not in in_path]
-        schemas[-1] = pa.schema([*data, *_path_fields(sample, options, format)])
+        schemas[-1] = pa.schema([*data, *_path_fields(sample, content.schema, format)])
     try:
         schema = merged(schemas, textual=textual)
     except TypesDiffer as error:
         raise OptionError("schemaHints", str(error)) from error
     if not schema.names:
-        tried = f" ({'; '.join(problems[:3])})" if problems else ""
-        raise OptionError(
-            "schemaLocation",
-            f"is empty, and there is nothing to infer the columns from{tried}: {_in_flight(options)}publish a message "
-            'and load again, name objects in schemaSample, or declare the columns with .schema("id BIGINT, ...")',
-        )
+        raise nothing(f" ({'; '.join(problems[:3])})" if problems else "")
     return resolved(with_hints(schema, hints))
 
 
@@ -135,22 +158,27 @@ def _applicable(hints: Hints, schema: pa.Schema) -> Hints:
     return [(path, kind) for path, kind in hints if path[0].casefold() in names]
 
 
-def _path_fields(sample: Content, options: ReaderOptions, format: FormatOptions) -> Iterator[pa.Field]:
+def _path_fields(sample: Content, options: SchemaOptions, format: FormatOptions) -> Iterator[pa.Field]:
     """Yield the columns that come from the path of an object."""
     values = path_values(sample.uri)
     for name in format.partition_columns:
-        typed = options.content.schema.infer_column_types
+        typed = options.infer_column_types
         yield pa.field(name, infer_text(values.get(name) or "", format) if typed else pa.string())
 
 
 def _samples(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
     """Yield the samples, up to `schemaSampleFiles` of them."""
     limit = options.content.schema.schema_sample_files
-    if options.content.schema.schema_sample:
-        yield from [Content(uri, uri) for uri in options.content.schema.schema_sample[:limit]]
+    if named := named_samples(options.content.schema):
+        yield from named
         return
     announced = _announced(options, limit, problems)
     yield from announced or _listed(options, limit, problems) or _seen_before(options, limit, problems)
+
+
+def named_samples(options: SchemaOptions) -> list[Content]:
+    """Return the objects that the user names to infer from."""
+    return [Content(uri, uri) for uri in options.schema_sample[: options.schema_sample_files]]
 
 
 def _announced(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
 from queue_source.storage.files import is_local
-from shard_store.model import PlanIdentity
+from shard_store.model import PlanIdentity, Reading
 
 if TYPE_CHECKING:
     from shard_store.store import ShardStore  # executors write without SQL
@@ -30,12 +30,15 @@ class Batch:
     """One micro-batch for its sink: the plans whose rows it brings, one for each pipeline of the query.
 
     They are in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that it
-    delivered last. `task`, in an executor only: the task's name in the query, the same at every attempt. `winners`, at
-    the commit only: Spark's numbers of the task attempts whose rows it brings.
+    delivered last. In an executor only: `task`, the task's name in the query, the same at every attempt; `reading`,
+    this attempt by Spark's numbers; and `zone`, that of the session. `winners`, at the commit only: Spark's numbers of
+    the task attempts whose rows it brings.
     """
 
     plans: tuple[PlanIdentity, ...]
     task: str = ""
+    reading: Reading | None = None
+    zone: str | None = None
     winners: frozenset[int] = frozenset()
 
     @property
@@ -54,11 +57,22 @@ class Sink(Protocol):
         Runs at planning. Attributes that it sets in the sink travel to the executors.
         """
 
+    def own_columns(self, store: ShardStore) -> pa.Schema | None:
+        """Return the columns of the table that the rows go to; None where there is none yet, or it has no columns.
+
+        Runs at planning, before `prepare`.
+        """
+        return None
+
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Any:
         """Write one task's rows, not visible to readers yet. Runs in an executor, once for each task attempt.
 
         Returns a value for `commit`, which can be pickled.
         """
+
+    def published_columns(self, written: Sequence[Any]) -> pa.Schema | None:
+        """Return the columns of what is published; None: those of the rows that the tasks were given."""
+        return None
 
     def commit(
         self, store: ShardStore, batch: Batch, written: Sequence[Any], *, row_schema: str, batch_id: int
@@ -90,13 +104,28 @@ _SINKS = {
     "table": ("queue_source.sinks.iceberg", "IcebergSink"),
     "register": ("queue_source.sinks.iceberg", "RegisteringSink"),
     "queue": ("queue_source.sinks.queue", "QueueSink"),
+    "load": ("queue_source.sinks.loading", "LoadingSink"),
 }
 """What names the target -> module and class; loaded only when used, since each may need an extra."""
 
 
 def open_sink(options: SinkOptions) -> Sink:
     """Build the sink that the options ask for. Opens nothing."""
-    table = "register" if options.table and options.table.register else "table"
-    module, name = _SINKS[table if options.table else "queue" if options.queue else "path"]
-    sink: Sink = getattr(importlib.import_module(module), name)(options)
+    return _built("load" if options.load else _target(options), options)
+
+
+def open_target(options: SinkOptions) -> Sink:
+    """Build the sink that writes the rows, also where `load` reads them. Opens nothing."""
+    return _built(_target(options), options)
+
+
+def _target(options: SinkOptions) -> str:
+    if options.table is None:
+        return "queue" if options.queue else "path"
+    return "register" if options.table.register else "table"
+
+
+def _built(name: str, options: SinkOptions) -> Sink:
+    module, attribute = _SINKS[name]
+    sink: Sink = getattr(importlib.import_module(module), attribute)(options)
     return sink

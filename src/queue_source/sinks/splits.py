@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from shard_store.store import ShardStore  # executors write without SQL
 
 _ROWS_PER_GROUP = 1_000_000
+_BYTES_PER_GROUP = 64 << 20
+"""Of rows in memory, until they are written as a row group: what is read costs less where groups are few."""
 
 
 class SplitSink(Sink):
@@ -65,15 +67,13 @@ def write_split(
     filesystem, inner = resolve(path, storage)
     local = is_local(path)
     try:
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
+        for group in _row_groups(batches):
             if writer is None:
                 if local:
                     filesystem.create_dir(inner.rpartition("/")[0], recursive=True)
                 writer = pq.ParquetWriter(inner, schema, filesystem=filesystem, compression=compression)
-            writer.write_batch(batch, row_group_size=_ROWS_PER_GROUP)
-            rows += batch.num_rows
+            writer.write_table(pa.Table.from_batches(group, schema), row_group_size=_ROWS_PER_GROUP)
+            rows += sum(batch.num_rows for batch in group)
     finally:
         if writer is not None:
             writer.close()
@@ -83,6 +83,23 @@ def write_split(
         make_durable(Path(inner))
     reach("split-written")
     return [Split(path, rows, int(filesystem.get_file_info(inner).size))]
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Yield the batches that have rows, in groups of about equal size."""
+    group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        group.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _ROWS_PER_GROUP or size >= _BYTES_PER_GROUP:
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
 
 
 def make_durable(file: Path) -> None:

@@ -22,14 +22,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema, may_be_cut
 from queue_source.logs.context import Origin, work_on
 from queue_source.logs.setup import set_up, tell_left_out
-from queue_source.options import ReaderOptions, check_zone, connection_options
-from queue_source.options.content import ContentOptions
-from queue_source.options.times import machine_time_zone, parse_time_zone
-from queue_source.read.fixed_rows import fixed_rows
+from queue_source.options import ReaderOptions, check_zone, connection_options, in_zone
+from queue_source.options.times import machine_time_zone
+from queue_source.read.fixed_rows import fixed_rows, names_parts
 from queue_source.read.partitions import from_tuples, partition, to_tuples
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Trace, Work, read_work
@@ -128,8 +126,11 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         self._note_plan(plan.identity.delivery_hash)
         assert self._store is not None
         batches = self._options.batches
-        tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, self._may_be_cut)
-        content = self._in_zone(self._options.content, machine_time_zone())
+        content = self._options.content
+        takes_parts = content.kind.is_read or names_parts(arrow_schema(self._schema))
+        cuts = self._may_be_cut if takes_parts else _never
+        tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, cuts)
+        content = in_zone(content, machine_time_zone())
         # a plan without content still needs a task: its commit message tells the sink which plan is published
         return [
             WorkPartition(
@@ -169,20 +170,6 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def _may_be_cut(self, entry: Range) -> bool:
         return may_be_cut(entry.content.uri, self._options.content)
 
-    def _in_zone(self, content: ContentOptions, zone: str) -> ContentOptions:
-        """Return the content options with the zone of timestamps without one, unless they have it.
-
-        Raises OptionError.
-        """
-        own = self._options.content.format
-        if content.format is None or own is None or own.timezone is not None:
-            return content
-        try:
-            timezone = parse_time_zone(zone)
-        except ValueError as error:
-            raise OptionError("timeZone", f"the session's: {error}") from None
-        return replace(content, format=replace(content.format, timezone=timezone))
-
     def commit(self, end: dict[str, Any]) -> None:
         coordinator = self._started()
         coordinator.confirm(coordinator.offsets.read(end))
@@ -214,7 +201,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         work_on(Origin(identity.token.pipeline, identity.end_seq, plan, task_name() or None))
         if (zone := session_time_zone()) is not None:
             check_zone(self._options.notifications, zone)
-            work = replace(work, content=self._in_zone(work.content, zone))
+            work = replace(work, content=in_zone(self._options.content, zone))
         yield from read_work(work, arrow_schema(self._schema), repeated=is_repeated(), reading=reading())
         keep_loaded()
 
@@ -235,6 +222,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             for text in advice():
                 logger.info("pipeline %s can be faster: %s", self._options.pipeline, text)
         return self._coordinator
+
+
+def _never(_: Range) -> bool:
+    return False
 
 
 def _note_plans(store: PlanStore, token: PublishToken) -> NotedPlan | None:

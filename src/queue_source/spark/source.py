@@ -41,10 +41,10 @@ class CuesqueueSource(DataSource):
             from queue_source.spark.compat import spark_schema
 
             options = parse_reader_options(self.options)
-            from queue_source.read.fixed_rows import fixed_rows
+            from queue_source.read.fixed_rows import default_columns
 
-            if (fixed := fixed_rows(options.content)) is not None:
-                return spark_schema(fixed.schema)
+            if (columns := default_columns(options.content)) is not None:
+                return spark_schema(columns)
             from queue_source.schema.sampling import inferred_schema
 
             self._inferred = True  # pickled after this call, and so known to the readers

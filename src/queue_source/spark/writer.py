@@ -20,9 +20,16 @@ from queue_source.logs.setup import set_up
 from queue_source.options import SinkOptions
 from queue_source.queues.own import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
-from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches
+from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches, spark_schema
 from queue_source.spark.noted_plan import noted_plans
-from queue_source.spark.process import driver_identity, keep_loaded, presence_folder, reading, task_name
+from queue_source.spark.process import (
+    driver_identity,
+    keep_loaded,
+    presence_folder,
+    reading,
+    session_time_zone,
+    task_name,
+)
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.model import SINK
@@ -78,8 +85,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         self._log(task_name() or None)
         register_queues(self._queues)
         batches = as_batches(iterator, self._schema)
-        mine = replace(self._batch, task=task_name())
         attempt = reading()
+        mine = replace(self._batch, task=task_name(), reading=attempt, zone=session_time_zone())
         written = self._sink.write(batches, arrow_schema(self._schema), mine)
         keep_loaded()
         return TaskWritten(self._batch, written, None if attempt is None else attempt.task)
@@ -104,7 +111,10 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
             written = [task.written for task in tasks]
             winners = frozenset(task.attempt for task in tasks if task.attempt is not None)
             batch = replace(batches.pop(), winners=winners)
-            open_sink(self._options).commit(store, batch, written, row_schema=self._schema.json(), batch_id=batchId)
+            sink = open_sink(self._options)
+            columns = sink.published_columns(written)
+            published = self._schema if columns is None else spark_schema(columns)
+            sink.commit(store, batch, written, row_schema=published.json(), batch_id=batchId)
         reach("published", about)
         keep_loaded()
 

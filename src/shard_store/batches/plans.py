@@ -8,7 +8,7 @@ guessed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from sqlalchemy.engine import Row
 
 from shard_store.batches import readings, snapshots
 from shard_store.batches.positions import finished, mark_given_up, open_places, refuse_missing, split_by_fit
-from shard_store.batches.progress import is_sink_known, lost_progress
+from shard_store.batches.progress import is_sink_known, lost_progress, settings_of
 from shard_store.error_table.records import found_bad, record
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
@@ -192,6 +192,21 @@ def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Ran
     left_out = set(json.loads(row.plan_left_out))
     ranges = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
     return [entry for entry in ranges if snapshots.mark(entry) not in left_out]
+
+
+def plan_to_load(transaction: Transaction, identity: PlanIdentity) -> tuple[Plan, Mapping[str, str]]:
+    """Return the plan that a sink has taken, with what is to be read of it, and the options of its reader.
+
+    For a sink that reads the objects itself. Of a plan that is published, or no longer the current one, nothing is to
+    be read: it is `published` then, and publishing it tells what is wrong.
+    """
+    row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == identity.token.pipeline)).one()
+    settings = settings_of(row) or {}
+    is_current = row.plan_hash == identity.delivery_hash and row.plan_end > max(row.confirmed_seq, row.plan_start)
+    delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == identity.delivery_hash)
+    if not is_current or transaction.execute(delivered).first() is not None:
+        return Plan(identity, (), published=True), settings
+    return _suspected(transaction, _on_record(transaction, row, Plan(identity, (), attempt=row.plan_attempt))), settings
 
 
 _DELIVERED = sa.select(attempts.c.delivery_hash).where(

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.batches import snapshots
-from shard_store.batches.progress import other_stores, plans_with_errors
+from shard_store.batches.progress import other_stores, plans_with_errors, settings_of
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
 from shard_store.shards.activity import Intake, counters_of, intake_of
@@ -135,16 +135,10 @@ def start(
         other_stores=other_stores(row.stores),
         given_up=frozenset(map(ShardKey, transaction.execute(given_up).scalars())),
         names=names,
-        settings=_settings(row),
+        settings=settings_of(row),
     )
     check(started)
     return started
-
-
-def _settings(row: Row[Any]) -> Mapping[str, str] | None:
-    """Return the settings of the start before; None after older code, which leaves those of another start there."""
-    incarnation, settings = json.loads(row.settings or "[0, null]")
-    return settings if incarnation == row.incarnation else None
 
 
 def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Semantics) -> Row[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyiceberg.exceptions import ResolveError
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, promote
 from pyiceberg.types import (
     BinaryType,
@@ -63,6 +64,22 @@ def iceberg_schema(schema: pa.Schema) -> Schema:
     """
     ids = itertools.count(1)
     return Schema(*[_field(field, field.name, ids) for field in schema])
+
+
+def arrow_columns(schema: Schema) -> pa.Schema:
+    """Return the columns of a table in the types in which objects are read."""
+    columns = schema_to_pyarrow(schema, include_field_ids=False)
+    return pa.schema([pa.field(field.name, _small(field.type)) for field in columns])
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(part.name, _small(part.type)) for part in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_small(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_small(kind.key_type), _small(kind.item_type))
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
 
 
 def _field(field: pa.Field, column: str, ids: Iterator[int]) -> NestedField:

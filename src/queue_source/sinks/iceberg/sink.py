@@ -13,7 +13,7 @@ from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.iceberg.catalogs import CatalogFactory, load_table
 from queue_source.sinks.iceberg.commits import append, check_unchanged, is_delivered, marks_of
 from queue_source.sinks.iceberg.files import TaskFiles, write_files
-from queue_source.sinks.iceberg.schemas import iceberg_schema
+from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema
 from queue_source.sinks.iceberg.tables import TableMaker, Target, tried_again
 from shard_store.batches.publishing import Published
 from shard_store.failpoints import reach
@@ -40,6 +40,10 @@ class IcebergSink(Sink):
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where needed: field ids must be known before files are written."""
         self._target = Target.of(TableMaker(self._options).ready(store, iceberg_schema(schema)))
+
+    def own_columns(self, store: ShardStore) -> pa.Schema | None:
+        table = store.database.read(TableMaker(self._options).find_inside)
+        return None if table is None else arrow_columns(table.schema())
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskFiles:
         assert self._target is not None

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, OptionError
 from queue_source.options import SinkOptions
@@ -23,6 +22,7 @@ from queue_source.sinks.iceberg.registering.footers import Described, describe
 from queue_source.sinks.iceberg.registering.objects import Named, Refused, TaskObjects
 from queue_source.sinks.iceberg.registering.registration import Registration
 from queue_source.sinks.iceberg.tables import TableMaker, Target
+from queue_source.sinks.named_rows import check_columns
 from queue_source.storage.files import open_object
 from shard_store.failpoints import reach
 from shard_store.store import ShardStore
@@ -53,7 +53,7 @@ class RegisteringSink(Sink):
         Refuses sources whose reader deletes or moves objects (`cleanSource`). An absent table is made by the first task
         that knows its columns.
         """
-        check_columns(schema, self._column)
+        check_columns(schema, "register", self._column)
         for pipeline in self._options.pipelines:
             source = store.current_plan(pipeline).source
             if store.was_won(f"clean {source}", _CLEANED_LATELY):
@@ -83,23 +83,6 @@ class RegisteringSink(Sink):
     ) -> None:
         """Record refused objects, then commit: if this attempt dies in between, the next one skips them."""
         Registration(self._options, store, batch, written, batch_id).run()
-
-
-def check_columns(schema: pa.Schema, column: str) -> None:
-    """Check that the rows name their objects. Raises OptionError."""
-    for name, is_right, kind in (
-        (column, pt.is_string, "STRING"),
-        ("size", pt.is_int64, "BIGINT"),
-        ("etag", pt.is_string, "STRING"),
-    ):
-        actual = schema.field(name).type if name in schema.names else None
-        if actual is None or not (is_right(actual) or (kind == "STRING" and pt.is_large_string(actual))):
-            raise OptionError(
-                "register",
-                f"needs a column {name!r} of type {kind}, and the rows have {'none' if actual is None else actual}; "
-                "read the stream with content reference, and leave its columns size and etag in: by them it is noticed "
-                "that an object was replaced",
-            )
 
 
 def _named(rows: pa.RecordBatch, column: str) -> Iterator[Named]:

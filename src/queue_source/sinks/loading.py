@@ -1,0 +1,229 @@
+"""The sink with `load`: its tasks read the objects that rows name, and hand them as Arrow to the sink of the target.
+
+The reader's rows are references; no row of an object goes through Spark. Objects are read, reported as bad, and
+isolated after a death, as in the reader's tasks (`read/task.py`). One thing differs: here the tasks that read are those
+that write. So the commit records what they find bad, for the tasks that Spark has chosen.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from queue_source.errors import OptionError
+from queue_source.formats.base import check_schema, format_of
+from queue_source.options import ContentOptions, SinkOptions, in_zone
+from queue_source.options.times import machine_time_zone
+from queue_source.read.error_records import KILLS
+from queue_source.read.partitions import Piece, from_tuples, to_tuples, whole_pieces
+from queue_source.read.plan_store import PlanStore
+from queue_source.read.task import Alone, Beside, Work, read_marked
+from queue_source.schema.ddl import parse_columns
+from queue_source.sinks.base import Batch, Sink, open_target
+from queue_source.sinks.loaded_pieces import LoadedPiece, check_once, chosen_pieces
+from queue_source.sinks.named_rows import check_columns
+from shard_store.errors import ShardStoreError
+from shard_store.model import WHOLE, ErrorRecord, Plan, PlanIdentity, Reading
+
+if TYPE_CHECKING:
+    from shard_store.store import ShardStore  # executors read without SQL
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLoaded:
+    """What one task has loaded.
+
+    Attributes:
+        written: The target's own value; None where no columns are known yet, since there was nothing to read.
+        columns: Those of the target's rows.
+        verdicts: The bad objects that the task attempt `reading` has found.
+    """
+
+    written: Any
+    columns: pa.Schema
+    pieces: list[LoadedPiece] = field(default_factory=list)
+    verdicts: list[ErrorRecord] = field(default_factory=list)
+    reading: Reading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanToLoad:
+    """What the tasks of a batch need to know of its plan: made at planning, and pickled into each of them.
+
+    `packed` are its pieces; `left_out` the places of those that an attempt before has found bad.
+    """
+
+    identity: PlanIdentity
+    store: PlanStore
+    content: ContentOptions
+    columns: pa.Schema
+    packed: bytes
+    left_out: frozenset[int]
+    attempt: int
+    is_suspected: bool
+    is_published: bool
+
+    @classmethod
+    def of(cls, plan: Plan, store: PlanStore, content: ContentOptions, columns: pa.Schema) -> PlanToLoad:
+        pieces = whole_pieces(plan.whole or plan.ranges)
+        packed = zlib.compress(pickle.dumps(to_tuples(pieces), pickle.HIGHEST_PROTOCOL), 1)
+        to_read = {(entry.key, entry.start) for entry in plan.ranges}
+        left_out = frozenset(p.place for p in pieces if (p.planned.key, p.planned.start) not in to_read)
+        return cls(
+            plan.identity, store, content, columns, packed, left_out, plan.attempt, plan.suspected, plan.published
+        )
+
+    def pieces(self) -> list[Piece]:
+        return from_tuples(pickle.loads(zlib.decompress(self.packed)))
+
+    def work(self, pieces: Sequence[Piece], batch: Batch, max_attempts: int) -> Work:
+        """Return what a task reads: without what an attempt before it has found bad."""
+        pieces = [piece for piece in pieces if piece.place not in self.left_out]
+        reading = batch.reading
+        isolation: Alone | Beside | None = None
+        if self.is_suspected:
+            isolation = Alone(max_attempts)
+        elif self.attempt > 1:
+            isolation = Beside(0 if reading is None else reading.partition)
+        if self.is_suspected and pieces:
+            with self.store.open() as store:
+                bad = store.found_bad(self.identity)
+            pieces = [piece for piece in pieces if (piece.planned.key, piece.planned.start) not in bad]
+        content = in_zone(self.content, batch.zone or machine_time_zone())
+        return Work(self.identity, pieces, content, self.store, isolation, max_attempts)
+
+
+class LoadingSink(Sink):
+    """Loads objects: positions, attempt and what the target shows in one transaction, as the target's sink does."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        assert options.load is not None
+        self._options, self._load = options, options.load
+        self._target = open_target(options)
+        self._plan: PlanToLoad | None = None
+
+    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+        """Find out what is to be read, and in which columns, and prepare the target for them."""
+        check_columns(schema, "load", "uri")
+        (pipeline,) = self._options.pipelines
+        plan, settings = store.plan_to_load(store.current_plan(pipeline))
+        content = _within(self._load.content, settings.get("allowedPrefixes", ""))
+        columns = self._columns(store, plan, content)
+        if columns.names:
+            assert content.format is not None
+            check_schema(columns, content.format)
+            self._target.prepare(store, columns)
+        self._plan = PlanToLoad.of(plan, PlanStore.of(self._options.store, store), content, columns)
+
+    def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskLoaded:
+        plan = self._plan
+        assert plan is not None
+        if batch.plans != (plan.identity,):
+            raise ShardStoreError(
+                f"pipeline {plan.identity.token.pipeline!r}: another driver has planned this batch meanwhile; only one "
+                "query may run under a 'pipeline' name"
+            )
+        if plan.is_published or not plan.columns.names:
+            pieces: list[Piece] = []
+        else:
+            pieces = chosen_pieces(plan.pieces(), batches, plan.content)
+        if not plan.columns.names:
+            return TaskLoaded(None, plan.columns)
+        work = plan.work(pieces, batch, self._load.max_attempts)
+        verdicts: list[ErrorRecord] = []
+        rows = read_marked(work, plan.columns, partial(_report, work, verdicts))
+        written = self._target.write(rows, plan.columns, batch)
+        return TaskLoaded(written, plan.columns, list(map(LoadedPiece.of, pieces)), verdicts, batch.reading)
+
+    def published_columns(self, written: Sequence[TaskLoaded]) -> pa.Schema:
+        return next((task.columns for task in written), pa.schema([]))
+
+    def commit(
+        self, store: ShardStore, batch: Batch, written: Sequence[TaskLoaded], *, row_schema: str, batch_id: int
+    ) -> None:
+        """Record what the tasks have found bad, then publish: should this attempt die, the next one leaves it out."""
+        check_once(piece for task in written for piece in task.pieces)
+        (identity,) = batch.plans
+        if any(task.verdicts for task in written) and not store.is_published(identity):
+            _record(store, identity, written)
+        if self.published_columns(written).names:
+            of_target = [task.written for task in written]
+            self._target.commit(store, batch, of_target, row_schema=row_schema, batch_id=batch_id)
+        else:  # the target does not exist yet
+            store.publish(batch.plans, (), batch_id=batch_id, winners=batch.winners)
+
+    def _columns(self, store: ShardStore, plan: Plan, content: ContentOptions) -> pa.Schema:
+        """Return the columns to read; none where they are to be inferred, and there is nothing to infer from yet.
+
+        Raises OptionError.
+        """
+        # here: tasks know their columns
+        from queue_source.schema.location import SchemaLocation
+        from queue_source.schema.sampling import kept_columns, named_samples
+
+        assert content.format is not None
+        if self._load.columns is not None:
+            try:
+                return parse_columns(self._load.columns)
+            except ValueError as error:
+                raise OptionError("schema", str(error)) from error
+        location = content.schema.schema_location
+        is_fixed = format_of(content.format).fixed_schema is not None
+        if location is None and not is_fixed:
+            if (own := self._target.own_columns(store)) is None:
+                raise OptionError(
+                    "schema",
+                    "is needed to load objects into a new table or a folder: declare the columns, as in 'id BIGINT, "
+                    "name STRING', or set schemaLocation to a folder, where the columns that are inferred are kept",
+                )
+            return own
+        samples = named_samples(content.schema) or [
+            entry.content for entry in plan.ranges[: content.schema.schema_sample_files]
+        ]
+        if location is not None and not samples and SchemaLocation(location, content.storage).latest() is None:
+            return pa.schema([])
+
+        def nothing(tried: str) -> OptionError:
+            return OptionError(
+                "schemaLocation",
+                f"is empty, and no object of this batch has columns to infer{tried}: name objects in schemaSample, or "
+                "declare the columns in schema",
+            )
+
+        return kept_columns(content, lambda: samples, [], nothing)
+
+
+def _within(content: ContentOptions, prefixes: str) -> ContentOptions:
+    """Return the options under which local objects are read only where the reader's `allowedPrefixes` lead."""
+    local = tuple(prefix for prefix in prefixes.split(",") if prefix.startswith("file://"))
+    return replace(content, storage=replace(content.storage, local_prefixes=local))
+
+
+def _record(store: ShardStore, identity: PlanIdentity, written: Sequence[TaskLoaded]) -> None:
+    """Record the verdicts, with the traces of the only reading whose rows are published (`batches/readings.py`)."""
+    first = next((task.reading for task in written if task.reading and not task.reading.partition), None)
+    if first is not None:
+        store.begin_reading(identity, first._replace(repeated=False), first=True, tasks=len(written))
+    for task in written:
+        if task.verdicts:
+            store.report(identity, task.verdicts, task.reading, len(written))
+
+
+def _report(work: Work, verdicts: list[ErrorRecord], records: Sequence[ErrorRecord]) -> None:
+    """Keep verdicts on objects for the commit, and write all others at once.
+
+    Bad records may be many, and are the same at every attempt. An object that is given up after deaths has to be known
+    to the task after this one, should that die too.
+    """
+    at_once: list[ErrorRecord] = []
+    for record in records:
+        (verdicts if record.scope in WHOLE and record.cause != KILLS else at_once).append(record)
+    if at_once:
+        with work.store.open() as store:
+            store.report(work.identity, at_once, None)

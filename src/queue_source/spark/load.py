@@ -1,0 +1,147 @@
+"""`cuesqueue.load`: a query that loads announced objects into files or a table, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from queue_source.errors import OptionError
+from queue_source.formats.metadata import METADATA_COLUMN
+from queue_source.options import parse_reader_options, parse_sink_options
+from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.declaring import options_of
+from queue_source.options.places import READER, SINK
+from queue_source.options.values import ALIASES, SPARK_OWN
+from queue_source.schema.ddl import format_columns
+from queue_source.spark.compat import arrow_schema
+from queue_source.spark.process import driver_folder
+
+_PARTS = f"{METADATA_COLUMN} STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
+_COLUMNS = f"uri STRING, size BIGINT, etag STRING, {_PARTS}"
+_DELTA = "delta:"
+_CHECKPOINTS = "cuesqueue-checkpoints"
+_SETTINGS: dict[str, Any] = {"spark.python.unix.domain.socket.enabled": "true"}
+"""Of a session of our own: what docs/explanation/performance.md recommends."""
+
+
+def load(
+    queue: str | Sequence[str] | None,
+    into: str,
+    *,
+    format: str,
+    prefixes: str | Sequence[str],
+    schema: str | StructType | None = None,
+    store: str | None = None,
+    spark: SparkSession | None = None,
+    available_now: bool = True,
+    **options: object,
+) -> StreamingQuery:
+    """Start a query that loads the objects that a queue announces into files or a table, each once.
+
+    Args:
+        queue: URL of the queue, or of several, as in the option `queueUrl`; None to list the prefixes alone.
+        into: A folder for Parquet files (a path or a URI), or an Iceberg table (`db.orders`).
+        format: Format of the objects: `csv`, `json`, `text`, `parquet`, `orc`, `avro` or `binaryFile`.
+        prefixes: Where the objects may be, as in the option `allowedPrefixes`.
+        schema: Columns of the objects, as DDL or as Spark's; None: they are inferred (option `schemaLocation`), or
+            those of the table.
+        store: SQLAlchemy URL of the store; None: the file `cuesqueue.db` in Spark's working folder.
+        spark: The session; None: the active one, or a new one on this machine.
+        available_now: Load what is there and end; False: go on until the query is stopped.
+        options: Options of reader and sink, by their names in the reference (names with a dot as
+            `**{"aws.region": "eu-central-1"}`), and `checkpointLocation` and `queryName` of Spark. Each goes where it
+            acts: options of formats to both. Without `checkpointLocation` it is
+            `cuesqueue-checkpoints/PIPELINE` in Spark's working folder; a lost one makes nothing come twice.
+
+    Returns:
+        The running query; with `available_now` wait for it with `awaitTermination()`.
+
+    Raises:
+        OptionError: An option is unknown, or contradicts another one; before anything is started.
+
+    Process:
+        The driver's script.
+    """
+    reading, writing, of_spark = divided(queue, into, format, prefixes, schema, store, options)
+    parsed = parse_reader_options(reading)
+    writing["pipeline"] = parsed.pipeline
+    parse_sink_options(writing)
+    session = spark or SparkSession.getActiveSession() or _new_session()
+    if "checkpointLocation" not in of_spark:
+        of_spark["checkpointLocation"] = (Path(driver_folder()) / _CHECKPOINTS / parsed.pipeline).as_uri()
+    rows = session.readStream.format("cuesqueue").schema(_COLUMNS).options(**reading).load()
+    writer = rows.writeStream.format("cuesqueue").options(**writing, **of_spark)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    return writer.start()
+
+
+def divided(
+    queue: str | Sequence[str] | None,
+    into: str,
+    format: str,
+    prefixes: str | Sequence[str],
+    schema: str | StructType | None,
+    store: str | None,
+    options: Mapping[str, object],
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Return the options of the reader, of the sink, and of Spark. Raises OptionError for one that nothing knows."""
+    reading = {"content": "reference", "fileFormat": format, "allowedPrefixes": _listed(prefixes)}
+    writing = {"load": format, **_target(into)}
+    of_spark: dict[str, str] = {}
+    if queue is None:
+        reading["backfillPrefixes"] = reading["allowedPrefixes"]
+    else:
+        reading["queueUrl"] = _listed(queue)
+    if store is not None:
+        reading["storeUrl"] = writing["storeUrl"] = store
+    if schema is not None:
+        writing["schema"] = schema if isinstance(schema, str) else format_columns(arrow_schema(schema))
+    for name, value in options.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if own := next((own for own in SPARK_OWN if own.lower() == name.lower()), None):
+            of_spark[own] = text
+            continue
+        places = _places(name)
+        if not places:
+            raise OptionError(name, "is unknown to load; see docs/reference/options.md for all options")
+        for place in places:
+            (reading if place is READER else writing)[name] = text
+    return reading, writing, of_spark
+
+
+_AT_THE_SINK = {option.name.lower() for option in options_of(ContentOptions, SchemaOptions)}
+"""Options of the reader that act where the objects are read."""
+_ONLY_READER = {"queueurl", "queueshares"}
+
+
+def _places(name: str) -> list[Any]:
+    """Return where the option acts."""
+    aliases = {alias.lower(): own.lower() for alias, own in ALIASES.items()}
+    own = aliases.get(name.lower(), name.lower()).removeprefix("cloudfiles.")
+    if own.startswith("catalog."):
+        return [SINK]
+    places = [place for place in (READER, SINK) if any(option.name.lower() == own for option in place.options)]
+    if own in _AT_THE_SINK:
+        return [SINK]
+    return [READER] if own in _ONLY_READER else places
+
+
+def _listed(texts: str | Sequence[str]) -> str:
+    return texts if isinstance(texts, str) else ",".join(texts)
+
+
+def _target(into: str) -> dict[str, str]:
+    """Return the option that names where the objects go."""
+    if into.startswith(_DELTA):
+        return {"delta": into.removeprefix(_DELTA)}
+    return {"path": into} if "/" in into or "\\" in into else {"table": into}
+
+
+def _new_session() -> SparkSession:
+    return SparkSession.builder.master("local[*]").config(map=_SETTINGS).getOrCreate()
