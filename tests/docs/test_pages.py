@@ -178,15 +178,6 @@ def test_the_commands_of_the_prune_page_work_on_a_store(tmp_path: Path) -> None:
     Reader(tmp_path).run(commands.text)
 
 
-def test_the_commands_of_the_page_on_published_files_work(tmp_path: Path) -> None:
-    (tmp_path / "published").mkdir()
-    commands = next(
-        block for block in blocks(ROOT / "docs" / "how-to" / "published-files.md") if block.language == "bash"
-    )
-    open_store(f"sqlite:///{tmp_path / 'cuesqueue.db'}").close()
-    Reader(tmp_path).run(commands.text)
-
-
 def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_path: Path) -> None:
     examples = [block.text for block in blocks(PRUNE) if block.language in ("text", "yaml", "python")]
     assert len(examples) == 3
