@@ -18,8 +18,6 @@ from queue_source.options.content import FILE_FORMATS
 from queue_source.options.reader import DEFAULT_STORE
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from shard_store.operators.status import PipelineStatus, Published
     from shard_store.store import ShardStore
 
@@ -82,7 +80,7 @@ def load(
         from queue_source.spark.load_preview import preview
 
         print_result(
-            _shown(preview(queue, into, **named, **options), as_json), as_json, title="dry run: nothing loaded"
+            _for_people(preview(queue, into, **named, **options), as_json), as_json, title="dry run: nothing loaded"
         )
         return
     began = time.monotonic()
@@ -95,7 +93,7 @@ def load(
     numbers = _loaded(before, after)
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": pipeline, "into": into, **numbers, "seconds": seconds}
-    print_result(_shown(result, as_json), as_json, title="not all is loaded" if problem else "loaded")
+    print_result(_for_people(result, as_json), as_json, title="not all is loaded" if problem else "loaded")
     if problem:
         print_error(problem)
         raise typer.Exit(1)
@@ -103,7 +101,7 @@ def load(
         raise typer.Exit(UNHEALTHY)
 
 
-def _shown(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
+def _for_people(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
     """Return the result with lists and counts as lines, for people."""
     if as_json:
         return result
@@ -134,7 +132,7 @@ def _options(pairs: list[str]) -> dict[str, str]:
 @contextmanager
 def _started(
     queue: str | None, into: str, named: Mapping[str, Any], options: Mapping[str, str], master: str, *, watch: bool
-) -> Iterator[tuple[StreamingQuery, str, ShardStore]]:
+) -> Iterator[tuple[Any, str, ShardStore]]:
     """Start the query in a session of its own, which ends with the block."""
     from queue_source.spark.load import load as start
     from queue_source.spark.load import pipeline_of, quiet_session
@@ -149,7 +147,7 @@ def _started(
             spark.stop()
 
 
-def _run(query: StreamingQuery, follow: Callable[[], None]) -> str | None:
+def _run(query: Any, follow: Callable[[], None]) -> str | None:
     """Wait for the end of the query, and return what it failed with. Ctrl-C and SIGTERM stop it."""
     import signal
 
@@ -158,7 +156,7 @@ def _run(query: StreamingQuery, follow: Callable[[], None]) -> str | None:
 
     previous = signal.signal(signal.SIGTERM, stop)
     try:
-        while not query.awaitTermination(timeout=_POLL):  # type: ignore[arg-type]
+        while not query.awaitTermination(timeout=_POLL):
             follow()
     except KeyboardInterrupt:
         query.stop()
