@@ -102,8 +102,8 @@ def publish_among_good(spark: SparkSession, world: World, some: Sequence[Hostile
         query["sink_options"] = world.sink(load=some[0].file_format, **some[0].options)
         run(spark, query)  # type: ignore[arg-type]
     else:
-        query = {**described(world, fileFormat=some[0].file_format, **patient, **options)}
-        run(spark, {**query, "schema": some[0].options["schema"]})  # type: ignore[arg-type, typeddict-item]
+        by_rows = described(world, fileFormat=some[0].file_format, **patient, **options)
+        run(spark, {**by_rows, "schema": some[0].options["schema"]})
     rows = spark.read.format("cuesqueue").option("store", world.store_url).load().count()
     assert rows == 2, some
     errors = {error["subject"]: error["cause"] for error in world.view("errors") if error["scope"] == "object"}
