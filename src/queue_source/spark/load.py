@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ def load(
         available_now: Load what is there and end; False: go on until the query is stopped.
         options: Options of reader and sink, by their names in the reference (names with a dot as
             `**{"aws.region": "eu-central-1"}`), and `checkpointLocation` and `queryName` of Spark. Each goes where it
-            acts: options of formats to both. Without `checkpointLocation` it is
-            `cuesqueue-checkpoints/PIPELINE` in Spark's working folder; a lost one makes nothing come twice.
+            acts: options of formats to both. Without `checkpointLocation` there is one for each pipeline and store
+            in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes nothing come twice.
 
     Returns:
         The running query; with `available_now` wait for it with `awaitTermination()`.
@@ -75,7 +76,9 @@ def load(
     folder = Path(driver_folder())
     if "schemaLocation" in writing:
         writing["schemaLocation"] = str(folder / writing["schemaLocation"])
-    of_spark.setdefault("checkpointLocation", (folder / _CHECKPOINTS / pipeline).as_uri())
+    # the shown URL: it has no password, which may change
+    of_store = hashlib.sha256(str(parse_sink_options(writing).store).encode()).hexdigest()[:8]
+    of_spark.setdefault("checkpointLocation", (folder / _CHECKPOINTS / f"{pipeline}-{of_store}").as_uri())
     rows = session.readStream.format("cuesqueue").schema(_COLUMNS).options(**reading).load()
     writer = rows.writeStream.format("cuesqueue").options(**writing, **of_spark)
     if available_now:
