@@ -17,7 +17,7 @@ os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
 from queue_source.logs.context import work_on
 from queue_source.spark import process
-from support import leaks, loopback, temporary
+from support import compiled_statements, leaks, loopback, temporary
 from support.engine import class_archive, few_at_once
 
 # pytester runs small test suites inside a test: tests/unit/test_house.py
@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder.use()
     config.pluginmanager.register(folder, "temporary_folder")
     loopback.guard()
+    compiled_statements.share()
     config.pluginmanager.register(class_archive, "class_archive")
     config.pluginmanager.register(few_at_once, "few_at_once")
     config.pluginmanager.register(leaks.LeakPlugin(leaks.Watch()), "leaks")
