@@ -17,7 +17,7 @@ def key(dialect: Dialect, *rest: Any) -> tuple[Any, ...]:
 
 
 def of_version(*version: int) -> Dialect:
-    dialect: Dialect = mysql.dialect()  # type: ignore[no-untyped-call]
+    dialect: Dialect = mysql.dialect()
     dialect.server_version_info = version
     return dialect
 
@@ -31,7 +31,7 @@ def test_another_engine_of_the_same_kind_finds_what_is_compiled() -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (key(sqlite.dialect()), key(postgresql.dialect())),
+        (key(sqlite.dialect()), key(postgresql.dialect())),  # type: ignore[no-untyped-call]
         (key(of_version(8, 0)), key(of_version(8, 4))),
         (key(sqlite.dialect(paramstyle="qmark")), key(sqlite.dialect(paramstyle="named"))),
         (key(sqlite.dialect()), key(sqlite.dialect(), "a statement", ("column",), False, False)),
