@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -137,8 +138,9 @@ class LoadingSink(Sink):
             return TaskLoaded(None, plan.columns)
         work = plan.work(pieces, batch, self._load.max_attempts)
         verdicts: list[ErrorRecord] = []
-        rows = read_marked(work, plan.columns, partial(_report, work, verdicts))
-        written = self._target.write(rows, plan.columns, batch)
+        # closed at once: where the target fails, the mark of what was being read is taken back, not left as a death
+        with closing(read_marked(work, plan.columns, partial(_report, work, verdicts))) as rows:
+            written = self._target.write(rows, plan.columns, batch)
         return TaskLoaded(written, plan.columns, list(map(LoadedPiece.of, pieces)), verdicts, batch.reading)
 
     def published_columns(self, written: Sequence[TaskLoaded]) -> pa.Schema:

@@ -1,0 +1,72 @@
+"""Loading what goes wrong: targets that fail, overwritten objects, changed rows, drivers that were replaced."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_source.sinks.splits import SplitSink
+from shard_store.model import ReadMark
+from support.iceberg_tables import Lake
+from support.registering import Loading
+from support.store_backends import StoreBackend
+
+
+@pytest.fixture(params=["path"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) -> Iterator[Lake]:
+    """A folder, or a table whose catalog is another database than the store."""
+    backend, reading = StoreBackend("sqlite", f"sqlite:///{tmp_path / 'store.db'}"), {"type": "sql"}
+    options = {"store": backend.url}
+    if request.param == "path":
+        options["path"] = str(tmp_path / "out")
+    else:
+        reading["uri"] = f"sqlite:///{tmp_path / 'catalog.db'}"
+        options |= {"table": "db.events", "warehouse": str(tmp_path / "warehouse")}
+        options |= {f"catalog.{key}": value for key, value in reading.items()}
+    yield Lake(backend.open(), options, reading)
+    backend.close()
+
+
+elsewhere = pytest.mark.parametrize("lake", ["elsewhere"], indirect=True)
+
+
+def written(path: Path, *records: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    return path
+
+
+def objects(folder: Path, *ids: int) -> list[Path]:
+    return [written(folder / "in" / f"{id}.json", {"id": id, "name": f"n{id}"}) for id in ids]
+
+
+@pytest.mark.parametrize("task", [0, -1], ids=["beside others", "alone"])
+def test_a_target_that_fails_is_no_death_of_the_objects(
+    lake: Lake, tmp_path: Path, task: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error is kept, with all that it refers to, as by a worker that reports it and ends."""
+    paths = objects(tmp_path, 1, 2)
+    query = Loading(lake)
+    query.announce(*paths)
+    query.written(query.references(paths))
+    assert query.plan is not None
+    identity = query.plan.identity
+    before = [] if task == 0 else [ReadMark(0, 2, 0, 1)]
+    for mark in before:
+        lake.store.begin_read(identity, mark._replace(unended=0))
+    query.restart()
+
+    def full(sink: SplitSink, batches: Iterator[Any], *_: object) -> None:
+        next(batches)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SplitSink, "write", full)
+    with pytest.raises(OSError, match="No space left") as kept:
+        query.written(query.references(paths))
+    assert lake.store.read_marks(identity) == before
+    assert kept.value.errno == errno.ENOSPC
