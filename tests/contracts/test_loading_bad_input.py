@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queue_source.sinks.splits import SplitSink
-from shard_store.model import ReadMark
+from shard_store.model import Content, Range, ReadMark, Reference, end_at
 from support.iceberg_tables import Lake
 from support.registering import Loading
 from support.store_backends import StoreBackend
@@ -70,3 +70,26 @@ def test_a_target_that_fails_is_no_death_of_the_objects(
         query.written(query.references(paths))
     assert lake.store.read_marks(identity) == before
     assert kept.value.errno == errno.ENOSPC
+
+
+def test_an_object_that_is_announced_again_in_another_version_before_its_batch_is_loaded_with_the_next_one(
+    lake: Lake, tmp_path: Path
+) -> None:
+    (one,) = objects(tmp_path, 1)
+    query, uri = Loading(lake), f"file://{one}"
+    query.announce(one)
+    written(one, {"id": 1, "name": "a longer name"})
+    size = one.stat().st_size
+    again = Content(uri, uri, size, None, "q", "another message", reference=Reference())
+    query.pipeline.store.open_shards(query.pipeline.token, query.pipeline.source, [again])
+    query.attempt(query.references([one]))
+    query.end()
+    assert (query.ids(), query.states()) == ([], {"1.json": "open"})
+    query.announced[uri] = size
+    (shard,) = query.pipeline.look(uri).values()
+    query.batch_id += 1
+    query.pipeline.write(Range(shard.key, shard.content, shard.position, end_at(size)))
+    query.attempt(query.references([one]))
+    query.end()
+    assert query.rows() == [{"id": 1, "name": "a longer name"}]
+    assert query.states() == {"1.json": "done"}

@@ -315,7 +315,7 @@ def _make(
     if unwanted:
         _give_up(transaction, identity, unwanted)
         included = [r for r in included if pending.get(r.key) != Pending.QUARANTINE]
-    renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.reads_all(r)]
+    renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.takes_newest(r)]
     announcing.mark_seen(transaction, renewed)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 
