@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from queue_source.read.reference_rows import REFERENCE_SCHEMA, reference_value
 from queue_source.sinks.splits import SplitSink
 from shard_store.model import Content, Range, ReadMark, Reference, end_at
 from support.iceberg_tables import Lake
@@ -30,6 +32,12 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) 
         options |= {f"catalog.{key}": value for key, value in reading.items()}
     yield Lake(backend.open(), options, reading)
     backend.close()
+
+
+def reference_rows(contents: Sequence[Content]) -> pa.Table:
+    """The rows of the reader."""
+    columns = [pa.array([reference_value(f.name, one) for one in contents], f.type) for f in REFERENCE_SCHEMA]
+    return pa.Table.from_arrays(columns, schema=REFERENCE_SCHEMA)
 
 
 elsewhere = pytest.mark.parametrize("lake", ["elsewhere"], indirect=True)
@@ -93,3 +101,32 @@ def test_an_object_that_is_announced_again_in_another_version_before_its_batch_i
     query.end()
     assert query.rows() == [{"id": 1, "name": "a longer name"}]
     assert query.states() == {"1.json": "done"}
+
+
+@pytest.mark.parametrize("larger", [0, 5], ids=["of one size", "of two sizes"])
+def test_two_versions_of_an_object_without_etags_are_no_repeated_row(lake: Lake, tmp_path: Path, larger: int) -> None:
+    """In stores whose versions have numbers; each has a task of its own."""
+    (one,) = objects(tmp_path, 1)
+    query, uri, size = Loading(lake), f"file://{one}", one.stat().st_size
+    query.batch_id += 1
+    versions = {"7": size + larger, "8": size}
+    contents = [
+        Content(f"{uri}#{version}", uri, bytes_, None, "q", f"m{version}", reference=Reference(version))
+        for version, bytes_ in versions.items()
+    ]
+    shards = query.pipeline.store.open_shards(query.pipeline.token, query.pipeline.source, contents).values()
+    query.pipeline.write(*[Range(s.key, s.content, s.position, end_at(s.content.size or 0)) for s in shards])
+    query.attempt(*[reference_rows([content]) for content in contents])
+    query.end()
+    assert query.ids() == ([1] if larger else [1, 1])
+    assert sorted(query.states().values()) == ["done", "quarantined" if larger else "done"]
+
+
+@pytest.mark.parametrize("own", ["text", {"file_block_start": "0", "file_block_length": "x"}], ids=["text", "texts"])
+def test_a_column_metadata_of_the_users_own_names_no_parts(lake: Lake, tmp_path: Path, own: object) -> None:
+    paths = objects(tmp_path, 1)
+    query = Loading(lake)
+    query.announce(*paths)
+    query.attempt(query.references(paths).append_column("_metadata", pa.array([own])))
+    query.end()
+    assert query.ids() == [1]
