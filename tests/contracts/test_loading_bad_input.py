@@ -13,6 +13,7 @@ import pytest
 
 from queue_source.read.reference_rows import REFERENCE_SCHEMA, reference_value
 from queue_source.sinks.splits import SplitSink
+from shard_store.errors import PipelineTakenOver
 from shard_store.model import Content, Range, ReadMark, Reference, end_at
 from support.iceberg_tables import Lake
 from support.registering import Loading
@@ -130,3 +131,19 @@ def test_a_column_metadata_of_the_users_own_names_no_parts(lake: Lake, tmp_path:
     query.attempt(query.references(paths).append_column("_metadata", pa.array([own])))
     query.end()
     assert query.ids() == [1]
+
+
+def test_a_driver_that_was_replaced_before_its_commit_records_no_verdict(lake: Lake, tmp_path: Path) -> None:
+    """The object is there by now, and the next driver has read it."""
+    one = tmp_path / "in" / "1.json"
+    query = Loading(lake)
+    query.announce(one)
+    of_replaced = query.written(query.references([one]))
+    query.restart()
+    objects(tmp_path, 1)
+    of_next = query.written(query.references([one]))
+    with pytest.raises(PipelineTakenOver):
+        query.commit(*of_replaced)
+    query.commit(*of_next)
+    query.end()
+    assert (query.ids(), query.causes(), query.states()) == ([1], {}, {"1.json": "done"})

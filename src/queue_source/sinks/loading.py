@@ -152,7 +152,7 @@ class LoadingSink(Sink):
         """Record what the tasks have found bad, then publish: should this attempt die, the next one leaves it out."""
         check_once(piece for task in written for piece in task.pieces)
         (identity,) = batch.plans
-        if any(task.verdicts for task in written) and not store.is_published(identity):
+        if any(task.verdicts for task in written):
             _record(store, identity, written)
         if self.published_columns(written).names:
             of_target = [task.written for task in written]
@@ -209,12 +209,11 @@ def _within(content: ContentOptions, prefixes: str) -> ContentOptions:
 
 def _record(store: ShardStore, identity: PlanIdentity, written: Sequence[TaskLoaded]) -> None:
     """Record the verdicts, with the traces of the only reading whose rows are published (`batches/readings.py`)."""
-    first = next((task.reading for task in written if task.reading and not task.reading.partition), None)
-    if first is not None:
-        store.begin_reading(identity, first._replace(repeated=False), first=True, tasks=len(written))
-    for task in written:
-        if task.verdicts:
-            store.report(identity, task.verdicts, task.reading, len(written))
+    verdicts = [verdict for task in written for verdict in task.verdicts]
+    readings = [(task, task.reading) for task in written if task.reading is not None]
+    judges = [reading for task, reading in readings if any(verdict.scope == "object" for verdict in task.verdicts)]
+    first = next((reading for _, reading in readings if not reading.partition), None)
+    store.judge(identity, verdicts, judges, first=first, tasks=len(written))
 
 
 def _report(work: Work, verdicts: list[ErrorRecord], records: Sequence[ErrorRecord]) -> None:
