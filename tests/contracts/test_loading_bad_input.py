@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 from queue_source.read.reference_rows import REFERENCE_SCHEMA, reference_value
+from queue_source.sinks.base import Batch
 from queue_source.sinks.splits import SplitSink
 from shard_store.errors import PipelineTakenOver
-from shard_store.model import Content, Range, ReadMark, Reference, end_at
-from support.iceberg_tables import Lake
+from shard_store.model import Content, Range, Reading, ReadMark, Reference, end_at
+from support.iceberg_tables import Lake, failing_at
 from support.registering import Loading
-from support.store_backends import StoreBackend
+from support.store_backends import StoreBackend, rows
 
 
 @pytest.fixture(params=["path"])
@@ -147,3 +148,32 @@ def test_a_driver_that_was_replaced_before_its_commit_records_no_verdict(lake: L
     query.commit(*of_next)
     query.end()
     assert (query.ids(), query.causes(), query.states()) == ([1], {}, {"1.json": "done"})
+
+
+@elsewhere
+@pytest.mark.parametrize("tries", [1, 2], ids=["the task that gives it up", "the try after it"])
+def test_what_kills_its_task_after_its_rows_were_shown_is_told_to_be_published_perhaps(
+    lake: Lake, tmp_path: Path, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalog elsewhere has the rows of the first attempt; opened again, they would come twice."""
+    paths = objects(tmp_path, 1, 2)
+    query = Loading(lake, options={"maxAttempts": "2"})
+    query.announce(*paths)
+    rows_of_reader = query.references(paths)
+    with failing_at(monkeypatch, "table-committed"):
+        query.attempt(rows_of_reader)
+    assert query.plan is not None
+    query.restart()
+    query.pipeline.plan()
+    lake.store.begin_read(query.plan.identity, ReadMark(1, 2, -1, 2))  # two readers have died at it
+    query.restart()
+    query.plan = query.pipeline.plan()
+    sink = query.sink()
+    sink.prepare(lake.store, rows_of_reader.schema)
+    for number in range(tries):
+        batch = Batch((query.plan.identity,), reading=Reading(1, 0, number, repeated=number > 0))
+        loaded = sink.write(iter(rows_of_reader.to_batches()), rows_of_reader.schema, batch)
+    query.commit(Batch((query.plan.identity,), winners=frozenset({tries - 1})), [loaded])
+    query.end()
+    assert (query.ids(), query.causes()) == ([1, 2], {"2.json": "kills-its-reader"})
+    assert [error["scope"] for error in rows(lake.store, "errors")] == ["part"]

@@ -44,6 +44,7 @@ class TaskLoaded:
         written: The target's own value; None where no columns are known yet, since there was nothing to read.
         columns: Those of the target's rows.
         verdicts: The bad objects that the task attempt `reading` has found.
+        is_judge: It has, or has left out what an attempt at this task before it had given up after deaths.
     """
 
     written: Any
@@ -51,6 +52,7 @@ class TaskLoaded:
     pieces: list[LoadedPiece] = field(default_factory=list)
     verdicts: list[ErrorRecord] = field(default_factory=list)
     reading: Reading | None = None
+    is_judge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,7 @@ class PlanToLoad:
         return from_tuples(pickle.loads(zlib.decompress(self.packed)))
 
     def work(self, pieces: Sequence[Piece], batch: Batch, max_attempts: int) -> Work:
-        """Return what a task reads: without what an attempt before it has found bad."""
-        pieces = [piece for piece in pieces if piece.place not in self.left_out]
+        """Return what a task reads: without what is given up after deaths of attempts at this task."""
         reading = batch.reading
         isolation: Alone | Beside | None = None
         if self.is_suspected:
@@ -136,12 +137,14 @@ class LoadingSink(Sink):
             pieces = chosen_pieces(plan.pieces(), batches, plan.content)
         if not plan.columns.names:
             return TaskLoaded(None, plan.columns)
-        work = plan.work(pieces, batch, self._load.max_attempts)
+        to_read = [piece for piece in pieces if piece.place not in plan.left_out]
+        work = plan.work(to_read, batch, self._load.max_attempts)
         verdicts: list[ErrorRecord] = []
         # closed at once: where the target fails, the mark of what was being read is taken back, not left as a death
         with closing(read_marked(work, plan.columns, partial(_report, work, verdicts))) as rows:
             written = self._target.write(rows, plan.columns, batch)
-        return TaskLoaded(written, plan.columns, list(map(LoadedPiece.of, pieces)), verdicts, batch.reading)
+        is_judge = any(verdict.scope == "object" for verdict in verdicts) or len(work.pieces) < len(to_read)
+        return TaskLoaded(written, plan.columns, list(map(LoadedPiece.of, pieces)), verdicts, batch.reading, is_judge)
 
     def published_columns(self, written: Sequence[TaskLoaded]) -> pa.Schema:
         return next((task.columns for task in written), pa.schema([]))
@@ -152,7 +155,7 @@ class LoadingSink(Sink):
         """Record what the tasks have found bad, then publish: should this attempt die, the next one leaves it out."""
         check_once(piece for task in written for piece in task.pieces)
         (identity,) = batch.plans
-        if any(task.verdicts for task in written):
+        if any(task.verdicts or task.is_judge for task in written):
             _record(store, identity, written)
         if self.published_columns(written).names:
             of_target = [task.written for task in written]
@@ -210,8 +213,8 @@ def _within(content: ContentOptions, prefixes: str) -> ContentOptions:
 def _record(store: ShardStore, identity: PlanIdentity, written: Sequence[TaskLoaded]) -> None:
     """Record the verdicts, with the traces of the only reading whose rows are published (`batches/readings.py`)."""
     verdicts = [verdict for task in written for verdict in task.verdicts]
-    readings = [(task, task.reading) for task in written if task.reading is not None]
-    judges = [reading for task, reading in readings if any(verdict.scope == "object" for verdict in task.verdicts)]
+    readings = [(task.is_judge, task.reading) for task in written if task.reading is not None]
+    judges = [reading for is_judge, reading in readings if is_judge]
     first = next((reading for _, reading in readings if not reading.partition), None)
     store.judge(identity, verdicts, judges, first=first, tasks=len(written))
 
@@ -222,9 +225,8 @@ def _report(work: Work, verdicts: list[ErrorRecord], records: Sequence[ErrorReco
     Bad records may be many, and are the same at every attempt. An object that is given up after deaths has to be known
     to the task after this one, should that die too.
     """
-    at_once: list[ErrorRecord] = []
-    for record in records:
-        (verdicts if record.scope in WHOLE and record.cause != KILLS else at_once).append(record)
-    if at_once:
+    whole = [record for record in records if record.scope in WHOLE]
+    verdicts += whole
+    if at_once := [record for record in records if record.scope not in WHOLE or record.cause == KILLS]:
         with work.store.open() as store:
             store.report(work.identity, at_once, None)
