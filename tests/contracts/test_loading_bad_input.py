@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from queue_source.errors import ObjectStoreError, OptionError, SchemaChanged
 from queue_source.read.reference_rows import REFERENCE_SCHEMA, reference_value
+from queue_source.schema import sampling
 from queue_source.sinks.base import Batch
 from queue_source.sinks.splits import SplitSink
 from shard_store.errors import PipelineTakenOver
@@ -177,3 +179,54 @@ def test_what_kills_its_task_after_its_rows_were_shown_is_told_to_be_published_p
     query.end()
     assert (query.ids(), query.causes()) == ([1, 2], {"2.json": "kills-its-reader"})
     assert [error["scope"] for error in rows(lake.store, "errors")] == ["part"]
+
+
+@pytest.mark.parametrize("first", ["empty", "missing", "corrupt"])
+def test_a_first_batch_without_columns_does_not_stop_the_stream(lake: Lake, tmp_path: Path, first: str) -> None:
+    query = inferring(lake, tmp_path)
+    one = tmp_path / "in" / "first.json"
+    if first != "missing":
+        written(one).write_text("" if first == "empty" else "no json")
+    query.objects([one])
+    query.objects(objects(tmp_path, 1))
+    assert query.ids() == [1]
+    causes = {"empty": {}, "missing": {"first.json": "missing-object"}, "corrupt": {"first.json": "bad-record"}}
+    assert query.causes() == causes[first]
+    assert query.states()["first.json"] == ("quarantined" if first == "missing" else "done")
+
+
+def test_columns_are_inferred_from_further_objects_where_the_first_ones_have_none(lake: Lake, tmp_path: Path) -> None:
+    query = inferring(lake, tmp_path)
+    query.objects([tmp_path / "in" / "missing.json", *objects(tmp_path, 1)])
+    assert query.ids() == [1]
+
+
+def test_rows_without_columns_are_not_taken_for_nothing(lake: Lake, tmp_path: Path) -> None:
+    query = inferring(lake, tmp_path)
+    query.announce(one := written(tmp_path / "in" / "1.json", {}))
+    with pytest.raises(OptionError, match="no object of this batch has columns to infer"):
+        query.attempt(query.references([one]))
+
+
+def test_objects_that_were_unreadable_only_while_columns_were_inferred_are_not_lost(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, paths = inferring(lake, tmp_path), objects(tmp_path, 1)
+    query.announce(*paths)
+
+    def fail(*_: object) -> None:
+        raise ObjectStoreError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sampling, "infer_content", fail)
+        with pytest.raises(SchemaChanged):
+            query.attempt(query.references(paths))
+    query.restart()
+    query.attempt(query.references(paths))
+    assert query.ids() == [1]
+
+
+def inferring(lake: Lake, folder: Path) -> Loading:
+    query = Loading(lake, options={"schemaLocation": str(folder / "schemas"), "schemaSampleFiles": "1"})
+    del query.options["schema"]
+    return query

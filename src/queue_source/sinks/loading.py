@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ class TaskLoaded:
     """What one task has loaded.
 
     Attributes:
-        written: The target's own value; None where no columns are known yet, since there was nothing to read.
+        written: The target's own value; None where no columns are known yet, since no object has any.
         columns: Those of the target's rows.
         verdicts: The bad objects that the task attempt `reading` has found.
         is_judge: It has, or has left out what an attempt at this task before it had given up after deaths.
@@ -131,18 +131,22 @@ class LoadingSink(Sink):
                 f"pipeline {plan.identity.token.pipeline!r}: another driver has planned this batch meanwhile; only one "
                 "query may run under a 'pipeline' name"
             )
-        if plan.is_published or not plan.columns.names:
+        if plan.is_published:
             pieces: list[Piece] = []
         else:
             pieces = chosen_pieces(plan.pieces(), batches, plan.content)
-        if not plan.columns.names:
-            return TaskLoaded(None, plan.columns)
         to_read = [piece for piece in pieces if piece.place not in plan.left_out]
         work = plan.work(to_read, batch, self._load.max_attempts)
+        if not plan.columns.names:
+            work = _without_columns(work)
         verdicts: list[ErrorRecord] = []
+        written: Any = None
         # closed at once: where the target fails, the mark of what was being read is taken back, not left as a death
         with closing(read_marked(work, plan.columns, partial(_report, work, verdicts))) as rows:
-            written = self._target.write(rows, plan.columns, batch)
+            if plan.columns.names:
+                written = self._target.write(rows, plan.columns, batch)
+            elif any(batch.num_rows for batch in rows):
+                raise _nothing_inferred("")
         is_judge = any(verdict.scope == "object" for verdict in verdicts) or len(work.pieces) < len(to_read)
         return TaskLoaded(written, plan.columns, list(map(LoadedPiece.of, pieces)), verdicts, batch.reading, is_judge)
 
@@ -164,7 +168,7 @@ class LoadingSink(Sink):
             store.publish(batch.plans, (), batch_id=batch_id, winners=batch.winners)
 
     def _columns(self, store: ShardStore, plan: Plan, content: ContentOptions) -> pa.Schema:
-        """Return the columns to read; none where they are to be inferred, and there is nothing to infer from yet.
+        """Return the columns to read; none where they are to be inferred, and no object has any yet.
 
         Raises OptionError.
         """
@@ -188,20 +192,36 @@ class LoadingSink(Sink):
                     "name STRING', or set schemaLocation to a folder, where the columns that are inferred are kept",
                 )
             return own
-        samples = named_samples(content.schema) or [
-            entry.content for entry in plan.ranges[: content.schema.schema_sample_files]
-        ]
-        if location is not None and not samples and SchemaLocation(location, content.storage).latest() is None:
-            return pa.schema([])
+        if is_fixed or (named := named_samples(content.schema)):
+            return kept_columns(content, lambda: named, [], _nothing_inferred)
+        assert location is not None
+        if SchemaLocation(location, content.storage).latest() is not None:
+            return kept_columns(content, tuple, [], _nothing_inferred)
+        count = content.schema.schema_sample_files
+        for start in range(0, len(plan.ranges), count):
+            samples = [entry.content for entry in plan.ranges[start : start + count]]
+            with suppress(_NothingInferred):  # all of them are empty or bad: the tasks find out which
+                return kept_columns(content, partial(tuple, samples), [], _nothing_inferred)
+        return pa.schema([])
 
-        def nothing(tried: str) -> OptionError:
-            return OptionError(
-                "schemaLocation",
-                f"is empty, and no object of this batch has columns to infer{tried}: name objects in schemaSample, or "
-                "declare the columns in schema",
-            )
 
-        return kept_columns(content, lambda: samples, [], nothing)
+class _NothingInferred(OptionError):
+    """No sample has columns."""
+
+
+def _nothing_inferred(tried: str) -> OptionError:
+    return _NothingInferred(
+        "schemaLocation",
+        f"is empty, and no object of this batch has columns to infer{tried}: name objects in schemaSample, or declare "
+        "the columns in schema",
+    )
+
+
+def _without_columns(work: Work) -> Work:
+    """Return work that finds out what is bad where nothing could be inferred: no row comes of bad records."""
+    assert work.content.format is not None
+    format = replace(work.content.format, mode="DROPMALFORMED")
+    return replace(work, content=replace(work.content, format=format))
 
 
 def _within(content: ContentOptions, prefixes: str) -> ContentOptions:
