@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import ObjectStoreError, OptionError, SchemaChanged
+from queue_source.options import parse_reader_options
 from queue_source.read.reference_rows import REFERENCE_SCHEMA, reference_value
 from queue_source.schema import sampling
 from queue_source.sinks.base import Batch
@@ -20,7 +21,8 @@ from shard_store.errors import PipelineTakenOver
 from shard_store.model import Content, Range, Reading, ReadMark, Reference, end_at
 from support.iceberg_tables import Lake, failing_at
 from support.registering import Loading
-from support.store_backends import StoreBackend, rows
+from support.sessions import LEAST
+from support.store_backends import STALE, StoreBackend, rows
 
 
 @pytest.fixture(params=["path"])
@@ -230,3 +232,44 @@ def inferring(lake: Lake, folder: Path) -> Loading:
     query = Loading(lake, options={"schemaLocation": str(folder / "schemas"), "schemaSampleFiles": "1"})
     del query.options["schema"]
     return query
+
+
+def started_with(query: Loading, **options: str) -> None:
+    """The pipeline's reader, with these options."""
+    parsed = parse_reader_options({**LEAST, "content": "reference", "store": query.lake.options["store"], **options})
+    settings = parsed.settings
+    source = query.pipeline.source
+    started = query.lake.store.start(source, query.name, driver="", stale_after=STALE, settings=settings)
+    query.pipeline.token = started.token
+
+
+@pytest.mark.parametrize(
+    ("of_reader", "of_sink", "message"),
+    [
+        ({"fileFormat": "csv"}, {}, "option 'load': is 'json' for this sink, and fileFormat is 'csv' for its reader"),
+        ({"fileFormat": "json"}, {"lineSep": ";"}, "option 'lineSep': is ';' for this sink, and lineSep is '' for"),
+        ({"fileFormat": "json", "multiLine": "true"}, {}, "option 'multiLine': is 'false' for this sink"),
+    ],
+)
+def test_a_sink_that_ends_records_elsewhere_than_its_reader_cuts_objects_is_refused(
+    lake: Lake, tmp_path: Path, of_reader: dict[str, str], of_sink: dict[str, str], message: str
+) -> None:
+    query, paths = Loading(lake, options=of_sink), objects(tmp_path, 1)
+    started_with(query, **of_reader)
+    query.announce(*paths)
+    with pytest.raises(OptionError, match=message):
+        query.attempt(query.references(paths))
+
+
+def test_objects_are_read_only_where_the_prefixes_of_the_reader_lead(lake: Lake, tmp_path: Path) -> None:
+    """A link is followed by no way out of them."""
+    inside, outside = objects(tmp_path, 1, 2)
+    beside = written(tmp_path / "beside" / "3.json", {"id": 3, "name": "n3"})
+    link = tmp_path / "in" / "link.json"
+    secret = written(tmp_path / "secret.json", {"id": 9, "name": "secret"})
+    link.symlink_to(secret)
+    query = Loading(lake)
+    started_with(query, fileFormat="json", allowedPrefixes=f"{tmp_path}/in/,s3://bucket/,{tmp_path}/beside/")
+    query.objects([inside, outside, beside, link, secret])
+    assert query.ids() == [1, 2, 3]
+    assert query.causes() == {"link.json": "forbidden-object", "secret.json": "forbidden-object"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -115,6 +115,7 @@ class LoadingSink(Sink):
         check_columns(schema, "load", "uri")
         (pipeline,) = self._options.pipelines
         plan, settings = store.plan_to_load(store.current_plan(pipeline))
+        _check_cuts(self._load.cutting, settings)
         content = _within(self._load.content, settings.get("allowedPrefixes", ""))
         columns = self._columns(store, plan, content)
         if columns.names:
@@ -222,6 +223,21 @@ def _without_columns(work: Work) -> Work:
     assert work.content.format is not None
     format = replace(work.content.format, mode="DROPMALFORMED")
     return replace(work, content=replace(work.content, format=format))
+
+
+def _check_cuts(own: Mapping[str, str], reader: Mapping[str, str]) -> None:
+    """Refuse options that would look for the ends of records in another way than the reader, which cuts objects.
+
+    Those of a reader cannot change while a part of an object is read; so these cannot either.
+    """
+    if not reader.get("fileFormat"):
+        return  # each object is one piece
+    if name := next((name for name, text in own.items() if reader.get(name, text) != text), None):
+        raise OptionError(
+            "load" if name == "fileFormat" else name,
+            f"is {own[name]!r} for this sink, and {name} is {reader[name]!r} for its reader, which cuts large objects "
+            "by it; give both the same",
+        )
 
 
 def _within(content: ContentOptions, prefixes: str) -> ContentOptions:
