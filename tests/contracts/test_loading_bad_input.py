@@ -273,3 +273,15 @@ def test_objects_are_read_only_where_the_prefixes_of_the_reader_lead(lake: Lake,
     query.objects([inside, outside, beside, link, secret])
     assert query.ids() == [1, 2, 3]
     assert query.causes() == {"link.json": "forbidden-object", "secret.json": "forbidden-object"}
+
+
+def test_rows_that_a_query_has_kept_for_a_later_batch_are_refused(lake: Lake, tmp_path: Path) -> None:
+    """Their objects count as left out since the first one. The later batch has no new input here."""
+    one, kept = objects(tmp_path, 1, 2)
+    query = Loading(lake)
+    query.announce(one, kept)
+    query.attempt(query.references([one]))
+    query.end()
+    query.batch_id += 1
+    with pytest.raises(OptionError, match=r"2.json', which is no object of this batch .* none of them for a later"):
+        query.attempt(query.references([kept]))

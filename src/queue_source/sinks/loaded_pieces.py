@@ -99,7 +99,8 @@ def _matching(pieces: Sequence[Piece], named: _Named) -> list[Piece]:
         raise OptionError(
             "load",
             f"was given {named.uri!r}, which is no object of this batch as it was announced: leave the columns uri, "
-            "size, etag and _metadata of the rows as they are",
+            "size, etag and _metadata of the rows as they are, and keep none of them for a later batch, as "
+            "aggregations and joins of streams do",
         )
     return matching
 

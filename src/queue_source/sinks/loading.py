@@ -132,10 +132,9 @@ class LoadingSink(Sink):
                 f"pipeline {plan.identity.token.pipeline!r}: another driver has planned this batch meanwhile; only one "
                 "query may run under a 'pipeline' name"
             )
+        pieces = chosen_pieces(plan.pieces(), batches, plan.content)
         if plan.is_published:
-            pieces: list[Piece] = []
-        else:
-            pieces = chosen_pieces(plan.pieces(), batches, plan.content)
+            pieces = []
         to_read = [piece for piece in pieces if piece.place not in plan.left_out]
         work = plan.work(to_read, batch, self._load.max_attempts)
         if not plan.columns.names:
