@@ -218,7 +218,7 @@ def _nothing_inferred(tried: str) -> OptionError:
 
 
 def _without_columns(work: Work) -> Work:
-    """Return work that finds out what is bad where nothing could be inferred: no row comes of bad records."""
+    """Return work that reports what cannot be read where no columns could be inferred, without a row of it."""
     assert work.content.format is not None
     format = replace(work.content.format, mode="DROPMALFORMED")
     return replace(work, content=replace(work.content, format=format))
