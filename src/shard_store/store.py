@@ -227,6 +227,7 @@ class ShardStore:
     reject_inside = _joins(records.reject)
     report = _writes(readings.report)
     begin_reading = _writes(readings.begin_reading)
+    judge = _writes(readings.judge)
     found_bad = _reads(records.found_bad)
     errors_of_plans = _reads(search.of_plans)
     known_objects = _reads(plans.known_objects)

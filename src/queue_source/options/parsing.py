@@ -21,7 +21,7 @@ from queue_source.options import checks, types
 from queue_source.options.connections import StorageOptions, connections, storage_options
 from queue_source.options.content import RECORD_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import build, declared
-from queue_source.options.places import LISTING, READER, RECORDED, SINK, VIEWS
+from queue_source.options.places import LISTING, READER, RECORDED, SINK, VIEWS, WHILE_PARTLY_READ
 from queue_source.options.reader import (
     DEFAULT_RETENTION,
     BatchOptions,
@@ -128,7 +128,8 @@ def _load(values: Mapping[str, Any], texts: Mapping[str, str]) -> LoadOptions | 
         schema=_schema(as_of_reader),
     )
     checks.check_loading(values, content)
-    return build(LoadOptions, values, content=content)
+    cutting = {name: _setting(as_of_reader[name]) for name in WHILE_PARTLY_READ}
+    return build(LoadOptions, values, content=content, cutting=cutting)
 
 
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:

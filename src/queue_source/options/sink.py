@@ -61,12 +61,14 @@ class LoadOptions:
     Attributes:
         content: How they are read, as a reader's options say it.
         columns: DDL; None where the columns are inferred, or the table's.
+        cutting: Option -> text, of those by which a reader cuts objects into parts (`places.WHILE_PARTLY_READ`).
     """
 
     TITLE: ClassVar = "Loading objects"
     ON_CHANGE: ClassVar = OnChange.READ
 
     content: ContentOptions
+    cutting: Mapping[str, str]
     # fmt: off
     format: str | None = option(
         "load", types.choice(*FILE_FORMATS, refused=("xml",)), example="json", note="none: the rows are written",

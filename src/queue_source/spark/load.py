@@ -23,7 +23,7 @@ from queue_source.spark.compat import arrow_schema
 from queue_source.spark.process import driver_folder
 
 _PARTS = f"{METADATA_COLUMN} STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
-_COLUMNS = f"uri STRING, size BIGINT, etag STRING, {_PARTS}"
+_COLUMNS = f"uri STRING, size BIGINT, etag STRING, version STRING, {_PARTS}"
 _DELTA = "delta:"
 _CHECKPOINTS = "cuesqueue-checkpoints"
 _SCHEMAS = "cuesqueue-schemas"
