@@ -174,7 +174,7 @@ def test_columns_are_needed_for_new_files(lake: Lake, tmp_path: Path) -> None:
         query.attempt(query.references(objects(tmp_path, 1)))
 
 
-@pytest.mark.parametrize("lake", ["sqlite-table", "postgres-table", "sqlite-elsewhere"], indirect=True)
+@pytest.mark.parametrize("lake", ["sqlite-table", "postgresql-table", "sqlite-elsewhere"], indirect=True)
 def test_a_table_says_which_columns_are_loaded(lake: Lake, tmp_path: Path) -> None:
     Loading(lake, "maker").objects(objects(tmp_path, 1))
     query = Loading(lake)
