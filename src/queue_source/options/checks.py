@@ -28,7 +28,7 @@ from queue_source.queues.base import Queue, identity_of
 from shard_store.model import Semantics
 
 logger = logging.getLogger("cuesqueue")
-_TARGETS = ("table", "path", "queueUrl")
+_TARGETS = ("table", "delta", "path", "queueUrl")
 _SURE = timedelta(hours=1)  # by which an object has to be younger than the forgotten shards (`SURE` of listings)
 
 
@@ -321,8 +321,8 @@ def check_target(values: Mapping[str, Any]) -> None:
         raise OptionError(
             "path",
             "is required: name the folder of the data files, here or in start(), or an Iceberg table in option "
-            "'table', or the queue that receives the rows in option 'queueUrl'; write .option('path', "
-            "'s3://lake/orders') after writeStream",
+            "'table', or the folder of a Delta table in option 'delta', or the queue that receives the rows in option "
+            "'queueUrl'; write .option('path', 's3://lake/orders') after writeStream",
         )
     if len(targets) > 1 and targets != ["table", "path"]:
         raise OptionError(
