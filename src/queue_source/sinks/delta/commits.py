@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltalake import CommitProperties, Transaction
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from queue_source.errors import OptionError
 from queue_source.sinks.base import Batch
@@ -103,7 +103,7 @@ _RECENT = 20
 def append(table: OpenTable, files: Sequence[DataFile], marks: Marks) -> None:
     """Append the files in one commit, on exactly the version that was checked; else raise CommitFailedError."""
     before = table.handle.version()
-    actions = [
+    actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, file.partition, file.modified, data_change=True, stats=file.statistics)
         for file in files
     ]
