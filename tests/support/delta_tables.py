@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -27,7 +27,6 @@ class DeltaLake:
 
     store: ShardStore
     options: dict[str, str]
-    missing_is_empty: bool = field(default=True)
 
     @property
     def folder(self) -> Path:
@@ -108,3 +107,13 @@ def table_by_hand(
     log.mkdir(parents=True)
     lines = [{"protocol": protocol or {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
     (log / f"{0:020}.json").write_text("\n".join(json.dumps(line) for line in lines) + "\n", "utf-8")
+
+
+def change_by_hand(folder: Path, column: dict[str, Any]) -> None:
+    """A further commit, which adds a column as only other engines can."""
+    actions = [action["metaData"] for action in log_of(folder) if "metaData" in action]
+    schema = json.loads(actions[-1]["schemaString"])
+    schema["fields"].append(column)
+    version = len(list((folder / "_delta_log").glob("*.json")))
+    line = json.dumps({"metaData": {**actions[-1], "schemaString": json.dumps(schema)}})
+    (folder / "_delta_log" / f"{version:020}.json").write_text(line + "\n", "utf-8")

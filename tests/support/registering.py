@@ -17,7 +17,7 @@ from pyiceberg.manifest import DataFile
 from queue_source.read.reference_rows import REFERENCE_SCHEMA
 from queue_source.sinks.iceberg.registering import copying
 from shard_store.model import BEGINNING, Content, Range, Reference, end_at
-from support.iceberg_tables import Query, by_id
+from support.iceberg_tables import Lake, Query, by_id
 from support.store_backends import rows
 
 
@@ -25,6 +25,7 @@ from support.store_backends import rows
 class Referencing(Query):
     """A query of references into a sink; `announced` has the size of each object as it was announced."""
 
+    lake: Lake
     announced: dict[str, int | None] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
 

@@ -109,7 +109,7 @@ def append(table: OpenTable, files: Sequence[DataFile], marks: Marks) -> None:
     ]
     properties = CommitProperties(
         custom_metadata=dict(marks.properties),
-        max_commit_retries=0,  # delta-rs would try again on a newer version, which may have the batch already
+        max_commit_retries=0,  # each try begins with a look at the newest version: it may have the batch already
         app_transactions=[Transaction(name, version) for name, version in marks.versions.items()],
     )
     try:
