@@ -74,14 +74,12 @@ def read_with_duckdb(folder: Path) -> list[int]:
 
 
 def plain(value: Any) -> Any:
-    """The value with maps as polars has them: lists of structs."""
+    """The value with maps as polars has them."""
     if isinstance(value, dict):
         return {name: plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [plain(inner) for inner in value]
-    if isinstance(value, tuple) and len(value) == 2:
-        return {"key": plain(value[0]), "value": plain(value[1])}
-    return value
+    if isinstance(value, list) and value and all(isinstance(inner, tuple) for inner in value):
+        return {name: plain(inner) for name, inner in value}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 
 def table_by_hand(
