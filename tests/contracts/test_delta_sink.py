@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from queue_source.errors import OptionError
@@ -25,6 +25,7 @@ from shard_store.shards.changes import Audit
 from support.delta_tables import DeltaLake, change_by_hand
 from support.iceberg_tables import Query, failing_at, table_of
 from support.readings import Spark
+from support.servers.ministack import REGION, client, new_name
 from support.store_backends import BACKENDS, StoreBackend, rows
 
 
@@ -401,3 +402,37 @@ def test_a_checkpoint_of_the_table_keeps_what_identifies_the_newest_batch(
     assert not (lake.folder / "_delta_log" / f"{1:020}.json").exists()
     query.attempt(table_of([3]))
     assert sorted(pa.table(lake.table().scan()).column("id").to_pylist()) == [0, 1, 2, 3]
+
+
+@on_sqlite
+def test_a_table_in_s3_is_made_and_filled_with_the_storage_options_of_the_sink(
+    lake: DeltaLake, ministack_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = new_name("delta")
+    client(ministack_url, "s3").create_bucket(Bucket=bucket)
+    lake.options |= {
+        "delta": f"s3://{bucket}/orders",
+        "partitionBy": "name",
+        "s3.endpointUrl": ministack_url,
+        "s3.region": REGION,
+        **{f"s3.{name}": "test" for name in ("accessKeyId", "secretAccessKey")},
+    }
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    query = Query(lake)
+    query.batch(table_of([1, 2]))
+    query.begin()
+    with failing_at(monkeypatch, "table-committed"):
+        query.attempt(table_of([3]))
+    query.attempt(table_of([3]))
+    query.end()
+    storage = {"aws_endpoint_url": ministack_url, "aws_region": REGION, "aws_allow_http": "true"}
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    table = DeltaTable(f"s3://{bucket}/orders", storage_options=storage | keys)
+    query.batch(table_of([4]))
+    once = CommitProperties(max_commit_retries=0)
+    with pytest.raises(CommitFailedError):  # a commit never takes the place of another one
+        table.create_write_transaction([], "append", table.schema(), commit_properties=once)
+    table.update_incremental()
+    assert sorted(pa.table(table.scan()).column("id").to_pylist()) == [1, 2, 3, 4]
+    assert table.metadata().partition_columns == ["name"]
