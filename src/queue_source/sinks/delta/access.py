@@ -40,25 +40,25 @@ def delta_storage_options(uri: str, storage: StorageOptions) -> dict[str, str]:
 
 
 def _of_s3(storage: StorageOptions) -> dict[str, str]:
-    found, _ = for_pyarrow(storage)
-    access_key, secret_key, token = found.access_key, found.secret_key, found.session_token
-    anonymous = found.anonymous
+    completed, _ = for_pyarrow(storage)
+    access_key, secret_key, token = completed.access_key, completed.secret_key, completed.session_token
+    anonymous = completed.anonymous
     if s3_client.is_installed():
         keys = s3_client.keys_of(storage)
         anonymous = anonymous or keys is None
         access_key, secret_key, token = keys or (None, None, None)
-    elif found.role_arn is not None:
+    elif completed.role_arn is not None:
         raise OptionError(
             "s3.roleArn", "is assumed by boto3 for a Delta table: pip install 'cuesqueue[sqs]' on all machines"
         )
-    endpoint = found.endpoint
+    endpoint = completed.endpoint
     if endpoint is not None and "://" not in endpoint:
         endpoint = f"https://{endpoint}"
     values = {
         "aws_access_key_id": access_key,
         "aws_secret_access_key": secret_key,
         "aws_session_token": token,
-        "aws_region": found.region,
+        "aws_region": completed.region,
         "aws_endpoint_url": endpoint,
         "aws_allow_http": "true" if endpoint is not None and endpoint.startswith("http://") else None,
         "aws_skip_signature": "true" if anonymous else None,

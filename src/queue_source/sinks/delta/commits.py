@@ -120,7 +120,7 @@ def append(table: OpenTable, files: Sequence[DataFile], marks: Marks) -> None:
             partition_by=list(table.partition_by),
             commit_properties=properties,
         )
-    except Exception as error:  # of any kind: who may try again is told apart by `is_conflict`
+    except Exception as error:  # of any kind: `is_conflict` tells whether to try again
         if is_conflict(error) or "Unsupported table features" not in str(error):
             raise
         raise OptionError(

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -139,36 +138,44 @@ class _TableWriter:
             check_partition(self._target.fields, partition)
             path = f"{folder_of(partition)}{self._prefix}-{uuid.uuid4().hex}.parquet"
             statistics = Statistics(self._in_files, self._target.configuration)
-            file = _OpenFile(self._target.uri, path, partition, self._schema, statistics)
-            file.open(self._compression, self._storage)
-            self._open[values] = file
+            filesystem, place = resolve(f"{self._target.uri}/{path}", self._storage)
+            if is_local(self._target.uri):
+                filesystem.create_dir(str(PurePosixPath(place).parent), recursive=True)
+            stream = filesystem.open_output_stream(place)
+            file = self._open[values] = _OpenFile(stream, path, partition, self._schema, statistics, self._compression)
         file.write(rows)
 
     def _finish_file(self, values: tuple[str | None, ...]) -> None:
-        self._done.append(self._open[values].finish())
+        file = self._open[values].finish()
         del self._open[values]
+        if is_local(self._target.uri):
+            self._make_durable(file.path)
+        self._done.append(file)
+
+    def _make_durable(self, path: str) -> None:
+        """Flush a local file, and the names of its folders inside of the table, which may be new."""
+        _, place = resolve(f"{self._target.uri}/{path}", self._storage)
+        file = Path(place)
+        for part in (file, *list(file.parents)[: path.count("/")]):
+            make_durable(part)
 
 
 class _OpenFile:
-    """A Parquet file that is being written."""
-
-    stream: Any
-    _writer: pq.ParquetWriter
+    """A Parquet file that is being written to a stream."""
 
     def __init__(
-        self, table: str, path: str, partition: Mapping[str, str | None], schema: pa.Schema, statistics: Statistics
+        self,
+        stream: pa.NativeFile,
+        path: str,
+        partition: Mapping[str, str | None],
+        schema: pa.Schema,
+        statistics: Statistics,
+        compression: str,
     ) -> None:
-        self._table, self._path, self._partition = table, path, partition
-        self._schema, self._statistics = schema, statistics
-
-    def open(self, compression: str, storage: StorageOptions) -> None:
-        filesystem, place = resolve(f"{self._table}/{self._path}", storage)
-        self._local = place if is_local(self._table) else None
-        if self._local is not None:
-            filesystem.create_dir(str(PurePosixPath(place).parent), recursive=True)
-        self.stream = filesystem.open_output_stream(place)
+        self.stream = stream
+        self._path, self._partition, self._statistics = path, partition, statistics
         # without Arrow's own schema: it would make readers give large strings
-        self._writer = pq.ParquetWriter(self.stream, self._schema, compression=compression, store_schema=False)
+        self._writer = pq.ParquetWriter(stream, schema, compression=compression, store_schema=False)
 
     @property
     def size(self) -> int:
@@ -183,17 +190,9 @@ class _OpenFile:
         self._writer.close()
         size = self.size
         self.stream.close()
-        if self._local is not None:
-            self._make_durable(Path(self._local))
         footer = self._writer.writer.metadata
         modified = int(time.time() * 1000)
         return DataFile(self._path, size, self._partition, footer.num_rows, modified, self._statistics.text(footer))
-
-    def _make_durable(self, file: Path) -> None:
-        """Flush the file, and the names of its folders inside of the table, which may be new."""
-        make_durable(file)
-        for folder in list(file.parents)[: self._path.count("/")]:
-            make_durable(folder)
 
 
 def conform(batch: pa.RecordBatch, fields: Sequence[DeltaField]) -> pa.RecordBatch:
