@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -32,11 +33,9 @@ _SIMPLE: dict[pa.DataType, str] = {
     pa.timestamp("us"): "timestamp_ntz",
     pa.timestamp("us", "UTC"): "timestamp",
 }
-_ARROW = {
-    **{name: kind for kind, name in _SIMPLE.items() if name not in ("string", "binary")},
-    "string": pa.large_string(),  # no more than the offsets differ, and a batch may hold more than 2 GiB
-    "binary": pa.large_binary(),
-}
+_ARROW = {name: kind for kind, name in _SIMPLE.items()} | {"string": pa.string(), "binary": pa.binary()}
+_LARGE = {"string": pa.large_string(), "binary": pa.large_binary()}
+"""No more than the offsets differ, and a batch may hold more than 2 GiB."""
 _WIDER = {
     "byte": ("short", "integer", "long"),
     "short": ("integer", "long"),
@@ -84,17 +83,30 @@ def _refused(column: str, kind: str) -> OptionError:
     )
 
 
-def arrow_type(kind: DeltaType) -> pa.DataType:
-    """Return the Arrow type in which values of a table's column are written. What is inside may be null."""
+def arrow_type(kind: DeltaType, *, large: bool = True) -> pa.DataType:
+    """Return the Arrow type in which values of a table's column are written. What is inside may be null.
+
+    Raises KeyError for a type whose values this sink cannot write.
+    """
     if isinstance(kind, str):
         if decimal := _DECIMAL.fullmatch(kind):
             return pa.decimal128(int(decimal[1]), int(decimal[2]))
-        return _ARROW[kind]
+        return _LARGE[kind] if large and kind in _LARGE else _ARROW[kind]
     if kind["type"] == "struct":
-        return pa.struct([pa.field(field["name"], arrow_type(field["type"])) for field in kind["fields"]])
+        fields = [pa.field(field["name"], arrow_type(field["type"], large=large)) for field in kind["fields"]]
+        return pa.struct(fields)
     if kind["type"] == "array":
-        return pa.list_(pa.field("element", arrow_type(kind["elementType"])))
-    return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
+        return pa.list_(pa.field("element", arrow_type(kind["elementType"], large=large)))
+    return pa.map_(arrow_type(kind["keyType"], large=large), arrow_type(kind["valueType"], large=large))
+
+
+def arrow_columns(fields: Sequence[DeltaField]) -> pa.Schema:
+    """Return the columns of a table in the types in which objects are read, without those that nobody here can fill."""
+    columns = []
+    for field in fields:
+        with suppress(KeyError):  # VARIANT, or a type that is newer than this sink
+            columns.append(pa.field(field["name"], arrow_type(field["type"], large=False)))
+    return pa.schema(columns)
 
 
 def text_of(kind: DeltaType) -> str:

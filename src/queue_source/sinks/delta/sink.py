@@ -12,6 +12,7 @@ import pyarrow as pa
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.delta.files import Target, TaskFiles, write_files
+from queue_source.sinks.delta.schemas import arrow_columns
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 
@@ -41,6 +42,12 @@ class DeltaSink(Sink):
         from queue_source.sinks.delta.tables import TableMaker
 
         self._target = TableMaker(self._options).ready(schema, store.database.patience).target()
+
+    def own_columns(self, store: ShardStore) -> pa.Schema | None:
+        from queue_source.sinks.delta.tables import TableMaker
+
+        table = TableMaker(self._options).open()
+        return None if table is None else arrow_columns(table.fields)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskFiles:
         assert self._target is not None
