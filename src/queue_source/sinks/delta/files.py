@@ -133,8 +133,8 @@ class _TableWriter:
         rows = pa.Table.from_batches(self._buffers.pop(values), self._schema)
         file = self._open.get(values)
         if file is None:
-            given = dict(zip(self._partition_columns, values, strict=True))
-            partition = {name: given.get(name) for name in self._target.partition_by}
+            by_name = dict(zip(self._partition_columns, values, strict=True))
+            partition = {name: by_name.get(name) for name in self._target.partition_by}
             check_partition(self._target.fields, partition)
             path = f"{folder_of(partition)}{self._prefix}-{uuid.uuid4().hex}.parquet"
             statistics = Statistics(self._in_files, self._target.configuration)

@@ -154,10 +154,10 @@ class TableMaker:
         filesystem, place = resolve(f"{self._uri}/any", self._options.storage)
         folder = pafs.FileSelector(place.rpartition("/")[0], allow_not_found=True)
         names = [entry.base_name for entry in filesystem.get_file_info(folder)]
-        if found := next((name for name in sorted(names) if not name.startswith(("_", "."))), None):
+        if other := next((name for name in sorted(names) if not name.startswith(("_", "."))), None):
             raise OptionError(
                 "delta",
-                f"names {self._uri}, which is no Delta table and holds {found!r}; name a table, or an empty folder",
+                f"names {self._uri}, which is no Delta table and holds {other!r}; name a table, or an empty folder",
             )
 
     def _check_asked(self, table: OpenTable, columns: Sequence[DeltaField]) -> None:
