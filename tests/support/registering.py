@@ -17,7 +17,7 @@ from pyiceberg.manifest import DataFile
 from queue_source.read.reference_rows import REFERENCE_SCHEMA
 from queue_source.sinks.iceberg.registering import copying
 from shard_store.model import BEGINNING, Content, Range, Reference, end_at
-from support.iceberg_tables import Lake, Query, by_id
+from support.iceberg_tables import Query, by_id
 from support.store_backends import rows
 
 
@@ -25,7 +25,7 @@ from support.store_backends import rows
 class Referencing(Query):
     """A query of references into a sink; `announced` has the size of each object as it was announced."""
 
-    lake: Lake
+    lake: Any
     announced: dict[str, int | None] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
 
@@ -96,8 +96,9 @@ class Loading(Referencing):
         self.options = {"load": "json", "schema": "id BIGINT, name STRING", **self.options}
 
     def rows(self) -> list[dict[str, Any]]:
-        if "table" in self.lake.options:
-            return self.lake.read()
+        if "path" not in self.lake.options:
+            read: list[dict[str, Any]] = self.lake.read()
+            return read
         paths = [row["path"] for row in rows(self.lake.store, "splits")]
         return by_id([row for path in paths for row in pq.read_table(path).to_pylist()])
 

@@ -101,7 +101,7 @@ def arrow_type(kind: DeltaType, *, large: bool = True) -> pa.DataType:
 
 
 def arrow_columns(fields: Sequence[DeltaField]) -> pa.Schema:
-    """Return the columns of a table in the types in which objects are read, without those that cannot be filled here."""
+    """Return the columns of a table that can be filled here, in the types in which objects are read."""
     columns = []
     for field in fields:
         with suppress(KeyError):  # VARIANT, or a type that is newer than this sink
