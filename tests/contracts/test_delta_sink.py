@@ -371,6 +371,22 @@ def test_a_table_that_was_changed_while_the_batch_was_written_takes_what_still_f
 
 
 @on_sqlite
+def test_files_and_commits_are_flushed_to_disk_before_the_store_names_them(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[Path] = set()
+    for module in ("tables", "files"):
+        monkeypatch.setattr(f"queue_source.sinks.delta.{module}.make_durable", flushed.add)
+    lake.options["partitionBy"] = "name"
+    query = Query(lake)
+    for number in range(2):
+        query.batch(table_of([number], **{f"new_{number}": pa.array([1])}))
+    log = set((lake.folder / "_delta_log").glob("*.json"))
+    assert len(log) == 4
+    assert flushed == log | {path for path in lake.folder.rglob("name=*")} | set(lake.folder.rglob("*.parquet"))
+
+
+@on_sqlite
 def test_files_of_attempts_that_were_not_committed_are_invisible_and_vacuum_removes_them(
     lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -70,6 +71,8 @@ def test_every_type_is_read_back_by_all_readers(lake: DeltaLake) -> None:
     assert (first["attributes"], first["part"]) == ({"k": 1}, {"n": 7, "deep": [{"x": 1}]})
     assert {second[name] for name in every_type()} == {None}
     assert lake.table().protocol().writer_features == ["timestampNtz"]
+    (file,) = lake.folder.glob("*.parquet")
+    assert pq.read_schema(file).field("large").type == pa.string(), "what readers of files see"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,10 @@ def test_a_variant_is_refused_by_name(lake: DeltaLake) -> None:
 def test_names_that_no_delta_table_has_are_refused(lake: DeltaLake, name: str) -> None:
     with pytest.raises(OptionError, match=r"has .* in its name, which a Delta table cannot have"):
         deliver(lake, table_of([1], **{name: pa.array([1])}))
+    assert not lake.folder.exists()
+    deliver(lake, table_of([1]))
+    with pytest.raises(OptionError, match=r"has .* in its name, which a Delta table cannot have"):
+        deliver(lake, table_of([1], part=pa.array([{name: 1}])))
     with pytest.raises(OptionError, match=r"columns 'id' and 'ID' of .* would differ in case alone"):
         deliver(lake, table_of([1], ID=pa.array([1])))
 

@@ -194,7 +194,9 @@ def test_a_new_table_gets_the_columns_of_the_first_batch_and_keeps_them(lake: La
     assert query.causes() == {"bad.json": "bad-record"}
 
 
-@pytest.mark.parametrize("lake", ["sqlite-table", "postgres-table", "sqlite-elsewhere", "sqlite-delta"], indirect=True)
+@pytest.mark.parametrize(
+    "lake", ["sqlite-table", "postgresql-table", "sqlite-elsewhere", "sqlite-delta"], indirect=True
+)
 def test_a_table_says_which_columns_are_loaded(lake: Lake, tmp_path: Path) -> None:
     Loading(lake, "maker").objects(objects(tmp_path, 1))
     query = Loading(lake)

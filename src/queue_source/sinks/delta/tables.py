@@ -16,7 +16,7 @@ from queue_source.sinks.delta.access import delta_storage_options, delta_uri
 from queue_source.sinks.delta.features import check_features
 from queue_source.sinks.delta.files import Target
 from queue_source.sinks.delta.partitions import check_partitioning
-from queue_source.sinks.delta.schemas import DeltaField, added_fields, check_names, delta_fields
+from queue_source.sinks.delta.schemas import DeltaField, added_fields, delta_fields
 from queue_source.sinks.splits import make_durable
 from queue_source.storage.files import is_local, resolve
 from shard_store.redaction import redact_text
@@ -132,7 +132,6 @@ class TableMaker:
 
     def _create(self, columns: Sequence[DeltaField]) -> None:
         added_fields(self._uri, [], columns)  # names that differ in case alone, or that no table can have
-        check_names("", columns)
         check_partitioning(self._uri, columns, self._delta.partition_by, new=True)
         self._check_empty()
         schema = Schema.from_json(json.dumps({"type": "struct", "fields": columns}))
