@@ -383,7 +383,7 @@ def test_files_and_commits_are_flushed_to_disk_before_the_store_names_them(
         query.batch(table_of([number], **{f"new_{number}": pa.array([1])}))
     log = set((lake.folder / "_delta_log").glob("*.json"))
     assert len(log) == 4
-    assert flushed == log | {path for path in lake.folder.rglob("name=*")} | set(lake.folder.rglob("*.parquet"))
+    assert flushed == log | set(lake.folder.rglob("name=*")) | set(lake.folder.rglob("*.parquet"))
 
 
 @on_sqlite
