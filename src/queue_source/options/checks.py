@@ -351,7 +351,7 @@ def check_loading(values: Mapping[str, Any], content: ContentOptions) -> None:
         raise OptionError("load", f"takes one pipeline, and pipeline names {len(values['pipeline'])}; name one of them")
     assert content.format is not None
     _check_format(content.format)
-    is_said = any(values[name] is not None for name in ("table", "schema", "schemaLocation"))
+    is_said = any(values[name] is not None for name in ("table", "delta", "schema", "schemaLocation"))
     if not is_said and values["load"] in INFERRED_FORMATS:
         raise OptionError(
             "schema",
