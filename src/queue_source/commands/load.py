@@ -43,6 +43,7 @@ def load(
     ] = None,
     table: Annotated[str | None, typer.Option(metavar="NS.NAME", help="Iceberg table to load into.")] = None,
     path: Annotated[str | None, typer.Option(metavar="URI", help="Folder of Parquet files to load into.")] = None,
+    delta: Annotated[str | None, typer.Option(metavar="URI", help="Folder of a Delta table to load into.")] = None,
     schema: Annotated[
         str | None, typer.Option(metavar="DDL", help="Columns; else inferred (option schemaLocation), or the table's.")
     ] = None,
@@ -70,10 +71,10 @@ def load(
         raise OptionError("--format", f"is required: name the format of the objects: {', '.join(FILE_FORMATS)}")
     if not prefix:
         raise OptionError("--prefix", "is required: name where the objects may be, as in s3://landing/orders/")
-    targets = [name for name in (table, path) if name]
+    targets = [name for name in (table, path, delta) if name]
     if len(targets) != 1:
-        raise OptionError("--table", "or --path is required, one of them: name where the objects go")
-    into = table or _folder(path or "")
+        raise OptionError("--table", "or --path or --delta is required, one of them: name where the objects go")
+    into = table or (f"delta:{delta}" if delta else _folder(path or ""))
     options = {"logLevel": "warning", **_options(option or [])}
     named: dict[str, Any] = {"format": format.value, "prefixes": ",".join(prefix), "schema": schema, "store": store}
     if dry_run:

@@ -47,7 +47,8 @@ def load(
 
     Args:
         queue: URL of the queue, or of several, as in the option `queueUrl`; None to list the prefixes alone.
-        into: A folder for Parquet files (a path or a URI), or an Iceberg table (`db.orders`).
+        into: A folder for Parquet files (a path or a URI), an Iceberg table (`db.orders`), or a Delta table
+            (`delta:s3://lake/orders`).
         format: Format of the objects: `csv`, `json`, `text`, `parquet`, `orc`, `avro` or `binaryFile`.
         prefixes: Where the objects may be, as in the option `allowedPrefixes`.
         schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones. Without a
