@@ -169,9 +169,20 @@ def test_rows_that_a_query_has_left_out_are_not_loaded(lake: Lake, tmp_path: Pat
 def test_columns_are_needed_for_new_files(lake: Lake, tmp_path: Path) -> None:
     query = Loading(lake)
     del query.options["schema"]
-    query.announce(*objects(tmp_path, 1))
     with pytest.raises(OptionError, match="declare the columns, as in 'id BIGINT, name STRING'"):
-        query.attempt(query.references(objects(tmp_path, 1)))
+        query.sink()
+
+
+@pytest.mark.parametrize("lake", ["sqlite-table", "sqlite-elsewhere"], indirect=True)
+def test_a_new_table_gets_the_columns_of_the_first_batch_and_keeps_them(lake: Lake, tmp_path: Path) -> None:
+    query = Loading(lake)
+    del query.options["schema"]
+    query.objects([])
+    query.options["mode"] = "DROPMALFORMED"
+    query.objects([written(tmp_path / "in" / "bad.json", "{"), *objects(tmp_path, 1)])
+    query.objects([written(tmp_path / "in" / "more.json", {"id": 2, "more": 1})])
+    assert query.rows() == [{"id": 1, "name": "n1"}, {"id": 2, "name": None}]
+    assert query.causes() == {"bad.json": "bad-record"}
 
 
 @pytest.mark.parametrize("lake", ["sqlite-table", "postgresql-table", "sqlite-elsewhere"], indirect=True)

@@ -10,7 +10,14 @@ from datetime import timedelta
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options.content import MESSAGE_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
+from queue_source.options.content import (
+    INFERRED_FORMATS,
+    MESSAGE_FORMATS,
+    ContentKind,
+    ContentOptions,
+    FormatOptions,
+    SchemaOptions,
+)
 from queue_source.options.declaring import options_of
 from queue_source.options.reader import ReaderOptions, ViewOptions
 from queue_source.options.receiving import NotificationOptions
@@ -344,6 +351,13 @@ def check_loading(values: Mapping[str, Any], content: ContentOptions) -> None:
         raise OptionError("load", f"takes one pipeline, and pipeline names {len(values['pipeline'])}; name one of them")
     assert content.format is not None
     _check_format(content.format)
+    is_said = any(values[name] is not None for name in ("table", "schema", "schemaLocation"))
+    if not is_said and values["load"] in INFERRED_FORMATS:
+        raise OptionError(
+            "schema",
+            "is needed to load objects into a folder: declare the columns, as in 'id BIGINT, name STRING', or set "
+            "schemaLocation to a folder, where the columns that are inferred are kept",
+        )
     if values["schema"] is not None:
         for name in ("schemaLocation", "schemaHints"):
             if values[name]:

@@ -170,7 +170,7 @@ class LoadingSink(Sink):
     def _columns(self, store: ShardStore, plan: Plan, content: ContentOptions) -> pa.Schema:
         """Return the columns to read; none where they are to be inferred, and no object has any yet.
 
-        Raises OptionError.
+        A new table gets those of the first batch, and keeps them. Raises OptionError.
         """
         # here: tasks know their columns
         from queue_source.schema.location import SchemaLocation
@@ -184,18 +184,11 @@ class LoadingSink(Sink):
                 raise OptionError("schema", str(error)) from error
         location = content.schema.schema_location
         is_fixed = format_of(content.format).fixed_schema is not None
-        if location is None and not is_fixed:
-            if (own := self._target.own_columns(store)) is None:
-                raise OptionError(
-                    "schema",
-                    "is needed to load objects into a new table or a folder: declare the columns, as in 'id BIGINT, "
-                    "name STRING', or set schemaLocation to a folder, where the columns that are inferred are kept",
-                )
+        if location is None and not is_fixed and (own := self._target.own_columns(store)) is not None:
             return own
         if is_fixed or (named := named_samples(content.schema)):
             return kept_columns(content, lambda: named, [], _nothing_inferred)
-        assert location is not None
-        if SchemaLocation(location, content.storage).latest() is not None:
+        if location is not None and SchemaLocation(location, content.storage).latest() is not None:
             return kept_columns(content, tuple, [], _nothing_inferred)
         count = content.schema.schema_sample_files
         for start in range(0, len(plan.ranges), count):
@@ -211,9 +204,9 @@ class _NothingInferred(OptionError):
 
 def _nothing_inferred(tried: str) -> OptionError:
     return _NothingInferred(
-        "schemaLocation",
-        f"is empty, and no object of this batch has columns to infer{tried}: name objects in schemaSample, or declare "
-        "the columns in schema",
+        "schema",
+        f"is needed: no object of this batch has columns to infer{tried}: declare the columns, as in 'id BIGINT, name "
+        "STRING', or name objects in schemaSample",
     )
 
 

@@ -21,7 +21,7 @@ from queue_source.queues import Queue, adapter_name, open_queue
 from queue_source.queues.base import Unsendable, send_messages
 from queue_source.queues.sql.database import Address, create_tables, metadata, open_database, parse_address
 from queue_source.queues.sql.staging import Staging
-from queue_source.sinks.base import Batch
+from queue_source.sinks.base import Batch, Sink
 from queue_source.sinks.queue_rows import Messages, RowRefused, check_columns
 from shard_store.batches.publishing import Published
 from shard_store.failpoints import reach
@@ -49,7 +49,7 @@ class Written:
     staged: str | None = None
 
 
-class QueueSink:
+class QueueSink(Sink):
     """Sends rows as messages, each with a stamp; `queue_rows` reads their columns."""
 
     def __init__(self, options: SinkOptions) -> None:
