@@ -116,7 +116,7 @@ class LoadingSink(Sink):
         (pipeline,) = self._options.pipelines
         plan, settings = store.plan_to_load(store.current_plan(pipeline))
         _check_cuts(self._load.cutting, settings)
-        content = _within(self._load.content, settings.get("allowedPrefixes", ""))
+        content = _within(self._load.content, pipeline, settings)
         columns = self._columns(store, plan, content)
         if columns.names:
             assert content.format is not None
@@ -232,9 +232,14 @@ def _check_cuts(own: Mapping[str, str], reader: Mapping[str, str]) -> None:
         )
 
 
-def _within(content: ContentOptions, prefixes: str) -> ContentOptions:
+def _within(content: ContentOptions, pipeline: str, settings: Mapping[str, str]) -> ContentOptions:
     """Return the options under which local objects are read only where the reader's `allowedPrefixes` lead."""
-    local = tuple(prefix for prefix in prefixes.split(",") if prefix.startswith("file://"))
+    if "allowedPrefixes" not in settings:
+        raise ShardStoreError(
+            f"pipeline {pipeline!r}: its reader is of an older version, which does not tell its allowedPrefixes; start "
+            "the query again with one version of cuesqueue on all machines"
+        )
+    local = tuple(prefix for prefix in settings["allowedPrefixes"].split(",") if prefix.startswith("file://"))
     return replace(content, storage=replace(content.storage, local_prefixes=local))
 
 
