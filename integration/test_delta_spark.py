@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from engine.conftest import DriverFactory, new_driver, spark
 from support.engine.queries import Query, described, run_until_settled
 from support.engine.world import World
-from support.servers.fixtures import postgres_url
+from support.servers.fixtures import gcs_server, postgres_url
 from support.servers.postgres import new_database
 
-__all__ = ["new_driver", "postgres_url", "spark"]  # the fixtures
+__all__ = ["gcs_server", "new_driver", "postgres_url", "spark"]  # the fixtures
 
 
 def of_rows(world: World) -> Query:
