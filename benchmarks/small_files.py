@@ -38,11 +38,14 @@ def small_files(settings: Settings) -> Iterator[Measurement]:
     rounds = 1 if settings.quick else 3
     landing = settings.folder / "landing"
     write_files(landing, "json", files, ROWS_EACH)
-    warm: list[list[float]] = [[], []]
+    warm: list[list[float]] = [[], [], []]
     with postgres() as server, spark_session(settings.folder, TUNED) as spark:
 
         def ours(folder: Path) -> Run:
             return _announced(spark, landing, folder, batch, new_database(server.url))
+
+        def loaded(folder: Path) -> Run:
+            return _announced(spark, landing, folder, batch, new_database(server.url), load=True)
 
         def theirs(folder: Path) -> Run:
             rows = spark.readStream.schema(ORDERS.ddl).option("maxFilesPerTrigger", batch).json(str(landing))
@@ -55,15 +58,17 @@ def small_files(settings: Settings) -> Iterator[Measurement]:
             query = start()
             query.awaitTermination()
             taken = time.perf_counter() - began
-            warm[place].append(_after_the_first_batch(query, files * ROWS_EACH))
-            settings.say(f"{('ours', 'theirs')[place]}: {taken:.1f} s, without the first batch {warm[place][-1]:.1f} s")
+            warm[place].append(_after_the_first_batch(query, files * (1 if place == 2 else ROWS_EACH)))
+            name = ("rows", "theirs", "load")[place]
+            settings.say(f"{name}: {taken:.1f} s, without the first batch {warm[place][-1]:.1f} s")
             shutil.rmtree(folder)
             return taken
 
-        whole = alternate([partial(run, 0, ours), partial(run, 1, theirs)], rounds)
+        whole = alternate([partial(run, 0, ours), partial(run, 1, theirs), partial(run, 2, loaded)], rounds)
     alone = alternate([partial(floor, "json", landing)], rounds)[0]
-    yield Measurement("whole run", whole[0], files, "files", _THEIRS, whole[1])
-    yield Measurement("warm batches", warm[0][1:], files - batch, "files", _THEIRS, warm[1][1:])
+    for place, how in ((2, "load"), (0, "rows")):
+        yield Measurement(f"{how}, whole run", whole[place], files, "files", _THEIRS, whole[1])
+        yield Measurement(f"{how}, warm batches", warm[place][1:], files - batch, "files", _THEIRS, warm[1][1:])
     against, roles = "this source, whole run", (Role.FLOOR, Role.OURS)
     yield Measurement("pyarrow alone, 2 threads", alone, files, "files", against, whole[0], *roles)
 
@@ -71,21 +76,26 @@ def small_files(settings: Settings) -> Iterator[Measurement]:
 Run = Callable[[], StreamingQuery]
 
 
-def _announced(spark: SparkSession, landing: Path, folder: Path, batch: int, database: str) -> Run:
-    """A query over a new queue and a new store, in which every file is announced."""
+def _announced(
+    spark: SparkSession, landing: Path, folder: Path, batch: int, database: str, *, load: bool = False
+) -> Run:
+    """A query over a new queue and a new store, in which every file is announced; `load`: without rows in Spark."""
     queue_url = f"sql+{database}?queue=files"
     uris = [f"file://{path}" for path in sorted(landing.iterdir())]
     with open_queue(queue_url) as queue:
         for first in range(0, len(uris), 1000):
             queue.publish(uris[first : first + 1000])
-    rows = (
+    reader = (
         spark.readStream.format("cuesqueue")
-        .schema(ORDERS.ddl)
         .options(queueUrl=queue_url, store=database, fileFormat="json", pipeline="files", source="files")
         .options(maxFilesPerTrigger=str(batch), allowedPrefixes=f"file://{landing}/")
-        .load()
     )
-    return lambda: _start(rows, folder, "cuesqueue", {"store": database, "pipeline": "files"})
+    sink = {"store": database, "pipeline": "files"}
+    if load:
+        rows = reader.option("content", "reference").load()
+        return lambda: _start(rows, folder, "cuesqueue", {**sink, "load": "json", "schema": ORDERS.ddl})
+    rows = reader.schema(ORDERS.ddl).load()
+    return lambda: _start(rows, folder, "cuesqueue", sink)
 
 
 def _start(rows: DataFrame, folder: Path, sink: str, options: dict[str, str]) -> StreamingQuery:

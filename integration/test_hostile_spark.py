@@ -24,3 +24,12 @@ def test_the_other_hostile_objects_harm_neither_their_neighbours_nor_the_workers
     found = [some for module in test_hostile.MODULES for some in test_hostile.groups(tmp_path, module)]
     there = test_hostile.largest(found)
     test_hostile.publish_each(spark, tmp_path, [some for some in found if some not in there])
+
+
+@pytest.mark.timeout(900)
+def test_hostile_objects_that_are_loaded_harm_neither_their_neighbours_nor_the_workers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastavro", reason="the extra avro is not installed")
+    found = [some for module in test_hostile.MODULES for some in test_hostile.groups(tmp_path, module)]
+    test_hostile.publish_each(spark, tmp_path, found, loads=True)

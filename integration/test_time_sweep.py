@@ -50,6 +50,8 @@ def _cases() -> Iterator[Case]:
             for sink in SINKS:
                 if queue != "rabbitmq" or sink == "path":
                     yield Case(fault, sink, store, queue)
+            if (store, queue) in (("sqlite", "sql"), ("postgresql", "sqs")) and fault != "backlog":  # of messages
+                yield Case(fault, "path, loading", store, queue)
 
 
 CASES = [case for case in _cases() if any(part in case.name for part in ONLY.split(","))]

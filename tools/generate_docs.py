@@ -356,7 +356,7 @@ def public_functions() -> dict[str, Any]:
 
 def public_methods() -> dict[str, Any]:
     """The methods and properties that the page shows, as `Class.name`; of `ShardStore` none, which commands use."""
-    shown = (cuesqueue.Queue, cuesqueue.SimQueue, cuesqueue.Delivery)
+    shown = (cuesqueue.Queue, cuesqueue.SimQueue, cuesqueue.Delivery, cuesqueue.Published)
     return {
         f"{cls.__name__}.{name}": value
         for cls in shown

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from queue_source.queues.sim import Fault, SimQueue
     from queue_source.spark.load import load
     from queue_source.spark.progress_listener import ProgressListener
+    from queue_source.spark.published import Published, PublishedFile, published
     from queue_source.spark.reconcile import reconcile
     from queue_source.spark.source import CuesqueueSource
     from shard_store import PruneResult, RetentionPolicy, ShardStore, open_store, prune
@@ -76,6 +77,8 @@ __all__ = [
     "PipelineTakenOver",
     "ProgressListener",
     "PruneResult",
+    "Published",
+    "PublishedFile",
     "Queue",
     "QueueConfigurationError",
     "QueueError",
@@ -106,6 +109,7 @@ __all__ = [
     "open_queue",
     "open_store",
     "prune",
+    "published",
     "quarantine_shards",
     "reconcile",
     "references",
@@ -132,6 +136,7 @@ _PLACES = {
     "queue_source.queues.sim": "Fault SimQueue",
     "queue_source.spark.load": "load",
     "queue_source.spark.progress_listener": "ProgressListener",
+    "queue_source.spark.published": "Published PublishedFile published",
     "queue_source.spark.reconcile": "reconcile",
     "queue_source.spark.source": "CuesqueueSource",
     "shard_store": "PruneResult RetentionPolicy ShardStore open_store prune",

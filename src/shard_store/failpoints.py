@@ -22,11 +22,11 @@ POINTS = (
     "plan-made",  # reader: the plan is durable, no task runs yet
     "object-read",  # executor: an object is about to be read; about its id
     "split-written",  # executor: a task's split is on disk, the driver does not know it yet
-    "table-files-written",  # executor: the same of a task's files of an Iceberg table
+    "table-files-written",  # executor: the same of a task's files of a table
     "rows-staged",  # executor: a task's messages are in the store's database, invisible
     "rows-sent",  # executor: a task's messages are in a queue elsewhere, confirmed
     "before-publish",  # sink commit: all splits are written, nothing is published
-    "table-committed",  # sink commit: in the Iceberg table's catalog, but not (with it, or behind it) in the store
+    "table-committed",  # sink commit: in the table's catalog or log, but not (with it, or behind it) in the store
     "rows-shown",  # sink commit: staged messages are visible when the transaction is committed, which it is not
     "output-delivered",  # foreachBatch: a named output is committed, the batch is not; about its name
     "published",  # sink commit: the transaction is committed, Spark has no commit log yet

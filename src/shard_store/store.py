@@ -227,6 +227,7 @@ class ShardStore:
     reject_inside = _joins(records.reject)
     report = _writes(readings.report)
     begin_reading = _writes(readings.begin_reading)
+    judge = _writes(readings.judge)
     found_bad = _reads(records.found_bad)
     errors_of_plans = _reads(search.of_plans)
     known_objects = _reads(plans.known_objects)
@@ -312,12 +313,26 @@ class ShardStore:
         pipeline: str | None = None,
         as_of: AsOf | None = None,
         keys: KeyRange | None = None,
+        files: DataFiles | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of a view, in pages."""
         return views.pages(
-            self.database, view, source=source, pipeline=pipeline, as_of=as_of, keys=keys, columns=columns
+            self.database,
+            view,
+            source=source,
+            pipeline=pipeline,
+            as_of=as_of,
+            keys=keys,
+            files=files,
+            columns=columns,
         )
+
+    def published_files(
+        self, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
+    ) -> DataFiles:
+        """Return the files that are published at this moment, as a few numbers."""
+        return views.published_files(self.database, source=source, pipeline=pipeline, as_of=as_of)
 
     def data_files(
         self, size: int, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None

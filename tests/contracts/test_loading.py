@@ -14,16 +14,22 @@ import pytest
 from queue_source.errors import BadObject, OptionError, SchemaChanged
 from queue_source.sinks.base import Batch
 from shard_store.model import Reading, ReadMark
+from support.delta_tables import DeltaLake
 from support.iceberg_tables import Lake, failing_at, table_of
 from support.registering import Loading, bytes_of
 from support.store_backends import BACKENDS, StoreBackend, rows
 
 STORES = [name for name in BACKENDS if name != "sqlite-distrusted"]
-TARGETS = [*(f"{store}-path" for store in STORES), *(f"{store}-table" for store in STORES), "sqlite-elsewhere"]
+TARGETS = [
+    *(f"{store}-path" for store in STORES),
+    *(f"{store}-table" for store in STORES),
+    "sqlite-elsewhere",
+    *(f"{store}-delta" for store in STORES),
+]
 
 
 @pytest.fixture(params=TARGETS)
-def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) -> Iterator[Lake]:
+def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) -> Iterator[Lake | DeltaLake]:
     kind, _, target = request.param.rpartition("-")
     backend = StoreBackend(kind, f"sqlite:///{tmp_path / 'store.db'}")
     if kind != "sqlite":
@@ -38,11 +44,14 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) 
     if target == "elsewhere":
         reading["uri"] = f"sqlite:///{tmp_path / 'catalog.db'}"
         options |= {f"catalog.{key}": value for key, value in reading.items()}
-    yield Lake(backend.open(), options, reading, name)
+    if target == "delta":
+        yield DeltaLake(backend.open(), {"store": backend.url, "delta": str(tmp_path / "table")})
+    else:
+        yield Lake(backend.open(), options, reading, name)
     backend.close()
 
 
-sqlite_only = pytest.mark.parametrize("lake", ["sqlite-path", "sqlite-table"], indirect=True)
+sqlite_only = pytest.mark.parametrize("lake", ["sqlite-path", "sqlite-table", "sqlite-delta"], indirect=True)
 path_only = pytest.mark.parametrize("lake", ["sqlite-path"], indirect=True)
 
 
@@ -169,12 +178,25 @@ def test_rows_that_a_query_has_left_out_are_not_loaded(lake: Lake, tmp_path: Pat
 def test_columns_are_needed_for_new_files(lake: Lake, tmp_path: Path) -> None:
     query = Loading(lake)
     del query.options["schema"]
-    query.announce(*objects(tmp_path, 1))
     with pytest.raises(OptionError, match="declare the columns, as in 'id BIGINT, name STRING'"):
-        query.attempt(query.references(objects(tmp_path, 1)))
+        query.sink()
 
 
-@pytest.mark.parametrize("lake", ["sqlite-table", "postgres-table", "sqlite-elsewhere"], indirect=True)
+@pytest.mark.parametrize("lake", ["sqlite-table", "sqlite-elsewhere"], indirect=True)
+def test_a_new_table_gets_the_columns_of_the_first_batch_and_keeps_them(lake: Lake, tmp_path: Path) -> None:
+    query = Loading(lake)
+    del query.options["schema"]
+    query.objects([])
+    query.options["mode"] = "DROPMALFORMED"
+    query.objects([written(tmp_path / "in" / "bad.json", "{"), *objects(tmp_path, 1)])
+    query.objects([written(tmp_path / "in" / "more.json", {"id": 2, "more": 1})])
+    assert query.rows() == [{"id": 1, "name": "n1"}, {"id": 2, "name": None}]
+    assert query.causes() == {"bad.json": "bad-record"}
+
+
+@pytest.mark.parametrize(
+    "lake", ["sqlite-table", "postgresql-table", "sqlite-elsewhere", "sqlite-delta"], indirect=True
+)
 def test_a_table_says_which_columns_are_loaded(lake: Lake, tmp_path: Path) -> None:
     Loading(lake, "maker").objects(objects(tmp_path, 1))
     query = Loading(lake)
@@ -267,7 +289,7 @@ def test_a_verdict_of_a_task_whose_rows_another_attempt_brings_counts_for_nothin
     assert (query.ids(), query.causes(), query.states()) == ([1], {}, {"1.json": "done"})
 
 
-@pytest.mark.parametrize("lake", ["sqlite-table"], indirect=True)
+@pytest.mark.parametrize("lake", ["sqlite-table", "sqlite-delta"], indirect=True)
 def test_a_table_of_other_types_refuses_the_columns_before_anything_is_read(lake: Lake, tmp_path: Path) -> None:
     Loading(lake, "maker").objects(objects(tmp_path, 1))
     query = Loading(lake, options={"schema": "id STRING, name STRING"})

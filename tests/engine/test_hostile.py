@@ -85,7 +85,7 @@ def workers() -> dict[int, int]:
     return found
 
 
-def publish_among_good(spark: SparkSession, world: World, some: Sequence[Hostile]) -> None:
+def publish_among_good(spark: SparkSession, world: World, some: Sequence[Hostile], *, loads: bool) -> None:
     folder = world.root / "in"
     folder.mkdir()
     good = write_good(spark, folder, some[0], 2)
@@ -95,9 +95,15 @@ def publish_among_good(spark: SparkSession, world: World, some: Sequence[Hostile
         path.write_bytes(one.data)
         bad[path.as_uri()] = one.cause
     world.publish([good[0], *bad, good[1]])
+    patient = {"visibilityTimeout": "5m", "commitTimeout": "60s"}
     options = {name: text for name, text in some[0].options.items() if name != "schema"}
-    query = described(world, fileFormat=some[0].file_format, visibilityTimeout="5m", commitTimeout="60s", **options)
-    run(spark, {**query, "schema": some[0].options["schema"]})
+    if loads:
+        query = {**described(world, fileFormat=None, content="reference", **patient), "schema": ""}
+        query["sink_options"] = world.sink(load=some[0].file_format, **some[0].options)
+        run(spark, query)  # type: ignore[arg-type]
+    else:
+        by_rows = described(world, fileFormat=some[0].file_format, **patient, **options)
+        run(spark, {**by_rows, "schema": some[0].options["schema"]})
     rows = spark.read.format("cuesqueue").option("store", world.store_url).load().count()
     assert rows == 2, some
     errors = {error["subject"]: error["cause"] for error in world.view("errors") if error["scope"] == "object"}
@@ -106,10 +112,11 @@ def publish_among_good(spark: SparkSession, world: World, some: Sequence[Hostile
     assert {attempt["kind"] for attempt in world.view("attempts")} == {"attempt-output"}
 
 
-def publish_each(spark: SparkSession, folder: Path, found: Sequence[list[Hostile]]) -> None:
+def publish_each(spark: SparkSession, folder: Path, found: Sequence[list[Hostile]], *, loads: bool = False) -> None:
+    """`loads`: by the sink's tasks, else as rows."""
     peaks: dict[int, int] = {}
     for number, some in enumerate(found):
-        publish_among_good(spark, World(folder / f"world-{number}"), some)
+        publish_among_good(spark, World(folder / f"world-{number}"), some, loads=loads)
         peaks.update(workers())
     assert peaks
     assert max(peaks.values()) < MEMORY, peaks

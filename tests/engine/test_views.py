@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import cuesqueue
+from queue_source.spark.compat import arrow_schema
 from shard_store import open_store
 from support.engine.queries import described, run
 from support.engine.world import World
@@ -78,3 +81,45 @@ def test_a_view_of_a_store_without_rows_says_so_and_of_no_store_makes_none(spark
     with pytest.raises(PySparkException, match="no sink has published rows to this store yet"):
         view(spark, world, "data")
     assert view(spark, world, "shards").count() == 0
+
+
+def test_what_is_read_without_spark_is_what_the_view_shows(spark: SparkSession, world: World) -> None:
+    first = described(world)
+    first["schema"] = "id INT, name STRING, score FLOAT"
+    world.feed(0, 2)
+    run(spark, first)
+    second = described(world)
+    second["schema"] = (
+        "id BIGINT, score DOUBLE, name STRING, at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, price DECIMAL(10,2), "
+        "tags ARRAY<STRING>, part STRUCT<a: INT, b: MAP<STRING, DOUBLE>>"
+    )
+    row = {
+        "id": 1 << 40,
+        "score": 1e300,
+        "at": "2026-11-20T08:30:00Z",
+        "local": "2026-11-20T08:30:00",
+        "day": "2026-11-20",
+        "price": 1.25,
+        "tags": ["x", None],
+        "part": {"a": 1, "b": {"k": 0.5}},
+    }
+    file = world.root / "in" / "evolved.json"
+    file.write_text(json.dumps(row) + "\n", "utf-8")
+    world.publish([file.as_uri()])
+    run(spark, second)
+
+    attempts = [a.delivery_hash for a in view(spark, world, "attempts").orderBy("published_at").collect() if a.splits]
+    assert len(attempts) == 2
+    for options, keywords, count in (
+        ({}, {}, 11),
+        ({"pipeline": "files"}, {"pipeline": "files"}, 11),
+        ({"asOfAttempt": attempts[0]}, {"as_of_attempt": attempts[0]}, 10),
+        ({"asOf": "2026-01-01"}, {"as_of": "2026-01-01"}, 0),
+    ):
+        data = view(spark, world, "data", **options)
+        table = cuesqueue.published(world.store_url, **keywords).to_arrow()
+        assert table.num_rows == count
+        assert table.schema.equals(arrow_schema(data.schema))
+        expected = data.toArrow().cast(table.schema)  # Spark hands times in the session's zone
+        by_id = [("id", "ascending")]
+        assert table.sort_by(by_id).to_pylist() == expected.sort_by(by_id).to_pylist()

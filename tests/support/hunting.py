@@ -80,6 +80,7 @@ def commands(store_url: str, names: Sequence[str]) -> dict[str, bytes]:
         for words in (
             *(("status",), ("status", "--json"), ("status", "--max-errors", "0"), ("status", "--pipeline", "none")),
             *(("shards", "list"), ("shards", "list", "--json"), ("errors", "list"), ("doctor",), ("doctor", "--json")),
+            *(("files",), ("files", "--json")),
         )
     }
     seen["errors list --json"] = without_inputs(command("errors", "list", "--json", *store))

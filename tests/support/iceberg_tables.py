@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
@@ -80,11 +80,18 @@ def by_id(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: int(row["id"]))
 
 
+class SinkTarget(Protocol):
+    """A store, and the options of a sink."""
+
+    store: ShardStore
+    options: dict[str, str]
+
+
 @dataclass
 class Query:
     """A running query of one pipeline into the table: each `batch` is a micro-batch with an object of its own."""
 
-    lake: Lake
+    lake: SinkTarget
     name: str = "p"
     options: dict[str, str] = field(default_factory=dict)
     batch_id: int = -1

@@ -25,6 +25,7 @@ from support.store_backends import rows
 class Referencing(Query):
     """A query of references into a sink; `announced` has the size of each object as it was announced."""
 
+    lake: Any
     announced: dict[str, int | None] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
 
@@ -95,8 +96,9 @@ class Loading(Referencing):
         self.options = {"load": "json", "schema": "id BIGINT, name STRING", **self.options}
 
     def rows(self) -> list[dict[str, Any]]:
-        if "table" in self.lake.options:
-            return self.lake.read()
+        if "path" not in self.lake.options:
+            read: list[dict[str, Any]] = self.lake.read()
+            return read
         paths = [row["path"] for row in rows(self.lake.store, "splits")]
         return by_id([row for path in paths for row in pq.read_table(path).to_pylist()])
 

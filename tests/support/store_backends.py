@@ -100,7 +100,8 @@ class Pipeline:
         driver: str = "",
         semantics: Semantics = Semantics.EXACTLY_ONCE,
     ) -> Pipeline:
-        started = store.start(source, name, driver=driver, stale_after=STALE, semantics=semantics)
+        settings = {"allowedPrefixes": "file:///"}
+        started = store.start(source, name, driver=driver, stale_after=STALE, semantics=semantics, settings=settings)
         return cls(store, started.token, source, started.last_seq, started.confirmed_seq)
 
     def open(self, *ids: str) -> dict[str, Shard]:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import sqlalchemy as sa
+from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from queue_source.foreach_batch.delivery import delivery
@@ -207,6 +208,22 @@ def table_elsewhere(cell: Cell) -> dict[str, str]:
     return {**table_options(cell), "catalog.type": "sql", "catalog.uri": cell.elsewhere}
 
 
+def in_delta_table(cell: Cell) -> Counter[str]:
+    return Counter(pa.table(DeltaTable(str(cell.folder / "delta")).scan()).column("value").to_pylist())
+
+
+def check_commits(cell: Cell, store: ShardStore) -> None:
+    """One for each attempt that brought rows, and no other."""
+    history = DeltaTable(str(cell.folder / "delta")).history()
+    commits = [commit["cuesqueue.delivery-hash"] for commit in history if commit["operation"] == "WRITE"]
+    brought = [attempt["delivery_hash"] for attempt in rows(store, "attempts") if attempt["rows"]]
+    assert sorted(commits) == sorted(brought), "commits are not those of the attempts"
+
+
+def delta_options(cell: Cell) -> dict[str, str]:
+    return {"delta": str(cell.folder / "delta")}
+
+
 def registering(options: Callable[[Cell], dict[str, str]]) -> Sink:
     """Objects by reference, which become data files where they are."""
     return Sink(
@@ -319,6 +336,8 @@ COLUMNS: dict[str, Sink] = {
     "path, loading": loading(path_options, found=in_splits, errors_inside=True),
     "Iceberg, loading": loading(table_options, found=in_table, check=check_snapshots),
     "Iceberg elsewhere, loading": loading(table_elsewhere, found=in_table, check=check_snapshots, shows_early=True),
+    "Delta": Sink(in_delta_table, delta_options, check=check_commits, shows_early=True),
+    "Delta, loading": loading(delta_options, found=in_delta_table, check=check_commits, shows_early=True),
     "queue": Sink(in_queue(queue_inside), lambda cell: {"queueUrl": queue_inside(cell)}, check=check_nothing_staged),
     "queue elsewhere": Sink(
         in_queue(queue_elsewhere),
@@ -342,15 +361,15 @@ READ_TWICE = [name for name, sink in COLUMNS.items() if not sink.by_reference]
 """Where tasks of the source read objects: only there one reading can find another thing than the other."""
 
 _PATHS = {name for name in COLUMNS if name.startswith("path")}
-_TABLES = {name for name in COLUMNS if name.startswith("Iceberg")}
+_TABLES = {name for name in COLUMNS if name.startswith(("Iceberg", "Delta"))}
 ONLY: dict[str, tuple[set[str], str]] = {
     "object-read": (
         {name for name, sink in COLUMNS.items() if sink.loads or not sink.by_reference},
         "nobody reads the objects",
     ),
     "split-written": (_PATHS, "no split files"),
-    "table-files-written": (_TABLES, "no Iceberg table"),
-    "table-committed": (_TABLES, "no Iceberg table"),
+    "table-files-written": (_TABLES, "no table"),
+    "table-committed": (_TABLES, "no table"),
     "rows-staged": ({"queue"}, "nothing is staged"),
     "rows-shown": ({"queue"}, "nothing is staged"),
     "rows-sent": ({"queue elsewhere"}, "nothing is sent to a queue elsewhere"),

@@ -150,6 +150,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     ),
     "alembic": ("shard_store.sql",),
     "pyiceberg": ("queue_source.sinks",),
+    "deltalake": ("queue_source.sinks.delta",),
     "pyarrow": (
         "queue_source.storage",
         "queue_source.formats",
@@ -345,7 +346,8 @@ CuesqueueStreamReader(
 options = parse_sink_options({"path": "/tmp/table", **store})
 CuesqueueStreamWriter(options, StructType())
 open_sink(options)
-print(sorted({"sqlalchemy", "alembic", "pyiceberg", "pandas"} & set(sys.modules)))
+open_sink(parse_sink_options({"delta": "/tmp/table", **store}))
+print(sorted({"sqlalchemy", "alembic", "pyiceberg", "deltalake", "pandas"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -132,6 +132,36 @@ def test_partitioning_is_read_in_icebergs_words_and_sparks() -> None:
     assert [str(field) for field in table.partition_by] == written
 
 
+def test_a_delta_table_is_a_folder_partitioned_by_columns() -> None:
+    given = {"pipeline": "orders", "delta": "lake/orders/"}
+    options = parse_sink_options({**given, "partitionBy": "country, identity(day)"})
+    assert options.delta is not None
+    assert (options.path, options.table, options.queue) == ("", None, None)
+    assert (options.delta.uri, options.delta.partition_by) == (str(Path.cwd() / "lake/orders"), ("country", "day"))
+    assert "CAST(ts AS DATE)" in str(refusal({**given, "partitionBy": "day(ts)"}, parse_sink_options))
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"path": "s3://lake"}, "path"),
+        ({"table": "db.events"}, "delta"),
+        ({"queueUrl": "sqs://orders"}, "queueUrl"),
+        ({"register": "uri"}, "register"),
+        ({"warehouse": "s3://lake"}, "warehouse"),
+        ({"catalog.type": "rest"}, "catalog.type"),
+    ],
+)
+def test_a_delta_table_is_the_only_target_and_has_no_options_of_iceberg(more: dict[str, str], named: str) -> None:
+    error = refusal({"pipeline": "orders", "delta": "s3://lake/orders", **more}, parse_sink_options)
+    assert error.option == named
+
+
+def test_partitioning_acts_only_on_a_table() -> None:
+    error = refusal({"pipeline": "orders", "path": "s3://lake", "partitionBy": "a"}, parse_sink_options)
+    assert (error.option, "option table or delta" in str(error)) == ("partitionBy", True)
+
+
 @pytest.mark.parametrize(
     ("option", "text"),
     [

@@ -10,6 +10,8 @@ from typer.core import TyperGroup
 
 from queue_source.commands.doctor import doctor
 from queue_source.commands.errors import group as errors_group
+from queue_source.commands.files import files
+from queue_source.commands.load import load
 from queue_source.commands.moving import export, import_
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.queue import group as queue_group
@@ -46,8 +48,10 @@ if find_spec("cuesqueue_demo"):  # a wheel and a checkout have it; a copy of the
     app.command()(demo)
 app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
+app.command()(load)
 app.command()(status)
 app.command()(serve)
+app.command()(files)
 app.add_typer(queue_group)
 app.add_typer(errors_group)
 app.add_typer(shards_group)

@@ -27,7 +27,7 @@ from queue_source.options.reader import (
 )
 from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions
 from queue_source.options.secrets import Secret, SecretUrl
-from queue_source.options.sink import LoadOptions, SinkOptions, TableOptions, TargetQueue
+from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
 
 __all__ = [
     "AzureOptions",
@@ -37,6 +37,7 @@ __all__ = [
     "ContentOptions",
     "DeduplicationOptions",
     "DeliveryOptions",
+    "DeltaOptions",
     "FormatOptions",
     "LeaseOptions",
     "ListingOptions",

@@ -10,7 +10,14 @@ from datetime import timedelta
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options.content import MESSAGE_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
+from queue_source.options.content import (
+    INFERRED_FORMATS,
+    MESSAGE_FORMATS,
+    ContentKind,
+    ContentOptions,
+    FormatOptions,
+    SchemaOptions,
+)
 from queue_source.options.declaring import options_of
 from queue_source.options.reader import ReaderOptions, ViewOptions
 from queue_source.options.receiving import NotificationOptions
@@ -21,7 +28,7 @@ from queue_source.queues.base import Queue, identity_of
 from shard_store.model import Semantics
 
 logger = logging.getLogger("cuesqueue")
-_TARGETS = ("table", "path", "queueUrl")
+_TARGETS = ("table", "delta", "path", "queueUrl")
 _SURE = timedelta(hours=1)  # by which an object has to be younger than the forgotten shards (`SURE` of listings)
 
 
@@ -314,8 +321,8 @@ def check_target(values: Mapping[str, Any]) -> None:
         raise OptionError(
             "path",
             "is required: name the folder of the data files, here or in start(), or an Iceberg table in option "
-            "'table', or the queue that receives the rows in option 'queueUrl'; write .option('path', "
-            "'s3://lake/orders') after writeStream",
+            "'table', or the folder of a Delta table in option 'delta', or the queue that receives the rows in option "
+            "'queueUrl'; write .option('path', 's3://lake/orders') after writeStream",
         )
     if len(targets) > 1 and targets != ["table", "path"]:
         raise OptionError(
@@ -344,6 +351,13 @@ def check_loading(values: Mapping[str, Any], content: ContentOptions) -> None:
         raise OptionError("load", f"takes one pipeline, and pipeline names {len(values['pipeline'])}; name one of them")
     assert content.format is not None
     _check_format(content.format)
+    is_said = any(values[name] is not None for name in ("table", "delta", "schema", "schemaLocation"))
+    if not is_said and values["load"] in INFERRED_FORMATS:
+        raise OptionError(
+            "schema",
+            "is needed to load objects into a folder: declare the columns, as in 'id BIGINT, name STRING', or set "
+            "schemaLocation to a folder, where the columns that are inferred are kept",
+        )
     if values["schema"] is not None:
         for name in ("schemaLocation", "schemaHints"):
             if values[name]:

@@ -21,7 +21,7 @@ from queue_source.options import checks, types
 from queue_source.options.connections import StorageOptions, connections, storage_options
 from queue_source.options.content import RECORD_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import build, declared
-from queue_source.options.places import LISTING, READER, RECORDED, SINK, VIEWS
+from queue_source.options.places import LISTING, READER, RECORDED, SINK, VIEWS, WHILE_PARTLY_READ
 from queue_source.options.reader import (
     DEFAULT_RETENTION,
     BatchOptions,
@@ -41,7 +41,7 @@ from queue_source.options.receiving import (
     QueueOptions,
 )
 from queue_source.options.secrets import Literal, Secret, SecretUrl, quote
-from queue_source.options.sink import LoadOptions, SinkOptions, TableOptions, TargetQueue
+from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
 from queue_source.options.times import instant, machine_time_zone
 from queue_source.options.values import SPARK_HIDES, check_shown, given_texts, read
 from queue_source.uris import plain_prefix
@@ -108,6 +108,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         path="" if table else values["path"] or "",
         storage=storage_options(values),
         table=table,
+        delta=_delta(values),
         logs=build(LogOptions, values),
         queue=None if url is None else TargetQueue(connections([url], values), url),
         load=_load(values, given_texts(SINK, others)),
@@ -128,7 +129,8 @@ def _load(values: Mapping[str, Any], texts: Mapping[str, str]) -> LoadOptions | 
         schema=_schema(as_of_reader),
     )
     checks.check_loading(values, content)
-    return build(LoadOptions, values, content=content)
+    cutting = {name: _setting(as_of_reader[name]) for name in WHILE_PARTLY_READ}
+    return build(LoadOptions, values, content=content, cutting=cutting)
 
 
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
@@ -155,12 +157,13 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
     warehouse, path = values["warehouse"], values["path"]
     checks.check_registering(values)
     if values["table"] is None:
-        needing_table = {name: values[name] for name in ("partitionBy", "register")} | {
-            "warehouse": warehouse,
-            **of_catalog,
-        }
+        needing_table = {"register": values["register"], "warehouse": warehouse, **of_catalog}
         if alone := next((name for name, value in needing_table.items() if value), None):
             raise OptionError(alone, "acts only on an Iceberg table; name it with the option table, or leave this out")
+        if values["partitionBy"] and values["delta"] is None:
+            raise OptionError(
+                "partitionBy", "acts only on a table; name it with the option table or delta, or leave this out"
+            )
         return None
     if warehouse and path and warehouse != path:
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
@@ -171,6 +174,19 @@ def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOpt
     with_paths = _with_whole_paths(of_catalog)
     properties = {name.lower().removeprefix(_CATALOG): _property(name, text) for name, text in with_paths.items()}
     return build(TableOptions, values, properties=properties, warehouse=warehouse or path)
+
+
+def _delta(values: Mapping[str, Any]) -> DeltaOptions | None:
+    """Build the Delta table's options, where one is named."""
+    if values["delta"] is None:
+        return None
+    if transform := next((field for field in values["partitionBy"] if field.transform != "identity"), None):
+        raise OptionError(
+            "partitionBy",
+            f"asks for {transform}, and a Delta table is partitioned by columns alone; add a column in the query, such "
+            "as CAST(ts AS DATE), and name that",
+        )
+    return build(DeltaOptions, values, partition_by=tuple(field.column for field in values["partitionBy"]))
 
 
 def _with_whole_paths(of_catalog: Mapping[str, str]) -> dict[str, str]:

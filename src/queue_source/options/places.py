@@ -19,7 +19,7 @@ from queue_source.options.reader import (
     ViewOptions,
 )
 from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions
-from queue_source.options.sink import LoadOptions, SinkOptions, TableOptions, TargetQueue
+from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ SINK = Place(
     _sections(
         SinkOptions,
         TableOptions,
+        DeltaOptions,
         LoadOptions,
         TargetQueue,
         LogOptions,

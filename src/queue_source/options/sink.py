@@ -33,7 +33,8 @@ class TableOptions:
     )
     partition_by: tuple[PartitionField, ...] = option(
         "partitionBy", types.PARTITIONING, "", example="day(ts), bucket(16, id), country",
-        help="Partitioning of a table that is yet to be created; an existing table must have it.",
+        help="Partitioning of a table that is yet to be created; an existing table must have it. A Delta table takes "
+        "columns alone, without transforms.",
     )
     register: str | None = option(
         "register", types.NON_EMPTY, example="uri", note="none: the rows are written",
@@ -55,18 +56,37 @@ class TableOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaOptions:
+    """A Delta Lake table; `partition_by` are the columns of the option `partitionBy`."""
+
+    TITLE: ClassVar = "Delta table"
+    ON_CHANGE: ClassVar = OnChange.DELIVERED
+
+    partition_by: tuple[str, ...]
+    # fmt: off
+    uri: str = option(
+        "delta", types.PATH, example="s3://lake/orders",
+        help="Folder of the [Delta Lake table](../how-to/delta.md) that the rows are appended to; created from their "
+        "schema if it does not exist. Needs the extra `delta`.",
+    )
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOptions:
     """Objects that the sink's tasks read themselves: no row of theirs goes through Spark.
 
     Attributes:
         content: How they are read, as a reader's options say it.
         columns: DDL; None where the columns are inferred, or the table's.
+        cutting: Option -> text, of those by which a reader cuts objects into parts (`places.WHILE_PARTLY_READ`).
     """
 
     TITLE: ClassVar = "Loading objects"
     ON_CHANGE: ClassVar = OnChange.READ
 
     content: ContentOptions
+    cutting: Mapping[str, str]
     # fmt: off
     format: str | None = option(
         "load", types.choice(*FILE_FORMATS, refused=("xml",)), example="json", note="none: the rows are written",
@@ -106,7 +126,7 @@ class TargetQueue:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """All options of one sink. Rows go to one of `path`, `table` and `queue`; the others are "" or None.
+    """All options of one sink. Rows go to one of `path`, `table`, `delta` and `queue`; the others are "" or None.
 
     Attributes:
         pipelines: A query that joins or unions sources has several; its rows are recorded under the first.
@@ -119,6 +139,7 @@ class SinkOptions:
 
     storage: StorageOptions
     table: TableOptions | None
+    delta: DeltaOptions | None
     queue: TargetQueue | None
     load: LoadOptions | None
     logs: LogOptions
@@ -132,7 +153,7 @@ class SinkOptions:
     )
     store: SecretUrl = store_url()
     path: str = option(
-        "path", types.PATH, example="s3://lake/orders", note="required, or `table`, or `queueUrl`",
+        "path", types.PATH, example="s3://lake/orders", note="required, or `table`, `delta` or `queueUrl`",
         help="Folder of the data files; also the argument of `start()`. A relative path counts from the "
         "folder in which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).",
     )

@@ -94,7 +94,9 @@ def names_parts(declared: pa.Schema) -> bool:
     if METADATA_COLUMN not in declared.names:
         return False
     kind = declared.field(METADATA_COLUMN).type
-    return all(kind.get_field_index(PARTS.field(place).name) >= 0 for place in range(PARTS.num_fields))
+    if not pa.types.is_struct(kind):
+        return False
+    return all(kind.get_field_index(field.name) >= 0 and kind.field(field.name).type == field.type for field in PARTS)
 
 
 def check_begun(options: ContentOptions, contents: Iterable[Content]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -126,7 +126,7 @@ def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
         return store.begin_reading(work.identity, reading, **asdict(work.trace))
 
 
-def read_marked(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
+def read_marked(work: Work, schema: pa.Schema, report: Report) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows, under marks where the plan has failed before; `report` gets the errors."""
 
     def read(pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:

@@ -57,7 +57,7 @@ def inferred_schema(options: ReaderOptions) -> pa.Schema:
     problems: list[str] = []
 
     def samples() -> Iterable[Content]:
-        return _samples(options, problems)
+        return samples_of(options, problems)
 
     def nothing(tried: str) -> OptionError:
         return OptionError(
@@ -77,16 +77,18 @@ def kept_columns(
 ) -> pa.Schema:
     """Return the columns in `schemaLocation`, which are inferred from samples at the first call, with all others.
 
-    `problems` gets what is wrong with samples; `nothing` makes the error where all of them are. A format with fixed
-    columns needs no location.
+    `problems` gets what is wrong with samples; `nothing` makes the error where all of them are. Without a location the
+    inferred ones are kept by the caller; a format with fixed columns needs no samples.
     """
     format = content.format
     assert format is not None
     columns = format_of(format).fixed_schema
-    if columns is None:
+    if columns is None and content.schema.schema_location is None:
+        columns = inferred_columns(content, samples(), problems, nothing)
+    elif columns is None:
         assert content.schema.schema_location is not None
         location = SchemaLocation(content.schema.schema_location, content.storage)
-        latest = location.latest() or location.record(_inferred(content, samples(), problems, nothing))
+        latest = location.latest() or location.record(inferred_columns(content, samples(), problems, nothing))
         columns = latest.schema
     try:
         schema = with_hints(columns, parse_fields(content.schema.schema_hints))
@@ -97,7 +99,7 @@ def kept_columns(
     return pa.schema([*schema, *(pa.field(name, pa.string()) for name in more if name not in schema.names)])
 
 
-def _inferred(
+def inferred_columns(
     content: ContentOptions,
     samples: Iterable[Content],
     problems: list[str],
@@ -166,8 +168,8 @@ def _path_fields(sample: Content, options: SchemaOptions, format: FormatOptions)
         yield pa.field(name, infer_text(values.get(name) or "", format) if typed else pa.string())
 
 
-def _samples(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
-    """Yield the samples, up to `schemaSampleFiles` of them."""
+def samples_of(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
+    """Yield what comes next, up to `schemaSampleFiles` of them."""
     limit = options.content.schema.schema_sample_files
     if named := named_samples(options.content.schema):
         yield from named

@@ -103,6 +103,7 @@ _SINKS = {
     "path": ("queue_source.sinks.splits", "SplitSink"),
     "table": ("queue_source.sinks.iceberg", "IcebergSink"),
     "register": ("queue_source.sinks.iceberg", "RegisteringSink"),
+    "delta": ("queue_source.sinks.delta", "DeltaSink"),
     "queue": ("queue_source.sinks.queue", "QueueSink"),
     "load": ("queue_source.sinks.loading", "LoadingSink"),
 }
@@ -121,7 +122,7 @@ def open_target(options: SinkOptions) -> Sink:
 
 def _target(options: SinkOptions) -> str:
     if options.table is None:
-        return "queue" if options.queue else "path"
+        return "delta" if options.delta else "queue" if options.queue else "path"
     return "register" if options.table.register else "table"
 
 

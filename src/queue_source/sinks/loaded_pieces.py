@@ -35,22 +35,25 @@ class _Named(NamedTuple):
 
     uri: str
     etag: str | None
+    size: int | None
+    version: str | None
     start: int | None = None
     length: int | None = None
 
 
-def chosen_pieces(planned: Sequence[Piece], rows: Iterable[pa.RecordBatch], content: ContentOptions) -> list[Piece]:
+def chosen_pieces(planned: Sequence[Piece], rows: Iterable[pa.RecordBatch], options: ContentOptions) -> list[Piece]:
     """Return the pieces that the rows name, each once, in the order of the plan.
 
     Runs in an executor. Raises OptionError for rows that name something else: they were changed.
     """
-    by_object: dict[tuple[str, str | None], list[Piece]] = {}
+    by_object: dict[tuple[str, str | None, int | None], list[Piece]] = {}
     for piece in planned:
-        by_object.setdefault((piece.content.uri, piece.content.etag), []).append(piece)
+        content = piece.content
+        by_object.setdefault((content.uri, content.etag, content.size), []).append(piece)
     chosen: dict[tuple[int, Position], Piece] = {}
     for named in itertools.chain.from_iterable(map(_named, rows)):
-        for piece in _matching(by_object.get(named[:2], []), named):
-            if not _is_all(piece) and not may_be_cut(piece.content.uri, content):
+        for piece in _matching(by_object.get((named.uri, named.etag, named.size), []), named):
+            if not _is_all(piece) and not may_be_cut(piece.content.uri, options):
                 raise OptionError(
                     "load",
                     f"reads objects such as {named.uri!r} as a whole by the options of this sink, and the reader has "
@@ -73,7 +76,9 @@ def check_once(pieces: Iterable[LoadedPiece]) -> None:
 
 
 def _named(rows: pa.RecordBatch) -> Iterator[_Named]:
-    columns = [rows.column(name).to_pylist() for name in ("uri", "etag")]
+    columns = [rows.column(name).to_pylist() for name in ("uri", "etag", "size")]
+    has_version = "version" in rows.schema.names
+    columns.append(rows.column("version").to_pylist() if has_version else [None] * rows.num_rows)
     if names_parts(rows.schema):
         metadata = rows.column(METADATA_COLUMN)
         columns += [metadata.field(PARTS.field(place).name).to_pylist() for place in range(PARTS.num_fields)]
@@ -86,13 +91,16 @@ def _named(rows: pa.RecordBatch) -> Iterator[_Named]:
 def _matching(pieces: Sequence[Piece], named: _Named) -> list[Piece]:
     """Return the pieces of the object, or the part of one that the row names. Raises OptionError without any."""
     matching = list(pieces)
+    if named.version is not None:  # where versions have numbers and no ETag
+        matching = [p for p in pieces if p.content.reference is None or p.content.reference.version == named.version]
     if named.start is not None and named.length is not None:
-        matching = [part for piece in pieces if (part := _part(piece, named.start, named.length)) is not None]
+        matching = [part for piece in matching if (part := _part(piece, named.start, named.length)) is not None]
     if not matching:
         raise OptionError(
             "load",
             f"was given {named.uri!r}, which is no object of this batch as it was announced: leave the columns uri, "
-            "size, etag and _metadata of the rows as they are",
+            "size, etag and _metadata of the rows as they are, and keep none of them for a later batch, as "
+            "aggregations and joins of streams do",
         )
     return matching
 

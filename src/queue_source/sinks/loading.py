@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,9 +41,10 @@ class TaskLoaded:
     """What one task has loaded.
 
     Attributes:
-        written: The target's own value; None where no columns are known yet, since there was nothing to read.
+        written: The target's own value; None where no columns are known yet, since no object has any.
         columns: Those of the target's rows.
         verdicts: The bad objects that the task attempt `reading` has found.
+        is_judge: It has, or has left out what an attempt at this task before it had given up after deaths.
     """
 
     written: Any
@@ -50,6 +52,7 @@ class TaskLoaded:
     pieces: list[LoadedPiece] = field(default_factory=list)
     verdicts: list[ErrorRecord] = field(default_factory=list)
     reading: Reading | None = None
+    is_judge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,7 @@ class PlanToLoad:
         return from_tuples(pickle.loads(zlib.decompress(self.packed)))
 
     def work(self, pieces: Sequence[Piece], batch: Batch, max_attempts: int) -> Work:
-        """Return what a task reads: without what an attempt before it has found bad."""
-        pieces = [piece for piece in pieces if piece.place not in self.left_out]
+        """Return what a task reads: without what is given up after deaths of attempts at this task."""
         reading = batch.reading
         isolation: Alone | Beside | None = None
         if self.is_suspected:
@@ -113,7 +115,8 @@ class LoadingSink(Sink):
         check_columns(schema, "load", "uri")
         (pipeline,) = self._options.pipelines
         plan, settings = store.plan_to_load(store.current_plan(pipeline))
-        content = _within(self._load.content, settings.get("allowedPrefixes", ""))
+        _check_cuts(self._load.cutting, settings)
+        content = _within(self._load.content, pipeline, settings)
         columns = self._columns(store, plan, content)
         if columns.names:
             assert content.format is not None
@@ -129,17 +132,23 @@ class LoadingSink(Sink):
                 f"pipeline {plan.identity.token.pipeline!r}: another driver has planned this batch meanwhile; only one "
                 "query may run under a 'pipeline' name"
             )
-        if plan.is_published or not plan.columns.names:
-            pieces: list[Piece] = []
-        else:
-            pieces = chosen_pieces(plan.pieces(), batches, plan.content)
+        pieces = chosen_pieces(plan.pieces(), batches, plan.content)
+        if plan.is_published:
+            pieces = []
+        to_read = [piece for piece in pieces if piece.place not in plan.left_out]
+        work = plan.work(to_read, batch, self._load.max_attempts)
         if not plan.columns.names:
-            return TaskLoaded(None, plan.columns)
-        work = plan.work(pieces, batch, self._load.max_attempts)
+            work = _without_columns(work)
         verdicts: list[ErrorRecord] = []
-        rows = read_marked(work, plan.columns, partial(_report, work, verdicts))
-        written = self._target.write(rows, plan.columns, batch)
-        return TaskLoaded(written, plan.columns, list(map(LoadedPiece.of, pieces)), verdicts, batch.reading)
+        written: Any = None
+        # closed at once: where the target fails, the mark of what was being read is taken back, not left as a death
+        with closing(read_marked(work, plan.columns, partial(_report, work, verdicts))) as rows:
+            if plan.columns.names:
+                written = self._target.write(rows, plan.columns, batch)
+            elif any(batch.num_rows for batch in rows):
+                raise _nothing_inferred("")
+        is_judge = any(verdict.scope == "object" for verdict in verdicts) or len(work.pieces) < len(to_read)
+        return TaskLoaded(written, plan.columns, list(map(LoadedPiece.of, pieces)), verdicts, batch.reading, is_judge)
 
     def published_columns(self, written: Sequence[TaskLoaded]) -> pa.Schema:
         return next((task.columns for task in written), pa.schema([]))
@@ -150,7 +159,7 @@ class LoadingSink(Sink):
         """Record what the tasks have found bad, then publish: should this attempt die, the next one leaves it out."""
         check_once(piece for task in written for piece in task.pieces)
         (identity,) = batch.plans
-        if any(task.verdicts for task in written) and not store.is_published(identity):
+        if any(task.verdicts or task.is_judge for task in written):
             _record(store, identity, written)
         if self.published_columns(written).names:
             of_target = [task.written for task in written]
@@ -159,9 +168,9 @@ class LoadingSink(Sink):
             store.publish(batch.plans, (), batch_id=batch_id, winners=batch.winners)
 
     def _columns(self, store: ShardStore, plan: Plan, content: ContentOptions) -> pa.Schema:
-        """Return the columns to read; none where they are to be inferred, and there is nothing to infer from yet.
+        """Return the columns to read; none where they are to be inferred, and no object has any yet.
 
-        Raises OptionError.
+        A new table gets those of the first batch, and keeps them. Raises OptionError.
         """
         # here: tasks know their columns
         from queue_source.schema.location import SchemaLocation
@@ -175,44 +184,72 @@ class LoadingSink(Sink):
                 raise OptionError("schema", str(error)) from error
         location = content.schema.schema_location
         is_fixed = format_of(content.format).fixed_schema is not None
-        if location is None and not is_fixed:
-            if (own := self._target.own_columns(store)) is None:
-                raise OptionError(
-                    "schema",
-                    "is needed to load objects into a new table or a folder: declare the columns, as in 'id BIGINT, "
-                    "name STRING', or set schemaLocation to a folder, where the columns that are inferred are kept",
-                )
+        if location is None and not is_fixed and (own := self._target.own_columns(store)) is not None:
             return own
-        samples = named_samples(content.schema) or [
-            entry.content for entry in plan.ranges[: content.schema.schema_sample_files]
-        ]
-        if location is not None and not samples and SchemaLocation(location, content.storage).latest() is None:
-            return pa.schema([])
-
-        def nothing(tried: str) -> OptionError:
-            return OptionError(
-                "schemaLocation",
-                f"is empty, and no object of this batch has columns to infer{tried}: name objects in schemaSample, or "
-                "declare the columns in schema",
-            )
-
-        return kept_columns(content, lambda: samples, [], nothing)
+        is_kept = location is not None and SchemaLocation(location, content.storage).latest() is not None
+        named = named_samples(content.schema)
+        if is_fixed or is_kept or named:
+            return kept_columns(content, partial(tuple, named), [], _nothing_inferred)
+        count = content.schema.schema_sample_files
+        for start in range(0, len(plan.ranges), count):
+            samples = [entry.content for entry in plan.ranges[start : start + count]]
+            with suppress(_NothingInferred):  # all of them are empty or bad: the tasks find out which
+                return kept_columns(content, partial(tuple, samples), [], _nothing_inferred)
+        return pa.schema([])
 
 
-def _within(content: ContentOptions, prefixes: str) -> ContentOptions:
+class _NothingInferred(OptionError):
+    """No sample has columns."""
+
+
+def _nothing_inferred(tried: str) -> OptionError:
+    return _NothingInferred(
+        "schema",
+        f"is needed: no object of this batch has columns to infer{tried}: declare the columns, as in 'id BIGINT, name "
+        "STRING', or name objects in schemaSample",
+    )
+
+
+def _without_columns(work: Work) -> Work:
+    """Return work that reports what cannot be read where no columns could be inferred, without a row of it."""
+    assert work.content.format is not None
+    format = replace(work.content.format, mode="DROPMALFORMED")
+    return replace(work, content=replace(work.content, format=format))
+
+
+def _check_cuts(own: Mapping[str, str], reader: Mapping[str, str]) -> None:
+    """Refuse options that would look for the ends of records in another way than the reader, which cuts objects.
+
+    Those of a reader cannot change while a part of an object is read; so these cannot either.
+    """
+    if not reader.get("fileFormat"):
+        return  # each object is one piece
+    if name := next((name for name, text in own.items() if reader.get(name, text) != text), None):
+        raise OptionError(
+            "load" if name == "fileFormat" else name,
+            f"is {own[name]!r} for this sink, and {name} is {reader[name]!r} for its reader, which cuts large objects "
+            "by it; give both the same",
+        )
+
+
+def _within(content: ContentOptions, pipeline: str, settings: Mapping[str, str]) -> ContentOptions:
     """Return the options under which local objects are read only where the reader's `allowedPrefixes` lead."""
-    local = tuple(prefix for prefix in prefixes.split(",") if prefix.startswith("file://"))
+    if "allowedPrefixes" not in settings:
+        raise ShardStoreError(
+            f"pipeline {pipeline!r}: its reader is of an older version, which does not tell its allowedPrefixes; start "
+            "the query again with one version of cuesqueue on all machines"
+        )
+    local = tuple(prefix for prefix in settings["allowedPrefixes"].split(",") if prefix.startswith("file://"))
     return replace(content, storage=replace(content.storage, local_prefixes=local))
 
 
 def _record(store: ShardStore, identity: PlanIdentity, written: Sequence[TaskLoaded]) -> None:
     """Record the verdicts, with the traces of the only reading whose rows are published (`batches/readings.py`)."""
-    first = next((task.reading for task in written if task.reading and not task.reading.partition), None)
-    if first is not None:
-        store.begin_reading(identity, first._replace(repeated=False), first=True, tasks=len(written))
-    for task in written:
-        if task.verdicts:
-            store.report(identity, task.verdicts, task.reading, len(written))
+    verdicts = [verdict for task in written for verdict in task.verdicts]
+    readings = [(task.is_judge, task.reading) for task in written if task.reading is not None]
+    judges = [reading for is_judge, reading in readings if is_judge]
+    first = next((reading for _, reading in readings if not reading.partition), None)
+    store.judge(identity, verdicts, judges, first=first, tasks=len(written))
 
 
 def _report(work: Work, verdicts: list[ErrorRecord], records: Sequence[ErrorRecord]) -> None:
@@ -221,9 +258,8 @@ def _report(work: Work, verdicts: list[ErrorRecord], records: Sequence[ErrorReco
     Bad records may be many, and are the same at every attempt. An object that is given up after deaths has to be known
     to the task after this one, should that die too.
     """
-    at_once: list[ErrorRecord] = []
-    for record in records:
-        (verdicts if record.scope in WHOLE and record.cause != KILLS else at_once).append(record)
-    if at_once:
+    whole = [record for record in records if record.scope in WHOLE]
+    verdicts += whole
+    if at_once := [record for record in records if record.scope not in WHOLE or record.cause == KILLS]:
         with work.store.open() as store:
             store.report(work.identity, at_once, None)

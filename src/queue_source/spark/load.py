@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pyspark.sql.types import StructType
 from queue_source.errors import OptionError
 from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.options import parse_reader_options, parse_sink_options
-from queue_source.options.content import ContentOptions, SchemaOptions
+from queue_source.options.content import INFERRED_FORMATS, ContentOptions, SchemaOptions
 from queue_source.options.declaring import options_of
 from queue_source.options.places import READER, SINK
 from queue_source.options.values import ALIASES, SPARK_OWN
@@ -22,9 +23,10 @@ from queue_source.spark.compat import arrow_schema
 from queue_source.spark.process import driver_folder
 
 _PARTS = f"{METADATA_COLUMN} STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
-_COLUMNS = f"uri STRING, size BIGINT, etag STRING, {_PARTS}"
+_COLUMNS = f"uri STRING, size BIGINT, etag STRING, version STRING, {_PARTS}"
 _DELTA = "delta:"
 _CHECKPOINTS = "cuesqueue-checkpoints"
+_SCHEMAS = "cuesqueue-schemas"
 _SETTINGS: dict[str, Any] = {"spark.python.unix.domain.socket.enabled": "true"}
 """Of a session of our own: what docs/explanation/performance.md recommends."""
 
@@ -45,18 +47,20 @@ def load(
 
     Args:
         queue: URL of the queue, or of several, as in the option `queueUrl`; None to list the prefixes alone.
-        into: A folder for Parquet files (a path or a URI), or an Iceberg table (`db.orders`).
+        into: A folder for Parquet files (a path or a URI), an Iceberg table (`db.orders`), or a Delta table
+            (`delta:s3://lake/orders`).
         format: Format of the objects: `csv`, `json`, `text`, `parquet`, `orc`, `avro` or `binaryFile`.
         prefixes: Where the objects may be, as in the option `allowedPrefixes`.
-        schema: Columns of the objects, as DDL or as Spark's; None: they are inferred (option `schemaLocation`), or
-            those of the table.
+        schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones. Without a
+            table and without the option `schemaLocation` they are kept in `cuesqueue-schemas/PIPELINE` in Spark's
+            working folder.
         store: SQLAlchemy URL of the store; None: the file `cuesqueue.db` in Spark's working folder.
         spark: The session; None: the active one, or a new one on this machine.
         available_now: Load what is there and end; False: go on until the query is stopped.
         options: Options of reader and sink, by their names in the reference (names with a dot as
             `**{"aws.region": "eu-central-1"}`), and `checkpointLocation` and `queryName` of Spark. Each goes where it
-            acts: options of formats to both. Without `checkpointLocation` it is
-            `cuesqueue-checkpoints/PIPELINE` in Spark's working folder; a lost one makes nothing come twice.
+            acts: options of formats to both. Without `checkpointLocation` there is one for each pipeline and store
+            in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes nothing come twice.
 
     Returns:
         The running query; with `available_now` wait for it with `awaitTermination()`.
@@ -68,17 +72,52 @@ def load(
         The driver's script.
     """
     reading, writing, of_spark = divided(queue, into, format, prefixes, schema, store, options)
-    parsed = parse_reader_options(reading)
-    writing["pipeline"] = parsed.pipeline
-    parse_sink_options(writing)
+    pipeline = checked(reading, writing)
     session = spark or SparkSession.getActiveSession() or _new_session()
-    if "checkpointLocation" not in of_spark:
-        of_spark["checkpointLocation"] = (Path(driver_folder()) / _CHECKPOINTS / parsed.pipeline).as_uri()
+    folder = Path(driver_folder())
+    if "schemaLocation" in writing:
+        writing["schemaLocation"] = str(folder / writing["schemaLocation"])
+    # the shown URL: it has no password, which may change
+    of_store = hashlib.sha256(str(parse_sink_options(writing).store).encode()).hexdigest()[:8]
+    of_spark.setdefault("checkpointLocation", (folder / _CHECKPOINTS / f"{pipeline}-{of_store}").as_uri())
     rows = session.readStream.format("cuesqueue").schema(_COLUMNS).options(**reading).load()
     writer = rows.writeStream.format("cuesqueue").options(**writing, **of_spark)
     if available_now:
         writer = writer.trigger(availableNow=True)
     return writer.start()
+
+
+def pipeline_of(
+    queue: str | Sequence[str] | None,
+    into: str,
+    *,
+    format: str,
+    prefixes: str | Sequence[str],
+    schema: str | StructType | None,
+    store: str | None,
+    options: Mapping[str, object],
+) -> str:
+    """Return the name under which `load` would run, once all options are known to be right. Raises OptionError."""
+    reading, writing, _ = divided(queue, into, format, prefixes, schema, store, options)
+    return checked(reading, writing)
+
+
+def checked(reading: dict[str, str], writing: dict[str, str]) -> str:
+    """Return the pipeline's name, and complete the options of the sink. Raises OptionError for wrong ones."""
+    pipeline = writing["pipeline"] = parse_reader_options(reading).pipeline
+    names = {name.lower() for name in writing}
+    is_said = names & {"table", "delta", "schemalocation", "schema"}
+    if not is_said and writing["load"] in INFERRED_FORMATS:
+        writing["schemaLocation"] = f"{_SCHEMAS}/{pipeline}"
+    parse_sink_options(writing)
+    return pipeline
+
+
+def quiet_session(master: str) -> SparkSession:
+    """Return a session of its own, which logs nothing: what ends a query is in its exception."""
+    builder = SparkSession.builder.master(master).appName("cuesqueue load").config(map=_SETTINGS)
+    quiet: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    return builder.config(map=quiet).getOrCreate()
 
 
 def divided(

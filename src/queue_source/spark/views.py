@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     BinaryType,
@@ -23,10 +22,9 @@ from pyspark.sql.types import (
 
 from queue_source.errors import OptionError
 from queue_source.options import ViewOptions
-from queue_source.options.connections import StorageOptions
+from queue_source.read.data_files import read_data_files
 from queue_source.read.plan_store import PlanStore
 from queue_source.spark.compat import arrow_schema
-from queue_source.storage.files import resolve
 from shard_store.operators.views import BY_SHARD, VIEWS, AsOf, DataFiles, KeyRange
 from shard_store.store import ShardStore, open_store
 
@@ -58,7 +56,7 @@ def view_schema(options: ViewOptions) -> StructType:
     if options.view != "data":
         return StructType([StructField(c.name, _TYPES[c.kind], True) for c in VIEWS[options.view]])
     with open_store(options.store.reveal(), create=False) as store:
-        text = store.row_schema(options.pipeline)
+        text = store.row_schema(options.pipeline, options.source)
     if text is None:
         raise OptionError("view", "no sink has published rows to this store yet, so view 'data' has no columns")
     return StructType.fromJson(json.loads(text))
@@ -90,7 +88,7 @@ class CuesqueueViewReader(DataSourceReader):
         assert isinstance(partition, ViewPartition)
         with partition.store.open() as store:
             if partition.files is not None:
-                yield from _read_files(store.paths(partition.files), schema, self._options.storage)
+                yield from read_data_files(store.paths(partition.files), schema, self._options.storage)
                 return
             for page in self._pages(store, partition.keys):
                 columns = zip(*page, strict=True)
@@ -131,19 +129,3 @@ def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(kind):  # ids may hold what UTF-8 cannot encode
         return pa.array([None if v is None else str(v).encode("utf-8", "replace").decode() for v in values], kind)
     return pa.array(values, kind)
-
-
-def _read_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOptions) -> Iterator[pa.RecordBatch]:
-    for path in paths:
-        filesystem, inner = resolve(path, storage)
-        with pq.ParquetFile(inner, filesystem=filesystem) as file:
-            present = set(file.schema_arrow.names)
-            names = [field.name for field in schema if field.name in present]
-            for batch in file.iter_batches(batch_size=65_536, columns=names):
-                arrays = [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in present
-                    else pa.nulls(batch.num_rows, field.type)  # a column that was added later
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)

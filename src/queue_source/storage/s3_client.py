@@ -195,6 +195,25 @@ def _client(storage: StorageOptions, process: int) -> Any:
         )
 
 
+class Keys(NamedTuple):
+    """Keys of AWS as they are now; `token` where they end by themselves."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+def keys_of(storage: StorageOptions) -> Keys | None:
+    """Return the keys that `client` signs with, for a library that cannot find them; None where it does not sign.
+
+    Raises ObjectStoreError.
+    """
+    storage = with_secrets(storage)
+    with profile_errors(storage.profile), _making:
+        credentials = None if storage.anonymous else _signing_session(storage, os.getpid()).get_credentials()
+        return None if credentials is None else Keys(*credentials.get_frozen_credentials()[:3])
+
+
 def _signing_session(storage: StorageOptions, process: int) -> Any:
     """Return a session of botocore for one client of boto3.
 

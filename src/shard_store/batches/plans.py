@@ -198,14 +198,18 @@ def plan_to_load(transaction: Transaction, identity: PlanIdentity) -> tuple[Plan
     """Return the plan that a sink has taken, with what is to be read of it, and the options of its reader.
 
     For a sink that reads the objects itself. Of a plan that is published, or no longer the current one, nothing is to
-    be read: it is `published` then, and publishing it tells what is wrong.
+    be read: it is `published` then, and publishing it tells what is wrong. What it held is in `whole`, as long as its
+    reader may bring it again.
     """
     row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == identity.token.pipeline)).one()
     settings = settings_of(row) or {}
     is_current = row.plan_hash == identity.delivery_hash and row.plan_end > max(row.confirmed_seq, row.plan_start)
     delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == identity.delivery_hash)
     if not is_current or transaction.execute(delivered).first() is not None:
-        return Plan(identity, (), published=True), settings
+        published = Plan(identity, (), published=True)
+        if row.plan_hash == identity.delivery_hash:
+            published = replace(_on_record(transaction, row, published), ranges=())
+        return published, settings
     return _suspected(transaction, _on_record(transaction, row, Plan(identity, (), attempt=row.plan_attempt))), settings
 
 
@@ -315,7 +319,7 @@ def _make(
     if unwanted:
         _give_up(transaction, identity, unwanted)
         included = [r for r in included if pending.get(r.key) != Pending.QUARANTINE]
-    renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.reads_all(r)]
+    renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.takes_newest(r)]
     announcing.mark_seen(transaction, renewed)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 

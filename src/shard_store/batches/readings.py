@@ -31,8 +31,8 @@ import sqlalchemy as sa
 from shard_store.error_table.records import found_bad, record
 from shard_store.model import ALONE, ErrorRecord, PlanIdentity, Position, Reading, ReadMark, ShardKey
 from shard_store.shards.announcing import GIVEN_UP
-from shard_store.shards.ownership import counts_inserts
-from shard_store.sql.schema import errors, read_marks
+from shard_store.shards.ownership import counts_inserts, fence
+from shard_store.sql.schema import attempts, errors, read_marks
 from shard_store.sql.transaction import Transaction
 
 _BEGUN = ALONE - 1
@@ -124,6 +124,33 @@ def report(
     if reading is not None and any(error.scope == "object" for error in records):
         _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
         _count(transaction, identity, tasks)
+
+
+def judge(
+    transaction: Transaction,
+    identity: PlanIdentity,
+    records: Sequence[ErrorRecord],
+    judges: Sequence[Reading],
+    *,
+    first: Reading | None,
+    tasks: int,
+) -> None:
+    """Write what the tasks whose rows are published have found bad: they are the only ones that have read the plan.
+
+    For a sink whose tasks read, at its commit. `judges`: those that found objects bad, or left them out as such;
+    `first`: the one of the first partition. Does nothing to a plan that is published. Raises PipelineTakenOver: what a
+    replaced driver has found is no verdict on what the new one reads.
+    """
+    fence(transaction, identity.token)
+    final = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == identity.delivery_hash)
+    if transaction.execute(final).first() is not None:
+        return
+    record(transaction, identity.source, identity.token.pipeline, records)
+    if first is not None:
+        _write(transaction, identity.delivery_hash, _Trace.of(_BEGUN, identity, first))
+    for reading in judges:
+        _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
+    _count(transaction, identity, tasks)
 
 
 def read_twice(transaction: Transaction, identity: PlanIdentity) -> None:

@@ -221,11 +221,13 @@ def pages(
     pipeline: str | None = None,
     as_of: AsOf | None = None,
     keys: KeyRange | None = None,
+    files: DataFiles | None = None,
     columns: Sequence[str] | None = None,
 ) -> Iterator[list[tuple[Any, ...]]]:
     """Yield the rows of a view in pages of up to 10,000, ordered by the table's key; memory holds one page.
 
-    `keys`: only these, of a view that is in `BY_SHARD`. `columns`: only these, in their order; without it all.
+    `keys`: only these, of a view that is in `BY_SHARD`. `files`: only these, of the view `splits`. `columns`: only
+    these, in their order; without it all.
     """
     table = _MAIN[view]
     by_name = {column.name: column for column in VIEWS[view]}
@@ -239,6 +241,8 @@ def pages(
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
     if keys is not None:
         query = query.where(*keys.conditions())
+    if files is not None:
+        query = query.where(*files.conditions())
     if as_of is not None and (as_of.time is not None or as_of.attempt is not None):
         database.write(await_publishes)
         query = query.where(*database.read(lambda t: _published_by(t, as_of)))
@@ -269,6 +273,18 @@ class DataFiles:
         return conditions
 
 
+def published_files(
+    database: Database, *, source: str | None = None, pipeline: str | None = None, as_of: AsOf | None = None
+) -> DataFiles:
+    """Return the files that are published at this moment, or were `as_of` another; later ones are not among them."""
+    as_of = as_of or AsOf()
+    until = None if as_of.time is None else micros(as_of.time)
+    last = database.write(_last_published)
+    if (attempt := as_of.attempt) is not None:
+        last = database.read(lambda t: _last_split(t, attempt))
+    return DataFiles(0, last, source, pipeline, until)
+
+
 def data_files(
     database: Database,
     size: int,
@@ -278,15 +294,12 @@ def data_files(
     as_of: AsOf | None = None,
 ) -> list[DataFiles]:
     """Divide the published files into parts of about `size` bytes, by the database; none when there are no files."""
-    as_of = as_of or AsOf()
-    until = None if as_of.time is None else micros(as_of.time)
-    everything = DataFiles(0, database.write(_last_published), source, pipeline, until)
+    everything = published_files(database, source=source, pipeline=pipeline, as_of=as_of)
 
     def divide(transaction: Transaction) -> list[DataFiles]:
-        last = everything.last if as_of.attempt is None else _last_split(transaction, as_of.attempt)
         cost = splits.c.bytes + OPENING
         before = sa.cast(sa.func.sum(cost).over(order_by=splits.c.id) - cost, sa.BigInteger)
-        conditions = replace(everything, last=last).conditions()
+        conditions = everything.conditions()
         numbered = sa.select(splits.c.id, (before // size).label("part")).where(*conditions).subquery()
         first, end = sa.func.min(numbered.c.id), sa.func.max(numbered.c.id)
         edges = transaction.execute(sa.select(first, end).group_by(numbered.c.part).order_by(first))
@@ -360,11 +373,13 @@ def _last_split(transaction: Transaction, delivery_hash: str) -> int:
     return int(split_id)
 
 
-def row_schema(transaction: Transaction, pipeline: str | None = None) -> str | None:
-    """Return the schema (Spark's JSON) of what the sink published last, of this pipeline or of any."""
+def row_schema(transaction: Transaction, pipeline: str | None = None, source: str | None = None) -> str | None:
+    """Return the schema (Spark's JSON) of what the sink published last, of this pipeline and source or of any."""
     query = sa.select(pipelines.c.row_schema).where(pipelines.c.row_schema.is_not(None))
     if pipeline is not None:
         query = query.where(pipelines.c.pipeline == pipeline)
+    if source is not None:
+        query = query.where(pipelines.c.source == source)
     return transaction.execute(query.order_by(pipelines.c.heartbeat_at.desc()).limit(1)).scalar_one_or_none()
 
 

@@ -151,14 +151,18 @@ def as_announced(transaction: Transaction, ranges: Sequence[Range], pending: Col
     }
     return [
         r._replace(content=r.content._replace(size=versions[r.key][0], etag=versions[r.key][1]))
-        if r.key in versions and reads_all(r) and r.content.reference is None
+        if r.key in versions and takes_newest(r)
         else r
         for r in ranges
     ]
 
 
-def reads_all(entry: Range) -> bool:
-    return entry.start == BEGINNING and is_end(entry.end)
+def takes_newest(entry: Range) -> bool:
+    """Return whether a plan reads the newest version of the object: a whole one, whose row is not made of its snapshot.
+
+    Of an object by reference the mark stays: found changed by who reads it, it is opened again in its new version.
+    """
+    return entry.start == BEGINNING and is_end(entry.end) and entry.content.reference is None
 
 
 def mark_seen(transaction: Transaction, keys: Iterable[ShardKey]) -> None:

@@ -32,6 +32,7 @@ from pyiceberg.types import (
 )
 
 from queue_source.errors import OptionError
+from queue_source.sinks.spark_structs import special_type
 
 _SIMPLE: dict[pa.DataType, PrimitiveType] = {
     pa.bool_(): BooleanType(),
@@ -51,8 +52,6 @@ _SIMPLE: dict[pa.DataType, PrimitiveType] = {
     pa.timestamp("us"): TimestampType(),
     pa.timestamp("us", "UTC"): TimestamptzType(),
 }
-_NO_STRUCTS = {b"variant": "VARIANT", b"geography": "GEOGRAPHY", b"geometry": "GEOMETRY"}
-"""How Spark marks, on a field inside, structs that stand for values of these types."""
 
 
 def iceberg_schema(schema: pa.Schema) -> Schema:
@@ -100,8 +99,7 @@ def _type(kind: pa.DataType, column: str, ids: Iterator[int]) -> IcebergType:
         value = _type(kind.item_type, f"{column}.value", ids)
         return MapType(next(ids), key, next(ids), value, value_required=False)
     if pa.types.is_struct(kind) and kind.num_fields:
-        marks = (_NO_STRUCTS[mark] for field in kind for mark in field.metadata or () if mark in _NO_STRUCTS)
-        if special := next(marks, None):
+        if special := special_type(kind):
             raise _refused(column, special)
         return StructType(*[_field(field, f"{column}.{field.name}", ids) for field in kind])
     raise _refused(column, str(kind))

@@ -1,0 +1,191 @@
+"""Opens, makes and changes a Delta table with delta-rs. Runs where batches are planned and committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import tenacity
+
+from queue_source.errors import OptionError
+from queue_source.options import SinkOptions
+from queue_source.sinks.delta.access import delta_storage_options, delta_uri
+from queue_source.sinks.delta.features import check_features
+from queue_source.sinks.delta.files import Target
+from queue_source.sinks.delta.partitions import check_partitioning
+from queue_source.sinks.delta.schemas import DeltaField, added_fields, delta_fields
+from queue_source.sinks.splits import make_durable
+from queue_source.storage.files import is_local, resolve
+from shard_store.redaction import redact_text
+
+try:
+    from deltalake import CommitProperties, DeltaTable, Field, Schema
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+except ModuleNotFoundError as error:
+    raise OptionError("delta", f"needs deltalake ({error}): pip install 'cuesqueue[delta]' on all machines") from error
+
+_ONCE = 0
+"""Tries of delta-rs by itself: ours begin with a look at the table as it is then."""
+
+
+class OpenTable:
+    """A Delta table at one version, which this sink can write to."""
+
+    def __init__(self, uri: str, handle: DeltaTable) -> None:
+        """Raises OptionError for a table that asks of its writers what this sink cannot do."""
+        self.uri, self.handle = uri, handle
+        metadata, protocol = handle.metadata(), handle.protocol()
+        self.table_id = str(metadata.id)
+        self.configuration: dict[str, str] = dict(metadata.configuration)
+        self.partition_by: tuple[str, ...] = tuple(metadata.partition_columns)
+        self.fields: list[DeltaField] = json.loads(handle.schema().to_json())["fields"]
+        check_features(uri, protocol.min_writer_version, protocol.writer_features, self.configuration, self.fields)
+        check_partitioning(uri, self.fields, self.partition_by, new=False)
+
+    def target(self) -> Target:
+        about_statistics = {name: v for name, v in self.configuration.items() if name.startswith("delta.dataSkipping")}
+        return Target(self.uri, self.table_id, tuple(self.fields), self.partition_by, about_statistics)
+
+    def changed_since(self, target: Target) -> str | None:
+        """Tell what has changed so that files for `target` do not fit any more; None where they do."""
+        if self.table_id != target.table_id:
+            return "was made anew"
+        if self.partition_by != target.partition_by:
+            return "was partitioned in another way"
+        now = {field["name"]: field for field in self.fields}
+        before = {field["name"]: field for field in target.fields}
+        for name, field in before.items():
+            if name not in now or not _takes(now[name], field):
+                return f"got another column {name!r}"
+        if strict := next((f["name"] for f in self.fields if f["name"] not in before and not f["nullable"]), None):
+            return f"got a column that must not be null, {strict!r}"
+        return None
+
+    def sync_log(self, after: int) -> None:
+        """Flush the commits after a version to disk, where the table is local: delta-rs does not."""
+        if is_local(self.uri):
+            log = Path(delta_uri(self.uri)) / "_delta_log"
+            for version in range(after + 1, self.handle.version() + 1):
+                file = log / f"{version:020}.json"
+                if file.exists():  # else another writer's cleaning was quicker
+                    make_durable(file)
+
+
+def _takes(now: DeltaField, before: DeltaField) -> bool:
+    """Tell whether values written for a field are still values of it: its structs may have got fields."""
+    if before["nullable"] and not now["nullable"]:
+        return False
+    try:
+        return not added_fields("", [now], [before])
+    except OptionError:
+        return False
+
+
+class TableMaker:
+    """Opens the table of a sink's options; makes it, or adds the columns that rows need."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        assert options.delta is not None
+        self._options, self._delta = options, options.delta
+        self._uri = options.delta.uri
+        self._place = delta_uri(self._uri)
+
+    def open(self) -> OpenTable | None:
+        """Return the table as it is now; None where there is none. Raises OptionError."""
+        try:
+            handle = DeltaTable(self._place, storage_options=self._access())
+        except TableNotFoundError:
+            return None
+        except DeltaError as error:
+            raise OptionError(
+                "delta", f"names {self._uri}, which cannot be opened: {redact_text(str(error))}"
+            ) from error
+        return OpenTable(self._uri, handle)
+
+    def ready(self, schema: pa.Schema, patience: float) -> OpenTable:
+        """Return the table with all columns of the rows. Raises OptionError."""
+        columns = delta_fields(schema)
+        for attempt in tried_again(patience):
+            with attempt:
+                table = self._ready(columns)
+        self._check_asked(table, columns)
+        return table
+
+    def _ready(self, columns: Sequence[DeltaField]) -> OpenTable:
+        table = self.open()
+        if table is None:
+            self._create(columns)
+        elif added := added_fields(self._uri, table.fields, columns):
+            handle, before = table.handle, table.handle.version()
+            fields = [Field.from_json(json.dumps(field)) for field in added]
+            handle.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=_ONCE))
+        else:
+            return table
+        changed = self.open()
+        if changed is None:
+            raise OptionError("delta", f"names {self._uri}, which has gone while the batch was planned")
+        changed.sync_log(-1 if table is None else before)
+        return changed
+
+    def _create(self, columns: Sequence[DeltaField]) -> None:
+        added_fields(self._uri, [], columns)  # names that differ in case alone, or that no table can have
+        check_partitioning(self._uri, columns, self._delta.partition_by, new=True)
+        self._check_empty()
+        schema = Schema.from_json(json.dumps({"type": "struct", "fields": columns}))
+        try:
+            DeltaTable.create(
+                self._place,
+                schema,
+                mode="error",
+                partition_by=list(self._delta.partition_by),
+                storage_options=self._access(),
+                commit_properties=CommitProperties(max_commit_retries=_ONCE),  # or two would both make it, one over one
+            )
+        except DeltaError:
+            if self.open() is None:
+                raise
+
+    def _check_empty(self) -> None:
+        """Refuse to make a table over files of others: they would be none of its own, and its `vacuum` deletes such."""
+        filesystem, place = resolve(f"{self._uri}/any", self._options.storage)
+        folder = pafs.FileSelector(place.rpartition("/")[0], allow_not_found=True)
+        names = [entry.base_name for entry in filesystem.get_file_info(folder)]
+        if other := next((name for name in sorted(names) if not name.startswith(("_", "."))), None):
+            raise OptionError(
+                "delta",
+                f"names {self._uri}, which is no Delta table and holds {other!r}; name a table, or an empty folder",
+            )
+
+    def _check_asked(self, table: OpenTable, columns: Sequence[DeltaField]) -> None:
+        asked = self._delta.partition_by
+        if asked and asked != table.partition_by:
+            raise OptionError(
+                "partitionBy",
+                f"asks for {', '.join(asked)}, but {self._uri} is partitioned by "
+                f"{', '.join(table.partition_by) or 'nothing'}; leave the option out, or name another table",
+            )
+        if {column["name"] for column in columns} <= set(table.partition_by):
+            raise OptionError(
+                "delta", f"the rows have no column but those by which {self._uri} is partitioned; add one of its others"
+            )
+
+    def _access(self) -> dict[str, str] | None:
+        return delta_storage_options(self._uri, self._options.storage) or None
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Tell whether another writer was first, so that all is looked at and tried again."""
+    return isinstance(error, CommitFailedError) and "Unsupported table features" not in str(error)
+
+
+def tried_again(patience: float) -> tenacity.Retrying:
+    """Retry a commit: other writers of the table may be first; then all is rolled back and repeated after theirs."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(is_conflict),
+        wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
+        stop=tenacity.stop_after_delay(patience),
+        reraise=True,
+    )

@@ -1,0 +1,168 @@
+"""`cuesqueue.published`: the files of the sink with `path`, and their rows as Arrow, without a session of Spark.
+
+They are those of the view `data`, and so are the columns. Spark's types are converted by PySpark, which needs no Java
+for it, and is imported when rows are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from queue_source.errors import OptionError
+from queue_source.options import StorageOptions, parse_view_options
+from shard_store.model import time_of
+from shard_store.operators.views import AsOf, DataFiles
+from shard_store.store import ShardStore, open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COLUMNS = ("path", "rows", "bytes", "published_at", "delivery_hash", "source", "pipeline")
+
+
+def published(
+    store: str | ShardStore,
+    *,
+    pipeline: str | None = None,
+    source: str | None = None,
+    as_of: datetime | str | None = None,
+    as_of_attempt: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Published:
+    """What the sink with `path` has published, for programs without Spark: as the view `data` has it.
+
+    It waits for publishes that are under way. For that, on PostgreSQL and MySQL, it needs the right to UPDATE the table
+    `cuesqueue_pipelines`.
+
+    Args:
+        store: As in the option `storeUrl`, or an open store, which has to stay open while the result is used.
+        pipeline: Only what belongs to this pipeline.
+        source: Only what belongs to this source.
+        as_of: Only what was published at this time; UTC where it has no zone.
+        as_of_attempt: Only what was published by this attempt (a `delivery_hash`) and those before it.
+        options: Options of a view that reach the files (`s3.*`, `aws.*`, `azure.*`).
+
+    Returns:
+        The files of this moment: what is published later is not among them.
+
+    Raises:
+        OptionError: An option, a name or a time is wrong.
+        StoreConfigurationError: There is no such store, or no such attempt.
+
+    Process:
+        Any, without Java.
+    """
+    time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
+    texts = {"pipeline": pipeline, "source": source, "asOf": time, "asOfAttempt": as_of_attempt, "view": "data"}
+    if isinstance(store, str):
+        texts["storeUrl"] = store
+    given_texts = {name: text for name, text in texts.items() if text is not None}
+    view = parse_view_options({**(options or {}), **given_texts})
+    place = view.store.reveal() if isinstance(store, str) else store
+    with _opened(place) as opened:
+        files = opened.published_files(
+            source=view.source, pipeline=view.pipeline, as_of=AsOf(view.as_of, view.as_of_attempt)
+        )
+        row_schema = opened.row_schema(view.pipeline, view.source)  # after the files: it has the columns of all of them
+    return Published(place, files, row_schema, view.storage)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A Parquet file that is published. `bytes` is its size; all files of one publish have one `published_at`."""
+
+    path: str
+    rows: int
+    bytes: int
+    published_at: datetime
+    delivery_hash: str
+    source: str
+    pipeline: str
+
+
+class Published:
+    """The files that were published at one moment, in the order in which they were: the result of `published`.
+
+    Each method asks the store anew and has the same result, as long as `cuesqueue prune --data-older-than` has not
+    removed any of them.
+    """
+
+    def __init__(
+        self, store: str | ShardStore, files: DataFiles, row_schema: str | None, storage: StorageOptions
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._row_schema = row_schema
+        self._storage = storage
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that were published last, which all rows are given: those added later are null in older files.
+
+        Raises `OptionError` where no sink has published rows.
+        """
+        if self._row_schema is None:
+            chosen = (("pipeline", self._files.pipeline), ("source", self._files.source))
+            names = "".join(f" of {kind} {name!r}" for kind, name in chosen if name is not None)
+            raise OptionError("store", f"no sink has published rows{names} to it yet, so their columns are not known")
+        from pyspark.sql.types import StructType
+
+        from queue_source.spark.compat import arrow_schema
+
+        return arrow_schema(StructType.fromJson(json.loads(self._row_schema)))
+
+    def paths(self) -> Iterator[str]:
+        """Yield the path or URI of each file. Memory holds one page of them."""
+        with _opened(self._store) as store:
+            yield from store.paths(self._files)
+
+    def files(self) -> Iterator[PublishedFile]:
+        """Yield each file with its numbers, and by which attempt it was published. Memory holds one page of them."""
+        with _opened(self._store) as store:
+            for page in store.pages("splits", files=self._files, columns=_COLUMNS):
+                for path, rows, size, published_at, *names in page:
+                    yield PublishedFile(path, rows, size, time_of(published_at), *names)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of all files as one table, or only these `columns`; it has to fit into memory."""
+        import pyarrow as pa
+
+        schema = self._chosen(columns)
+        return pa.Table.from_batches(self._batches(schema), schema)
+
+    def to_batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Return a reader of the rows, or only of these `columns`: it opens one file at a time, and is read once."""
+        import pyarrow as pa
+
+        schema = self._chosen(columns)
+        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+
+    def _chosen(self, columns: Sequence[str] | None) -> pa.Schema:
+        import pyarrow as pa
+
+        schema = self.schema
+        if columns is None:
+            return schema
+        if unknown := [name for name in columns if name not in schema.names]:
+            raise OptionError("columns", f"the rows have no column {unknown[0]!r}; choose among {schema.names}")
+        return pa.schema([schema.field(name) for name in columns])
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        from queue_source.read.data_files import read_data_files
+
+        return read_data_files(self.paths(), schema, self._storage)
+
+
+@contextmanager
+def _opened(store: str | ShardStore) -> Iterator[ShardStore]:
+    """Yield the store; it is closed again if it was opened here."""
+    if isinstance(store, ShardStore):
+        yield store
+        return
+    with open_store(store, create=False) as opened:
+        yield opened

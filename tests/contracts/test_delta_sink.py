@@ -1,0 +1,454 @@
+"""The Delta sink over stores: what is published is in the table, once, whatever happens in between."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from queue_source.errors import OptionError
+from queue_source.sinks.base import Batch
+from queue_source.sinks.delta import commits
+from queue_source.sinks.delta.tables import OpenTable
+from shard_store.errors import PipelineTakenOver, ShardStoreError
+from shard_store.model import shard_key
+from shard_store.shards.changes import Audit
+from support.delta_tables import DeltaLake, change_by_hand
+from support.iceberg_tables import Query, failing_at, table_of
+from support.readings import Spark
+from support.servers.ministack import REGION, client, new_name
+from support.store_backends import BACKENDS, StoreBackend, rows
+
+
+@pytest.fixture(params=[name for name in BACKENDS if name != "sqlite-distrusted"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DeltaLake]:
+    """A table that is yet to be made, and each kind of store."""
+    backend = StoreBackend(request.param, f"sqlite:///{tmp_path / 'store.db'}")
+    if request.param != "sqlite":
+        backend.url = request.getfixturevalue(f"{request.param}_store_url")
+        backend.wipe()
+    yield DeltaLake(backend.open(), {"store": backend.url, "delta": str(tmp_path / "table")})
+    backend.close()
+
+
+on_sqlite = pytest.mark.parametrize("lake", ["sqlite"], indirect=True)
+"""For what is between Delta and the files alone."""
+
+
+def test_batches_of_several_tasks_are_in_the_table_one_commit_each(lake: DeltaLake) -> None:
+    query = Query(lake)
+    query.batch(table_of(range(10)), table_of(range(10, 13)), table_of([]))
+    query.batch(table_of([13]))
+    assert lake.ids() == list(range(14))
+    first, second = rows(lake.store, "attempts")
+    assert (first["kind"], first["rows"], first["splits"], first["bytes"] > 0) == ("attempt-output", 13, 0, True)
+    told = {
+        "cuesqueue.source": "source of p",
+        "cuesqueue.pipeline": "p",
+        "cuesqueue.start-seq": "1",
+        "cuesqueue.end-seq": "2",
+        "cuesqueue.batch-id": "1",
+        "cuesqueue.delivery-hash": second["delivery_hash"],
+    }
+    assert len(lake.commits()) == 2
+    assert told.items() <= lake.commits()[1].items()
+    assert lake.table().transaction_version(f"cuesqueue/{lake.store.store_id()}/source of p/p") == 2
+
+
+def test_a_batch_without_rows_is_an_attempt_and_no_commit(lake: DeltaLake) -> None:
+    Query(lake).batch(table_of([]))
+    assert [attempt["kind"] for attempt in rows(lake.store, "attempts")] == ["attempt-nil"]
+    assert lake.commits() == []
+
+
+def test_a_second_commit_of_a_batch_does_nothing(lake: DeltaLake) -> None:
+    query = Query(lake)
+    query.begin()
+    written = query.written(table_of([1, 2]))
+    query.commit(*written)
+    query.commit(*written)
+    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 1)
+
+
+def test_files_that_are_not_on_the_drivers_machine_are_not_committed(lake: DeltaLake) -> None:
+    query = Query(lake)
+    query.begin()
+    written = query.written(table_of([1, 2]))
+    for task in written[1]:
+        for file in task.files:
+            (lake.folder / file.path).unlink()
+    with pytest.raises(OptionError, match=r"option 'path': of 1 local files .* 1 are not on the driver's machine"):
+        query.commit(*written)
+    assert (lake.commits(), rows(lake.store, "attempts")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("place", "restarts"), [("table-files-written", True), ("table-committed", True), ("table-committed", False)]
+)
+def test_a_batch_that_failed_at_any_step_is_there_once_after_the_next_attempt(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch, place: str, restarts: bool
+) -> None:
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    with failing_at(monkeypatch, place):
+        query.attempt(table_of([2, 3]))
+    assert lake.ids() == ([1, 2, 3] if place == "table-committed" else [1])
+    assert len(rows(lake.store, "attempts")) == 1
+    if restarts:
+        query.restart()
+    query.attempt(table_of([2, 3]))
+    query.end()
+    assert lake.ids() == [1, 2, 3]
+    assert (len(lake.commits()), len(rows(lake.store, "attempts"))) == (2, 2)
+    query.batch(table_of([4]))
+    assert lake.ids() == [1, 2, 3, 4]
+
+
+def test_a_batch_without_new_input_is_there_once_though_it_ends_at_the_same_offset(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stateful query brings rows of its state: the plan is the one before, under other numbers of Spark's."""
+    query = Query(lake)
+    query.batch(table_of([1]))
+    batch, written = query.written(table_of([2]))
+    query.batch_id += 1
+    with failing_at(monkeypatch, "table-committed"):
+        query.commit(batch, written)
+    query.commit(*query.written(table_of([2])))
+    query.batch_id += 1
+    query.commit(*query.written(table_of([3])))
+    assert lake.ids() == [1, 2, 3]
+    assert [commit["cuesqueue.end-seq"] for commit in lake.commits()] == ["1", "1", "1"]
+    query.batch(table_of([4]))
+    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2, 3, 4], 4)
+
+
+def test_a_query_of_two_pipelines_advances_both_with_one_commit(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Query(lake, "one"), Query(lake, "two")
+    for query in (one, two):
+        query.begin()
+    batch, written = one.written(table_of([1, 2]))
+    both = Batch((*batch.plans, two.pipeline.plan().identity))
+    with failing_at(monkeypatch, "table-committed"):
+        one.commit(both, written)
+    assert rows(lake.store, "attempts") == []
+    one.commit(both, written)
+    one.commit(both, written)
+    assert lake.ids() == [1, 2]
+    assert {attempt["pipeline"]: attempt["rows"] for attempt in rows(lake.store, "attempts")} == {"one": 2, "two": None}
+    (commit,) = lake.commits()
+    assert (commit["cuesqueue.pipeline"], commit["cuesqueue.end-seq"]) == ("one,two", "1,1")
+    store = lake.store.store_id()
+    ends = [lake.table().transaction_version(f"cuesqueue/{store}/source of {name}/{name}") for name in ("one", "two")]
+    assert ends == [1, 1]
+
+
+def test_a_driver_that_was_replaced_publishes_nothing(lake: DeltaLake) -> None:
+    zombie = Query(lake)
+    zombie.begin()
+    written = zombie.written(table_of([1]))
+    Query(lake)
+    with pytest.raises(PipelineTakenOver):
+        zombie.commit(*written)
+    assert (lake.commits(), rows(lake.store, "attempts")) == ([], [])
+
+
+def test_pipelines_that_make_one_table_and_commit_to_it_at_once_lose_and_double_nothing(lake: DeltaLake) -> None:
+    failures: list[BaseException] = []
+    begin = threading.Barrier(3)
+
+    def run(number: int) -> None:
+        try:
+            query = Query(lake, f"pipeline {number}")
+            begin.wait()
+            for step in range(3):
+                query.batch(table_of([100 * number + step], **{f"column_{number}": pa.array([step])}))
+        except BaseException as error:  # noqa: BLE001 -- told below, in the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert lake.ids() == [100 * number + step for number in (1, 2, 3) for step in range(3)]
+    assert len(lake.actions("protocol")) == 1, "the table was made more than once"
+    assert len(rows(lake.store, "attempts")) == 9
+
+
+def test_what_the_database_undid_after_the_commit_runs_again_and_finds_its_own_rows(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it has found bad is not judged anew: no attempt before has shown any rows."""
+    query = Query(lake)
+    query.begin("b", "a", "c")
+    batch, written = query.written(table_of([1]), table_of([2]))
+    assert query.plan is not None
+    spark = Spark(query.pipeline, query.plan)
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    runs: list[str] = []
+
+    def trouble(place: str, *about: str) -> None:
+        if place == "table-committed":
+            runs.append(place)
+            if len(runs) == 1:
+                raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
+
+    if lake.store.database.engine.name != "sqlite":
+        pytest.skip("the trouble is one of SQLite")
+    monkeypatch.setattr("queue_source.sinks.delta.sink.reach", trouble)
+    query.commit(batch, written)
+    query.end()
+    assert (lake.ids(), len(runs), len(lake.commits())) == ([1, 2], 2, 1)
+    assert is_put_back(query, "a")
+
+
+def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a zombie that comes back after the look at the table, and before the commit."""
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    append = commits.append
+    others: list[OpenTable] = []
+
+    def another_first(table: OpenTable, files: Any, marks: Any) -> None:
+        if not others:
+            others.append(OpenTable(table.uri, lake.table()))
+            append(others[0], files, marks)
+        append(table, files, marks)
+
+    monkeypatch.setattr(commits, "append", another_first)
+    query.attempt(table_of([2]))
+    assert (lake.ids(), len(others), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
+
+
+@pytest.mark.parametrize("error", [CommitFailedError, OSError])
+def test_a_commit_whose_answer_is_lost_is_recognised(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """The file of the commit was written, and its writer heard of a conflict, or of nothing until its time was up."""
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    create = DeltaTable.create_write_transaction
+    calls: list[int] = []
+
+    def lose_answer(self: DeltaTable, *arguments: Any, **more: Any) -> None:
+        create(self, *arguments, **more)
+        calls.append(self.version())
+        if len(calls) == 1:
+            raise error("the answer is lost")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lose_answer)
+    if error is OSError:
+        with pytest.raises(OSError, match="the answer is lost"):
+            query.attempt(table_of([2]))
+    query.attempt(table_of([2]))
+    assert (lake.ids(), len(calls), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
+
+
+def test_what_is_found_bad_stays_bad_where_the_table_has_rows_of_an_attempt_that_the_store_has_lost(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup was restored: by the store, the reading that found the object missing was the only one."""
+    query = Query(lake)
+    query.begin("b", "a", "c")
+    batch, written = query.written(table_of([1]), table_of([2]))
+    with failing_at(monkeypatch, "table-committed"):
+        query.commit(batch, written)
+    assert query.plan is not None
+    spark = Spark(query.pipeline, query.plan)
+    tasks = spark.stage()
+    spark.judge(tasks[1])
+    query.commit(batch, written[:1])
+    query.end()
+    assert lake.ids() == [1, 2]
+    assert not is_put_back(query, "a")
+
+
+def test_what_is_found_bad_stays_bad_also_where_the_repeated_attempt_brings_no_rows(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All objects of the batch are gone by now; their rows are in the table."""
+    query = Query(lake)
+    query.begin("a")
+    batch, written = query.written(table_of([1]))
+    with failing_at(monkeypatch, "table-committed"):
+        query.commit(batch, written)
+    assert query.plan is not None
+    spark = Spark(query.pipeline, query.plan)
+    spark.judge(spark.stage(1)[0])
+    query.commit(batch, [])
+    query.end()
+    assert lake.ids() == [1]
+    assert not is_put_back(query, "a")
+
+
+def is_put_back(query: Query, shard_id: str) -> bool:
+    key = shard_key(query.pipeline.source, shard_id)
+    changed = query.lake.store.put_back([key], Audit("ada@host"), message_uri="message", dry_run=True)
+    assert len(changed.refused) + changed.changed == 1, "it is quarantined"
+    return shard_id not in changed.refused
+
+
+@on_sqlite
+def test_batches_that_a_restored_store_has_lost_are_in_the_table_once(lake: DeltaLake, tmp_path: Path) -> None:
+    """The checkpoint goes back with the store, by more than one batch: each is planned and delivered again."""
+    query = Query(lake)
+    query.batch(table_of([1]))
+    with sqlite3.connect(tmp_path / "store.db") as source, sqlite3.connect(tmp_path / "backup.db") as backup:
+        source.backup(backup)
+    at = (query.batch_id, query.pipeline.confirmed)
+    for number in (2, 3):
+        query.batch(table_of([number]))
+    with sqlite3.connect(tmp_path / "backup.db") as backup, sqlite3.connect(tmp_path / "store.db") as source:
+        backup.backup(source)
+    query.restart()
+    query.batch_id, query.pipeline.confirmed = at
+    for number in (2, 3, 4):
+        query.batch(table_of([number]))
+    assert (lake.ids(), len(lake.commits())) == ([1, 2, 3, 4], 4)
+    assert len(rows(lake.store, "attempts")) == 4
+
+
+def test_a_new_store_does_not_take_the_rows_of_an_old_one_for_its_own(lake: DeltaLake, tmp_path: Path) -> None:
+    Query(lake).batch(table_of([1]))
+    fresh = StoreBackend("sqlite", f"sqlite:///{tmp_path / 'fresh.db'}")
+    Query(DeltaLake(fresh.open(clock=None), {**lake.options, "store": fresh.url})).batch(table_of([2]))
+    assert lake.ids() == [1, 2]
+    fresh.close()
+
+
+def test_a_table_that_was_made_anew_while_the_batch_was_written_is_left_alone(lake: DeltaLake) -> None:
+    query = Query(lake)
+    query.begin()
+    written = query.written(table_of([1]))
+    shutil.rmtree(lake.folder / "_delta_log")
+    write_deltalake(str(lake.folder), table_of([7]))
+    with pytest.raises(ShardStoreError, match="was made anew while the batch was written"):
+        query.commit(*written)
+    assert (lake.ids(), rows(lake.store, "attempts")) == ([7], [])
+    query.attempt(table_of([1]))
+    assert lake.ids() == [1, 7]
+
+
+@on_sqlite
+@pytest.mark.parametrize("change", ["a constraint", "a column that must not be null", "a column"])
+def test_a_table_that_was_changed_while_the_batch_was_written_takes_what_still_fits_it(
+    lake: DeltaLake, change: str
+) -> None:
+    query = Query(lake)
+    query.begin()
+    written = query.written(table_of([1]))
+    if change == "a constraint":
+        lake.table().alter.add_constraint({"positive": "id > 0"})
+        with pytest.raises(OptionError, match=r"option 'delta': .* has the constraint 'positive'"):
+            query.commit(*written)
+    elif change == "a column":
+        write_deltalake(str(lake.folder), table_of([7], more=pa.array([1])), mode="append", schema_mode="merge")
+        query.commit(*written)
+        assert lake.ids() == [1, 7]
+    else:
+        change_by_hand(lake.folder, {"name": "must", "type": "long", "nullable": False, "metadata": {}})
+        with pytest.raises(ShardStoreError, match="got a column that must not be null, 'must'"):
+            query.commit(*written)
+
+
+@on_sqlite
+def test_files_and_commits_are_flushed_to_disk_before_the_store_names_them(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[Path] = set()
+    for module in ("tables", "files"):
+        monkeypatch.setattr(f"queue_source.sinks.delta.{module}.make_durable", flushed.add)
+    lake.options["partitionBy"] = "name"
+    query = Query(lake)
+    for number in range(2):
+        query.batch(table_of([number], **{f"new_{number}": pa.array([1])}))
+    log = set((lake.folder / "_delta_log").glob("*.json"))
+    assert len(log) == 4
+    assert flushed == log | set(lake.folder.rglob("name=*")) | set(lake.folder.rglob("*.parquet"))
+
+
+@on_sqlite
+def test_files_of_attempts_that_were_not_committed_are_invisible_and_vacuum_removes_them(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    with failing_at(monkeypatch, "table-files-written"):
+        query.attempt(table_of([2]))
+    query.attempt(table_of([2]))
+    assert (lake.ids(), len(list(lake.folder.glob("*.parquet")))) == ([1, 2], 3)
+    lake.table().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    assert len(list(lake.folder.glob("*.parquet"))) == 2
+    assert len(lake.table().file_uris()) == 2
+
+
+@on_sqlite
+def test_a_checkpoint_of_the_table_keeps_what_identifies_the_newest_batch(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 days"}
+    DeltaTable.create(str(lake.folder), table_of([1]).schema, configuration=properties)
+    query = Query(lake)
+    for number in range(3):
+        query.batch(table_of([number]))
+    query.begin()
+    with failing_at(monkeypatch, "table-committed"):
+        query.attempt(table_of([3]))
+    assert list(lake.folder.glob("_delta_log/*.checkpoint.parquet"))
+    assert not (lake.folder / "_delta_log" / f"{1:020}.json").exists()
+    query.attempt(table_of([3]))
+    assert sorted(pa.table(lake.table().scan()).column("id").to_pylist()) == [0, 1, 2, 3]
+
+
+@on_sqlite
+def test_a_table_in_s3_is_made_and_filled_with_the_storage_options_of_the_sink(
+    lake: DeltaLake, ministack_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = new_name("delta")
+    client(ministack_url, "s3").create_bucket(Bucket=bucket)
+    lake.options |= {
+        "delta": f"s3://{bucket}/orders",
+        "partitionBy": "name",
+        "s3.endpointUrl": ministack_url,
+        "s3.region": REGION,
+        **{f"s3.{name}": "test" for name in ("accessKeyId", "secretAccessKey")},
+    }
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    query = Query(lake)
+    query.batch(table_of([1, 2]))
+    query.begin()
+    with failing_at(monkeypatch, "table-committed"):
+        query.attempt(table_of([3]))
+    query.attempt(table_of([3]))
+    query.end()
+    storage = {"aws_endpoint_url": ministack_url, "aws_region": REGION, "aws_allow_http": "true"}
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    table = DeltaTable(f"s3://{bucket}/orders", storage_options=storage | keys)
+    query.batch(table_of([4]))
+    once = CommitProperties(max_commit_retries=0)
+    with pytest.raises(CommitFailedError):  # a commit never takes the place of another one
+        table.create_write_transaction([], "append", table.schema(), commit_properties=once)
+    table.update_incremental()
+    assert sorted(pa.table(table.scan()).column("id").to_pylist()) == [1, 2, 3, 4]
+    assert table.metadata().partition_columns == ["name"]

@@ -1,0 +1,149 @@
+"""Objects are loaded without rows in a real query: into files and tables, whole, in parts, and in one call."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import cuesqueue
+from shard_store.store import open_store
+from support.engine.queries import described, run_until_settled, start
+from support.engine.world import SCHEMA, World
+from support.iceberg_tables import Lake
+from support.store_backends import rows
+
+pytestmark = pytest.mark.engine
+
+
+def published_rows(world: World) -> list[tuple[int, str]]:
+    """What the store knows, read by pyarrow."""
+    with open_store(world.store_url) as store:
+        paths = [split["path"] for split in rows(store, "splits")]
+    read = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    return sorted((row["id"], row["name"]) for row in read)
+
+
+def test_one_call_loads_what_is_announced_and_a_bad_object_harms_only_itself(spark: SparkSession, world: World) -> None:
+    written = world.feed(0, 5)
+    spoiled = world.root / "in" / "spoiled.json"
+    spoiled.write_text('{"id": 7, "name": "seven"}\n{"id": \n', "utf-8")
+    world.publish([spoiled.as_uri(), f"file://{world.root}/in/missing.json", f"file://{world.root}/in/0.json"])
+    query = cuesqueue.load(
+        world.queue_url,
+        str(world.root / "out"),
+        format="json",
+        prefixes=f"file://{world.root}/",
+        schema=spark.createDataFrame([], SCHEMA).schema,
+        store=world.store_url,
+        spark=spark,
+        mode="DROPMALFORMED",
+        waitTime="1s",
+        checkpointLocation=str(world.root / "checkpoint"),
+    )
+    query.awaitTermination()
+    assert published_rows(world) == sorted([*written, (7, "seven")])
+    view = spark.read.format("cuesqueue").option("storeUrl", world.store_url).load()
+    assert sorted((row.id, row.name) for row in view.collect()) == published_rows(world)
+    assert sorted(error["cause"] for error in world.view("errors")) == ["bad-record", "missing-object"]
+    assert world.open_shards() == []
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_large_object_is_loaded_in_parts_by_tasks_and_by_batches(
+    spark: SparkSession, world: World, iceberg_threads: None, declared: bool
+) -> None:
+    """Declared columns without the fields of a part: then each range is one piece."""
+    folder = world.root / "in"
+    folder.mkdir()
+    lines = [f"{number},name of {number}" for number in range(400_000)]
+    (folder / "large.csv").write_text("\n".join(["id,name", *lines]), "utf-8")
+    (folder / "small.csv").write_text("id,name\n-1,small", "utf-8")
+    world.publish([(folder / "large.csv").as_uri(), (folder / "small.csv").as_uri()])
+    options = {"content": "reference", "fileFormat": "csv", "maxBytesPerTrigger": "6m", "maxPartitionBytes": "1m"}
+    query = {**described(world, header="true", **options), "schema": "uri STRING, size LONG, etag STRING" * declared}
+    where = "file_block_start BIGINT"
+    query["sink_options"] = world.sink(
+        path=None,
+        table="db.events",
+        warehouse=world.root / "lake",
+        load="csv",
+        header="true",
+        schema=f"{SCHEMA}, _metadata STRUCT<{where}>",
+    )
+    run_until_settled(spark, [(world, query)])  # type: ignore[list-item]
+    with open_store(world.store_url) as store:
+        table = Lake(store, {}, {"type": "sql", "uri": world.store_url}).table().scan().to_arrow()
+        assert len(rows(store, "attempts")) > 1
+    assert sorted(table["id"].to_pylist()) == list(range(-1, 400_000))
+    starts = {row["file_block_start"] for row in table["_metadata"].to_pylist()}
+    assert (len(starts) >= 6) is (not declared)
+    assert world.view("errors") == []
+
+
+def test_a_query_that_repeats_rows_in_other_tasks_is_refused_and_publishes_nothing(
+    spark: SparkSession, world: World
+) -> None:
+    world.feed(0, 4)
+    stream = (
+        spark.readStream.format("cuesqueue")
+        .options(**world.source(content="reference", fileFormat=None))
+        .load()
+        .selectExpr("*", "explode(sequence(1, 8)) AS copy")
+        .repartition(4, "copy")
+    )
+    query = (
+        stream.writeStream.format("cuesqueue")
+        .options(**world.sink(load="json", schema=SCHEMA))
+        .option("checkpointLocation", str(world.root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match="by two tasks of a batch"):
+        query.awaitTermination()
+    assert published_rows(world) == []
+
+
+def test_a_wrong_option_of_the_sink_is_refused_with_its_name(spark: SparkSession, world: World) -> None:
+    world.feed(0, 1)
+    query = {**described(world, fileFormat=None, content="reference"), "schema": ""}
+    query["sink_options"] = world.sink(load="json")
+    running = start(spark, query)  # type: ignore[arg-type]
+    with pytest.raises(StreamingQueryException, match=r"option 'schema': is needed to load objects into a folder"):
+        running.awaitTermination()
+
+
+def test_the_command_loads_what_it_finds_and_tells_what_it_did(world: World) -> None:
+    written = world.write(0, 3)[1]
+    (world.root / "in" / "bad.json").write_text('{"id": ', "utf-8")
+    command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load"]
+    command += ["--prefix", f"file://{world.root}/in/", "--path", f"{world.root}/out", "--format", "json", "--json"]
+    command += ["--store", world.store_url, "--option", "source=files", "--option", "mode=DROPMALFORMED"]
+
+    def run(*more: str) -> tuple[int, dict[str, object], str]:
+        done = subprocess.run(
+            [*command, *more], cwd=world.root, capture_output=True, text=True, check=False, timeout=300
+        )
+        return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+    code, seen, _ = run("--dry-run")
+    assert code == 0
+    assert (seen["columns"], len(seen["next_objects"])) == ("`id` BIGINT, `name` STRING", 4)  # type: ignore[arg-type]
+    assert not (world.root / "store.db").exists()
+    code, told, errors = run("--max-errors", "0")
+    assert code == 3, errors
+    assert (told["objects"], told["rows"], told["errors"]) == (4, len(written), {"bad-record": 1})
+    assert published_rows(world) == sorted(written)
+    code, told, errors = run("--option", "checkpointLocation=" + str(Path(world.root, "other")))
+    assert (code, told["objects"], told["rows"], told["errors"]) == (0, 0, 0, {}), errors
+    code, _, errors = run("--option", "frobnicate=1")
+    assert code == 2
+    assert errors.splitlines()[-1] == (
+        "error: option 'frobnicate': is unknown to load; see docs/reference/options.md for all options"
+    )
