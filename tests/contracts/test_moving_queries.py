@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from queue_source.admin.moving import export, import_file
+from queue_source.commands.main import app
 from shard_store import failpoints
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.failpoints import MOVING_POINTS, FailpointReached
@@ -53,8 +55,10 @@ def move(world: MovingWorld, to: str) -> None:
 
 
 def command(world: MovingWorld, *arguments: str, point: str = "") -> int:
-    """The exit code of `cuesqueue`, in a process of its own that is killed at the point."""
-    surroundings = {**os.environ, "PYTHONPATH": str(SRC), failpoints.VARIABLE: f"{point}=exit" if point else ""}
+    """The exit code of `cuesqueue`; with a point, in a process of its own that is killed there."""
+    if not point:
+        return CliRunner().invoke(app, [*arguments, "--json"]).exit_code
+    surroundings = {**os.environ, "PYTHONPATH": str(SRC), failpoints.VARIABLE: f"{point}=exit"}
     done = subprocess.run(
         [sys.executable, "-m", "queue_source.commands.main", *arguments, "--json"],
         env=surroundings, cwd=world.folder, capture_output=True, text=True, check=False,
@@ -138,10 +142,10 @@ def test_a_move_that_is_killed_anywhere_is_continued_by_running_it_again(
     with world.loop() as loop:
         loop.drain()
     world.publish(*uris(3, first=3))
-    leaving = ["export", "source.moved", "--source", "files", "--store", world.store_url, "--to", elsewhere]
-    arriving = ["import", "source.moved", "--store", elsewhere]
-    killed = [command(world, *leaving, point=point)]
     file = world.folder / "source.moved"
+    leaving = ["export", str(file), "--source", "files", "--store", world.store_url, "--to", elsewhere]
+    arriving = ["import", str(file), "--store", elsewhere]
+    killed = [command(world, *leaving, point=point)]
     if killed[0]:
         assert file.exists() == (point == "file-written")
         if not file.exists():
