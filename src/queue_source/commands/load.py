@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,14 +145,19 @@ def _started(
         try:
             yield start(queue, into, **named, spark=spark, available_now=not watch, **options), pipeline, store
         finally:
-            spark.stop()
+            with suppress(Exception):  # gone already, where Java had the signal that ends us
+                spark.stop()
 
 
 def _run(query: Any, follow: Callable[[], None]) -> str | None:
     """Wait for the end of the query, and return what it failed with. Ctrl-C and SIGTERM stop it."""
     import signal
 
+    is_stopped = False
+
     def stop(*_: object) -> None:
+        nonlocal is_stopped
+        is_stopped = True
         raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGTERM, stop)
@@ -160,9 +165,11 @@ def _run(query: Any, follow: Callable[[], None]) -> str | None:
         while not query.awaitTermination(timeout=_POLL):
             follow()
     except KeyboardInterrupt:
-        query.stop()
+        with suppress(Exception):  # Java may have had the same signal, and be gone: that stops the query, too
+            query.stop()
+        return None
     except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
-        return _cause(str(error))
+        return None if is_stopped else _cause(str(error))
     finally:
         signal.signal(signal.SIGTERM, previous)
     follow()
@@ -203,17 +210,17 @@ def _progress(*, visible: bool) -> Iterator[Callable[[ShardStore, str, Published
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    told = TextColumn("{task.fields[told]}")
+    summary = TextColumn("{task.fields[summary]}")
     with Progress(
         TextColumn("objects"),
         BarColumn(),
         MofNCompleteColumn(),
-        told,
+        summary,
         TimeElapsedColumn(),
         console=stderr(),
         transient=True,
     ) as bar:
-        task = bar.add_task("objects", total=None, told="starting Spark")
+        task = bar.add_task("objects", total=None, summary="starting Spark")
 
         def follow(store: ShardStore, pipeline: str, before: Published | None) -> None:
             status: PipelineStatus | None = next(iter(store.status(pipeline=pipeline)), None)
@@ -223,6 +230,6 @@ def _progress(*, visible: bool) -> Iterator[Callable[[ShardStore, str, Published
             waiting = status.files_outstanding + (status.queue_depth or 0)
             errors = sum(numbers["errors"].values())
             text = f"{numbers['rows']:,} rows, {numbers['bytes'] / 1e6:,.1f} MB, {errors:,} errors"
-            bar.update(task, completed=numbers["objects"], total=numbers["objects"] + waiting, told=text)
+            bar.update(task, completed=numbers["objects"], total=numbers["objects"] + waiting, summary=text)
 
         yield follow

@@ -91,16 +91,16 @@ class Statistics:
             for number, of_column in bounds.items():
                 column = columns.column(number)
                 of_column.add(column.statistics, column.num_values)
-        told: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+        summary: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
         for number, leaf in self._chosen.items():
             of_column = bounds[number]
             if of_column.nulls is not None:
-                _put(told["nullCount"], leaf.path, of_column.nulls)
+                _put(summary["nullCount"], leaf.path, of_column.nulls)
             if of_column.bounded and of_column.low is not None:
-                _put(told["minValues"], leaf.path, _value(leaf.kind, of_column.low, is_low=True))
+                _put(summary["minValues"], leaf.path, _value(leaf.kind, of_column.low, is_low=True))
                 if leaf.path not in self._with_nan:
-                    _put(told["maxValues"], leaf.path, _value(leaf.kind, of_column.high, is_low=False))
-        return json.dumps(told, ensure_ascii=False, allow_nan=False)
+                    _put(summary["maxValues"], leaf.path, _value(leaf.kind, of_column.high, is_low=False))
+        return json.dumps(summary, ensure_ascii=False, allow_nan=False)
 
 
 def _leaves(path: tuple[str, ...], kind: DeltaType) -> Iterator[Leaf]:
