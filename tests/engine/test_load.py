@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ from pyspark.sql import SparkSession
 import cuesqueue
 from shard_store.store import open_store
 from support.engine.queries import described, run_until_settled, start
-from support.engine.world import SCHEMA, World
+from support.engine.world import SCHEMA, World, eventually
 from support.iceberg_tables import Lake
 from support.store_backends import rows
 
@@ -147,3 +149,20 @@ def test_the_command_loads_what_it_finds_and_tells_what_it_did(world: World) -> 
     assert errors.splitlines()[-1] == (
         "error: option 'frobnicate': is unknown to load; see docs/reference/options.md for all options"
     )
+
+
+def test_the_command_that_watches_ends_in_order_when_it_is_terminated(world: World) -> None:
+    """As a service's manager does it: Java gets the same signal."""
+    written = world.write(0, 3)[1]
+    command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load", "--watch"]
+    command += ["--prefix", f"file://{world.root}/in/", "--path", f"{world.root}/out", "--format", "json", "--json"]
+    command += ["--store", world.store_url, "--option", "source=files", "--schema", SCHEMA]
+    with subprocess.Popen(
+        command, cwd=world.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        eventually("published", lambda: (world.root / "store.db").exists() and world.view("attempts"))
+        os.killpg(running.pid, signal.SIGTERM)
+        printed, errors = running.communicate(timeout=60)
+    assert running.returncode == 0, errors
+    assert json.loads(printed)["rows"] == len(written)
+    assert published_rows(world) == sorted(written)
