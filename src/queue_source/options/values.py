@@ -20,12 +20,15 @@ from shard_store.redaction import redact_url
 ALIASES = {
     "store": "storeUrl",
     "azure.accountKey": "azure.accessKey",
+    "azureQueue.accountKey": "azureQueue.accessKey",
+    "azureQueue.connectionString": "azureQueue.connectionStringSecret",
     "delimiter": "sep",
     "sourceArchiveDir": "cleanSource.moveDestination",
     "charset": "encoding",
     "inferSchema": "inferColumnTypes",
     "cloudFiles.format": "fileFormat",
     "cloudFiles.fetchParallelism": "receiveThreads",
+    "cloudFiles.connectionString": "azureQueue.connectionStringSecret",
     "cloudFiles.region": "aws.region",
     "cloudFiles.awsAccessKey": "aws.accessKeyId",
     "cloudFiles.awsSecretKey": "aws.secretAccessKey",
@@ -70,6 +73,7 @@ CANNOT = {
 
 _GOOGLE_KEY = "set gcp.credentialsFile to the key's file, or leave it out where the machine has an account"
 CLOUD_FILES_CANNOT = {
+    "queueName": "write the queue with its account: set queueUrl to azurequeue://ACCOUNT/NAME",
     "subscription": "write the subscription as a queue: set queueUrl to pubsub://PROJECT/SUBSCRIPTION",
     "client": _GOOGLE_KEY,
     "clientEmail": _GOOGLE_KEY,
