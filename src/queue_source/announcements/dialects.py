@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from queue_source.uris import unquoted
+from queue_source.errors import MalformedNotification
+from queue_source.uris import azure_event_uri, unquoted
 
 Json = Mapping[str, object]
 
@@ -44,6 +45,10 @@ class Dialect:
     decode_key: Callable[[str], str] = str
     missing_size: int | None = None  # the meaning of a missing size; None: unknown
     senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: senders that differ
+    uri_of: Callable[[Json, Json], str] | None = None  # the object's name from record and item, in place of both parts
+    begun: Callable[[Json], bool] = lambda item: False  # the object has been begun: another event announces it
+    moved: Mapping[str, Dialect] = field(default_factory=dict)  # by event: events whose fields are elsewhere
+    in_lists: bool = False  # several may come in one message, as a list
 
     def announces(self, event: str) -> bool | None:
         """Tell whether such an event announces an object; None where the name is unknown."""
@@ -123,6 +128,53 @@ GCS_ATTRIBUTES = replace(
 )
 """Cloud Storage through Pub/Sub: the attributes of the message, together with the fields of its body."""
 
+
+def _azure_object(record: Json, item: Json, field: str) -> str:
+    url, subject = item.get(field), record.get("subject")
+    if not isinstance(url, str):
+        raise MalformedNotification(f"{field!r} has to be text")
+    return azure_event_uri(url, subject if isinstance(subject, str) else "")
+
+
+_AZURE_EVENTS = {
+    "Microsoft.Storage.BlobCreated": True,
+    "Microsoft.Storage.BlobRenamed": True,  # the name is new, as that of a copy
+    **{
+        f"Microsoft.Storage.{name}": False
+        for name in (
+            "AsyncOperationInitiated", "BlobDeleted", "BlobInventoryPolicyCompleted", "BlobTierChanged",
+            "DirectoryCreated", "DirectoryDeleted", "DirectoryRenamed", "LifecyclePolicyCompleted",
+            "LifecyclePolicyRunCompleted", "StorageTaskAssignmentCompleted", "StorageTaskAssignmentQueued",
+            "StorageTaskCompleted", "StorageTaskQueued",
+        )
+    },
+    # sent to test the connection, and when it ends
+    "Microsoft.EventGrid.SubscriptionValidationEvent": False,
+    "Microsoft.EventGrid.SubscriptionDeletedEvent": False,
+}  # fmt: skip
+
+_EVENT_GRID = Dialect(
+    recognises=lambda document: "eventType" in document and "data" in document,
+    event="eventType",
+    event_label="event type of Event Grid",
+    events=_AZURE_EVENTS,
+    scheme="abfss",
+    bucket="",
+    key="",
+    uri_of=lambda record, item: _azure_object(record, item, "url"),
+    item="data",
+    etag="eTag",
+    version="",
+    size="contentLength",
+    sequencer="sequencer",
+    time="eventTime",
+    event_time="eventTime",
+    # files of Data Lake Storage are created, written and closed; SFTP does the same
+    begun=lambda item: item.get("api") in ("CreateFile", "SftpCreate"),
+    in_lists=True,
+)
+_RENAMED = replace(_EVENT_GRID, etag="", size="", uri_of=lambda record, item: _azure_object({}, item, "destinationUrl"))
+
 DIALECTS: Mapping[str, Dialect] = {
     "s3": replace(_S3, senders={"ceph:s3": replace(_S3, decode_key=str), "minio:s3": replace(_S3, missing_size=0)}),
     "eventbridge": Dialect(
@@ -147,6 +199,16 @@ DIALECTS: Mapping[str, Dialect] = {
         time="time",
         event_time="time",
     ),
+    "cloudevents": replace(
+        _EVENT_GRID,
+        recognises=lambda document: "specversion" in document and "type" in document,
+        event="type",
+        event_label="type of the CloudEvent",
+        time="time",
+        event_time="time",
+        moved={"Microsoft.Storage.BlobRenamed": replace(_RENAMED, time="time", event_time="time")},
+    ),
+    "eventgrid": replace(_EVENT_GRID, moved={"Microsoft.Storage.BlobRenamed": _RENAMED}),
     "gcs": _GCS_OBJECT,  # the body alone, where the attributes were lost on the way
 }
 """The forms that are recognised by their documents; the first that recognises one reads it."""

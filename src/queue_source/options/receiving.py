@@ -13,7 +13,7 @@ from queue_source.options import types
 from queue_source.options.declaring import OnChange, option
 from queue_source.options.secrets import SecretUrl
 
-_NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
+_NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "eventgrid", "cloudevents", "gcs", "json")
 
 
 @dataclass(frozen=True, slots=True)
