@@ -1,7 +1,7 @@
 """The two requests for single messages, which a reader makes for each message: deleting it, and extending its lease.
 
 Azure's client takes longer to make them than they take. They go through azure-core's pipeline with the credential alone
-in it (decision 0064).
+in it (decision 0084).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sends the requests of Azure's client through urllib3 itself: a third of the processor time of its own way.
 
 Storage queues have no requests for many messages: each is deleted, and its lease extended, by a request of its own. So
-the time of one request decides how many messages a second there are (decision 0064).
+the time of one request decides how many messages a second there are (decision 0084).
 """
 
 from __future__ import annotations
