@@ -85,7 +85,7 @@ class Setup:
         """Make the missing parts. Raises CuesqueueError where `az` is absent or fails."""
         if not self.has_az:
             raise CuesqueueError(
-                "the command az is not installed; install Azure's command line, or run what --dry-run prints where it is"
+                "the command az is not installed; install Azure's command line, or run elsewhere what --dry-run prints"
             )
         for change in changes:
             _az(change["arguments"])
