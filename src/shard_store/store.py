@@ -297,6 +297,7 @@ class ShardStore:
     moved_sources = _reads(sources.moved_sources)
     refuse_changes = _reads(sources.refuse_changes)
     kept_ids = _reads(sources.kept_ids)
+    spellings = _reads(sources.spellings)
     publisher_moved = _reads(sources.publisher_moved)
 
     # views and pruning

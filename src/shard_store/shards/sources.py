@@ -102,28 +102,38 @@ def kept_ids(transaction: Transaction, source: str, ids: Sequence[str]) -> dict[
 
     Code before 0.3 took a URI of Azure as it was written, and the same object has more than one.
     """
-    text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one_or_none()
-    spellings: dict[str, list[str]] = json.loads(text or "{}").get("spellings", {})
+    others = spellings(transaction, source)
     candidates: dict[ShardKey, tuple[str, str]] = {}
-    for shard_id in ids if spellings else ():
-        beginning = _beginning(shard_id)
-        for other in spellings.get(beginning, ()):
-            own = other + shard_id[len(beginning) :]
+    for shard_id in ids if others else ():
+        for own in respelled(shard_id, others):
             candidates[shard_key(source, own)] = (shard_id, own)
     query = sa.select(shards.c.shard_key)
     present = transaction.select_among(query, shards.c.shard_key, candidates) if candidates else ()
     return dict(candidates[ShardKey(bytes(row.shard_key))] for row in present)
 
 
+def spellings(transaction: Transaction, source: str) -> dict[str, list[str]]:
+    """Return today's beginnings of ids -> how the source has also spelled them."""
+    text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one_or_none()
+    others: dict[str, list[str]] = json.loads(text or "{}").get("spellings", {})
+    return others
+
+
+def respelled(shard_id: str, others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the ids that the same object may have in a source with these `spellings`."""
+    beginning = _beginning(shard_id)
+    return [other + shard_id[len(beginning) :] for other in others.get(beginning, ())]
+
+
 def _other_spellings(transaction: Transaction, source: str, plain: Callable[[str], str]) -> dict[str, list[str]]:
     """Return today's beginnings of ids -> those of the source's shards, where they differ. Reads all its ids, once."""
     query = sa.select(shards.c.shard_id).where(shards.c.source == source, shards.c.shard_id.like(_AZURE))
     beginnings = {_beginning(shard_id) for shard_id in transaction.execute(query).scalars()}
-    spellings: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
     for beginning in sorted(beginnings):
         if (today := plain(beginning)) != beginning:
-            spellings.setdefault(today, []).append(beginning)
-    return spellings
+            others.setdefault(today, []).append(beginning)
+    return others
 
 
 def _beginning(shard_id: str) -> str:
