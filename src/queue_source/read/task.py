@@ -23,7 +23,7 @@ from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_toge
 from queue_source.read.error_records import KILLS, bad_object, bad_records, fatal_object
 from queue_source.read.fixed_rows import check_begun, fixed_rows
 from queue_source.read.gathering import gathered
-from queue_source.read.isolation import Marks, interval_of, read_alone
+from queue_source.read.isolation import Marks, interval_of, read_alone, read_tried
 from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
@@ -56,9 +56,13 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The only task of a plan that has an object suspected of ending its readers' processes."""
+    """The only task of a plan that has an object suspected of ending its readers' processes.
+
+    `writes`: the rows are written in the same process.
+    """
 
     max_attempts: int
+    writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,15 @@ def read_marked(work: Work, schema: pa.Schema, report: Report) -> Generator[pa.R
     def give_up(piece: Piece, killed: int) -> None:
         report([fatal_object(piece, work.identity, killed)])
 
+    def attempt(pieces: Sequence[Piece]) -> None:
+        """Read without rows and reports: those of the second reading count."""
+        for _ in read_pieces(replace(work, pieces=pieces), schema, lambda records: None):
+            pass
+
     marks = Marks(work.identity, work.store)
-    if isinstance(work.isolation, Alone):
+    if isinstance(work.isolation, Alone) and work.isolation.writes:
+        yield from read_tried(marks, work.pieces, work.isolation.max_attempts, attempt, read, give_up)
+    elif isinstance(work.isolation, Alone):
         yield from read_alone(marks, work.pieces, work.isolation.max_attempts, read, give_up)
     elif isinstance(work.isolation, Beside) and work.pieces:
         # a remaining mark makes these pieces suspects of the next attempt
