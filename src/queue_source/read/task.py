@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced
+from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.formats.metadata import ObjectMetadata
@@ -180,7 +180,8 @@ def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
 def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     format = work.content.format
     assert format is not None
-    refusals = Refusals(work.content.storage, work.max_attempts, partial(_others, work))
+    fails = work.content.on_forbidden_object == "fail"
+    refusals = Refusals(work.content.storage, work.max_attempts, partial(_others, work), fails=fails)
     for group in _groups(work.pieces, may_be_joined(schema, format)):
         if len(group) == 1:
             yield from _read_piece(work, group[0], schema, format, report, refusals)
@@ -217,35 +218,26 @@ def _read_piece(
 ) -> Iterator[pa.RecordBatch]:
     reach("object-read", piece.content.shard_id)
     uri, expected = _announced(piece)
-    bad: BadObject | None = None
-    for tries in itertools.count(1):
-        problems = BadRecords(format.mode)
-        try:
-            yield from read_object(
-                uri,
-                schema,
-                format,
-                problems,
-                storage=work.content.storage,
-                expected=expected,
-                metadata=_metadata(piece, work.identity),
-                part=_part(piece),
-            )
-            refusals.was_read(uri)
-        except BadObject as error:
-            bad = error
-        except ObjectReplaced:  # before any row: the next try reads the present version
-            if tries < work.max_attempts:
-                continue
-            raise
-        except ObjectRefused as refused:  # before any row
-            if work.content.on_forbidden_object == "fail":
-                bad = BadObject("forbidden-object", str(refused))
-            elif (bad := refusals.give_up(uri, refused, tries)) is None:
-                continue
-        break
-    if bad is not None:
-        _report_bad(piece, work, bad, report)
+    problems = BadRecords(format.mode)
+
+    def read() -> Iterator[pa.RecordBatch]:
+        nonlocal problems
+        problems = BadRecords(format.mode)  # those of the last try
+        return read_object(
+            uri,
+            schema,
+            format,
+            problems,
+            storage=work.content.storage,
+            expected=expected,
+            metadata=_metadata(piece, work.identity),
+            part=_part(piece),
+        )
+
+    try:
+        yield from refusals.read(uri, read)
+    except BadObject as error:
+        _report_bad(piece, work, error, report)
     if problems.count:
         report(bad_records(piece, work.identity, problems))
 
