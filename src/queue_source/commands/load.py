@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import time
@@ -153,22 +154,23 @@ def _run(query: Any, follow: Callable[[], None]) -> str | None:
     is_stopped = False
 
     def stop(*_: object) -> None:
+        """Let a call to Java end by itself, since py4j would print the trace of an interrupted one."""
         nonlocal is_stopped
         is_stopped = True
-        raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # who is in a hurry presses Ctrl-C again
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Java may have had the same signal, and be gone
 
-    previous = signal.signal(signal.SIGTERM, stop)
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not query.awaitTermination(timeout=_POLL):
+        while not is_stopped and not query.awaitTermination(timeout=_POLL):
             follow()
-    except KeyboardInterrupt:
-        with suppress(Exception):  # Java may have had the same signal, and be gone: that stops the query, too
+        if is_stopped:
             query.stop()
-        return None
     except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
         return None if is_stopped else _cause(str(error))
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     follow()
     return None
 
