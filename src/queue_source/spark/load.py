@@ -17,8 +17,9 @@ from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.options import parse_reader_options, parse_sink_options
 from queue_source.options.content import INFERRED_FORMATS, ContentOptions, SchemaOptions
 from queue_source.options.declaring import options_of
+from queue_source.options.other_names import ALIASES
 from queue_source.options.places import READER, SINK
-from queue_source.options.values import ALIASES, SPARK_OWN
+from queue_source.options.values import SPARK_OWN
 from queue_source.schema.ddl import format_columns
 from queue_source.spark.compat import arrow_schema
 from queue_source.spark.process import driver_folder
