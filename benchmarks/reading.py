@@ -263,7 +263,9 @@ class Query:
     `rows` are those that the stream has; None where an object may be several, as parts.
     """
 
-    def __init__(self, folder: Path, rows: int | None, stream: Callable[[], DataFrame], sink: Sink = into_nothing) -> None:
+    def __init__(
+        self, folder: Path, rows: int | None, stream: Callable[[], DataFrame], sink: Sink = into_nothing
+    ) -> None:
         self._folder = folder
         self._rows = rows
         self._stream = stream

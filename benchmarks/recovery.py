@@ -79,7 +79,7 @@ def _first_query(folder: Path, kind: str) -> float:
     """Run a program of one query; return the seconds from its start until something is visible, or it has ended."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.recovery", str(folder), kind, "first"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:])
     return float(done.stdout.splitlines()[-1])
