@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,10 +17,16 @@ from typer.testing import CliRunner
 import queue_source.storage.buckets as buckets
 from queue_source import uris
 from queue_source.commands.main import app
+from queue_source.coordinator.ending import cleaning as cleaner
+from queue_source.options.connections import AzureOptions, StorageOptions
+from queue_source.storage.buckets import Bucket
 from shard_store.model import shard_key
 from shard_store.sql.schema import pipelines, shards, sources
+from shard_store.upkeep import cleaning as planning
+from support.buckets import MemoryStore
 from support.coordinator_world import EMPTY, World, assert_published_once, patiently
 from support.driver_loop import published, states, until
+from support.servers.azure import KEY, azure_server
 
 ONE = "abfss://landing@lake.dfs.core.windows.net/"
 NAME = "in/100%+of a%20b \u4f60.json"
@@ -28,6 +36,16 @@ OLD = (
     "abfs://landing@lake/",
 )
 OPTIONS: dict[str, Any] = {"allowedPrefixes": ONE, "source": "files"}
+
+
+@dataclass
+class Containers(MemoryStore):
+    """Real containers in place of the object store in memory."""
+
+    storage: StorageOptions = field(default_factory=StorageOptions)
+
+    def open(self, prefix: str) -> Bucket:
+        return buckets.open_bucket(prefix, self.storage)
 
 
 @pytest.fixture
@@ -149,6 +167,23 @@ def test_what_is_unfinished_by_another_name_is_finished_after_the_upgrade(
     settle(world, f"{ONE}a")
     with world.store() as store:
         assert published(store) == {f"{OLD[0]}a": 1, f"{OLD[0]}b": 1}
+
+
+def test_what_was_read_by_another_name_is_cleaned_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has its earlier URI; the options have today's, and the blob is one."""
+    monkeypatch.setattr(planning, "SETTLED", timedelta(0))
+    monkeypatch.setattr(cleaner, "_EVERY", 0.05)
+    cleaning = {"cleanSource": "delete", "cleanSource.retentionDuration": "1ms"}
+    with azure_server() as server:
+        storage = StorageOptions(azure=AzureOptions(account_key=KEY, endpoint=server.url))
+        world = World(tmp_path, Containers(storage=storage))
+        for name in ("a", "not-announced"):
+            server.write(f"lake/landing/{name}", b"ten bytes\n")
+        settle(world, f"{ONE}a")
+        spell_as_older_code_did(world, OLD[0])
+        with world.loop(**{**OPTIONS, **cleaning}) as loop:
+            until(lambda: loop.metrics["cleaned"] == 1, patiently(loop))
+        assert list(server.blobs) == ["lake/landing/not-announced"]
 
 
 def test_an_event_of_a_container_outside_the_prefixes_is_as_any_foreign_message(world: World) -> None:
