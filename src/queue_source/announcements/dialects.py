@@ -49,7 +49,7 @@ class Dialect:
     begun: Callable[[Json], bool] = lambda item: False  # the object has been begun: another event announces it
     moved: Mapping[str, Dialect] = field(default_factory=dict)  # by event: events whose fields are elsewhere
     shared: tuple[str, ...] = ()  # fields of the document that its records get; one that is text gets it as its key
-    near: tuple[str, ...] = ()  # fields of the document by which one that lacks some is told to be nearly of this form
+    near: tuple[str, ...] = ()  # fields of the document: one with some of them is nearly of this form
     in_lists: bool = False  # several may come in one message, as a list
 
     def announces(self, event: str) -> bool | None:

@@ -165,8 +165,7 @@ def _announced(dialect: Dialect, document: Json) -> Announcement:
     notices = []
     for number, record in enumerate(records):
         try:
-            whole = _with_shared(dialect, document, record) if dialect.shared else record
-            notices.append(_notice(_of_sender(dialect, whole), whole))
+            notices.append(_notice(*_of_sender(dialect, _with_shared(dialect, document, record))))
         except MalformedNotification as error:
             raise MalformedNotification(f"record {number + 1} of {len(records)}: {error}") from None
     objects = tuple(notice for notice in notices if notice is not None)
@@ -176,15 +175,16 @@ def _announced(dialect: Dialect, document: Json) -> Announcement:
 def _with_shared(dialect: Dialect, document: Json, record: object) -> object:
     """Return the record with the fields that its document has for all of them."""
     shared = {name: document[name] for name in dialect.shared}
-    if isinstance(record, str):
+    if shared and isinstance(record, str):
         return {**shared, dialect.key: record}
     return {**record, **shared} if isinstance(record, dict) else record
 
 
-def _of_sender(dialect: Dialect, record: object) -> Dialect:
+def _of_sender(dialect: Dialect, record: object) -> tuple[Dialect, Json]:
+    """Return the dialect of the record's sender, and the record."""
     if not isinstance(record, dict):
         raise MalformedNotification(f"a record is an object, not {_kind(record)}")
-    return dialect.senders.get(str(record.get("eventSource")), dialect)
+    return dialect.senders.get(str(record.get("eventSource")), dialect), record
 
 
 def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
