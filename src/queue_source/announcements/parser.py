@@ -22,11 +22,26 @@ from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
 from queue_source.uris import check_object, looks_like_uri, plain_uri
 
-FORMATS = ("s3", "sns", "eventbridge", "cloudevents", "eventgrid", "gcs", "minio", "uri", "json")
+FORMATS = (
+    "s3",
+    "sns",
+    "eventbridge",
+    "securitylake",
+    "cloudtrail",
+    "crowdstrike",
+    "cloudevents",
+    "eventgrid",
+    "gcs",
+    "minio",
+    "uri",
+    "json",
+)
 """The forms that may be forced; `sns` is an SNS envelope with any form in it, `minio` is S3's own form."""
 
 _DEEPEST_ENVELOPE = 3  # SNS may carry an EventBridge event, a forwarder may wrap it once more
 _LARGEST_SIZE = 2**63 - 1
+_OF_CLOUDTRAIL = "CloudTrail validation message."
+"""What CloudTrail sends through SNS to test a topic."""
 _LONGEST_VERSION = 1024
 
 
@@ -83,6 +98,8 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
         message = _string(value, "Message").strip()
         if looks_like_uri(message):
             return _uri(message)
+        if message == _OF_CLOUDTRAIL:
+            return Announcement((), ignored=1)
         return _document(_json(message), "auto", envelopes - 1)
     for name, dialect in DIALECTS.items():
         if dialect.recognises(value) and format in ("auto", name):
@@ -90,7 +107,19 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
     if value.get("Type") in ("SubscriptionConfirmation", "UnsubscribeConfirmation"):
         raise MalformedNotification("SNS asks to confirm the subscription: visit the SubscribeURL in the message")
     expected = "a known form" if format == "auto" else f"form {format!r}"
-    raise MalformedNotification(f"not a notification of {expected}; it has the fields {_fields(value)}")
+    nearly = _nearest(value, format)
+    raise MalformedNotification(f"not a notification of {expected}{nearly}; it has the fields {_fields(value)}")
+
+
+def _nearest(document: Json, format: str) -> str:
+    """Return what a document lacks to be of the form of which it has most fields; "" for one that has none."""
+    best: tuple[int, str] = (0, "")
+    for name, dialect in DIALECTS.items():
+        lacking = [field for field in dialect.near if field not in document]
+        present = len(dialect.near) - len(lacking)
+        if lacking and present > best[0] and format in ("auto", name):
+            best = present, f": it is nearly of form {name!r}, without {', '.join(map(repr, lacking))}"
+    return best[1]
 
 
 def _listed(documents: list[object], format: str) -> Announcement:
@@ -136,17 +165,26 @@ def _announced(dialect: Dialect, document: Json) -> Announcement:
     notices = []
     for number, record in enumerate(records):
         try:
-            notices.append(_notice(_of_sender(dialect, record), record))
+            notices.append(_notice(*_of_sender(dialect, _with_shared(dialect, document, record))))
         except MalformedNotification as error:
             raise MalformedNotification(f"record {number + 1} of {len(records)}: {error}") from None
     objects = tuple(notice for notice in notices if notice is not None)
     return Announcement(objects, ignored=len(records) - len(objects))
 
 
-def _of_sender(dialect: Dialect, record: object) -> Dialect:
+def _with_shared(dialect: Dialect, document: Json, record: object) -> object:
+    """Return the record with the fields that its document has for all of them."""
+    shared = {name: document[name] for name in dialect.shared}
+    if shared and isinstance(record, str):
+        return {**shared, dialect.key: record}
+    return {**record, **shared} if isinstance(record, dict) else record
+
+
+def _of_sender(dialect: Dialect, record: object) -> tuple[Dialect, Json]:
+    """Return the dialect of the record's sender, and the record."""
     if not isinstance(record, dict):
         raise MalformedNotification(f"a record is an object, not {_kind(record)}")
-    return dialect.senders.get(str(record.get("eventSource")), dialect)
+    return dialect.senders.get(str(record.get("eventSource")), dialect), record
 
 
 def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
