@@ -46,6 +46,17 @@ def test_a_glob_matches_the_whole_name(glob: str, matching: list[str], other: li
         ("S3N://b/**", ["s3://b/", "s3://b/a", "s3://b/a/b//c"], ["s3://bb/a", "gs://b/a"]),
         ("s3://*/in/?.csv", ["s3://b/in/a.csv", "s3://c/in/b.csv"], ["s3://b/c/in/a.csv", "s3://b/in/ab.csv"]),
         ("/data/**/x", ["file:///data/x", "file:///data/a/b/x"], ["file:///data/a/xx", "file:///x"]),
+        ("abfs://*/in/*.csv", ["abfss://c@l.dfs.core.windows.net/in/a.csv", "abfs://c/in/a.csv"], ["s3://b/in/a.csv"]),
+        (
+            "wasbs://**/?.csv",
+            ["abfss://c@l.dfs.core.windows.net/in/a.csv"],
+            ["abfss://c@l.dfs.core.windows.net/ab.csv"],
+        ),
+        (
+            "https://lake.blob.core.windows.net/c/a%20b-?.csv#*",
+            ["abfss://c@lake.dfs.core.windows.net/a b-1.csv#2"],
+            ["abfss://c@lake.dfs.core.windows.net/a b-", "abfss://c@lake.dfs.core.windows.net/a b-12.csv#"],
+        ),
         ("**/a/**/b", ["s3://a/b", "gs://x/a/a/y/b/b"], ["s3://x/b", "s3://x/a"]),
         ("**/{a,b}/[0-9]*", ["s3://x/a/1", "s3://b/9x"], ["s3://x/c/1", "s3://x/a/x", "s3://x/a/d/1"]),
     ],

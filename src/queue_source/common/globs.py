@@ -19,6 +19,8 @@ from queue_source.uris import plain_prefix
 _STAR = "*"
 _MOST = 1_000
 _ANY = "**"
+_AZURE_ANYWHERE = re.compile(r"(?:abfs|wasb)s?:(?=//[^/@]*(?:/|\Z))", re.IGNORECASE)
+_AZURE_SCHEMES = "{abfs,abfss,wasb,wasbs}:"
 
 
 class _Branches(NamedTuple):
@@ -126,10 +128,19 @@ class PathGlob(NamedTuple):
 def path_glob(text: str) -> PathGlob:
     """Compile a glob such as `s3://landing/**/2026-*/*.csv`, `/data/in/*.json` or `**/*.csv`. Raises ValueError."""
     if "://" in text or text.startswith("/"):
-        text = plain_prefix(text)
+        text = _plain(text)
     elif not text.startswith(f"{_ANY}/"):
         raise ValueError(f"begins with no scheme://bucket/, no slash and no {_ANY}/")
     return PathGlob(tuple(None if part == _ANY else name_matcher(part) for part in text.split("/")))
+
+
+def _plain(text: str) -> str:
+    """Return a glob of URIs in their one form."""
+    plain = plain_prefix(text)
+    if plain.startswith("abfss://") and text[:4].lower() == "http":  # what would begin a query is of the glob
+        plain = plain_prefix(text.replace("?", "%3F").replace("#", "%23"))
+    # a glob of any container and account has not become the one form of Azure's URIs
+    return _AZURE_ANYWHERE.sub(_AZURE_SCHEMES, plain, count=1)
 
 
 def _matches(parts: Sequence[re.Pattern[str] | None], names: Sequence[str]) -> bool:
