@@ -193,6 +193,20 @@ def test_an_object_is_read_where_its_prefix_is_rewritten_to(announced: str, read
     assert uris(take(announced, pathRewrites=REWRITES, allowedPrefixes=allowed)) == [read]
 
 
+@pytest.mark.parametrize(
+    ("prefix", "target", "read"),
+    [
+        ("s3://b", "file:///mnt/b", ["file:///mnt/b/in/1", "s3://bb/2"]),
+        ("s3://b/in", "s3://b2", ["s3://b2/1", "s3://bb/2"]),
+        ("b", "file:///mnt/b", ["file:///mnt/b/in/1", "s3://bb/2"]),
+        ("s3://b/i", "file:///mnt/i", ["file:///mnt/in/1", "s3://bb/2"]),
+    ],
+)
+def test_a_rewritten_bucket_ends_where_its_name_does(prefix: str, target: str, read: list[str]) -> None:
+    options = {"pathRewrites": json.dumps({prefix: target}), "allowedPrefixes": "file:///mnt/,s3://b2/,s3://bb/"}
+    assert uris(take("s3://b/in/1", "s3://bb/2", **options)) == read
+
+
 def test_a_rewritten_object_must_be_within_the_allowed_prefixes_by_its_new_name() -> None:
     options = {"pathRewrites": '{"s3://b/": "file:///mnt/b/"}', "allowedPrefixes": "s3://b/,file:///mnt/b/in/"}
     announced = take("s3://b/1.csv", "s3://b/in/../../2.csv", "s3://b/in/3.csv", **options)

@@ -218,8 +218,19 @@ def _rewrites(text: str) -> tuple[tuple[str, str], ...]:
     for prefix, target in rewrites.items():
         if prefix.endswith("/") != target.endswith("/"):
             raise ValueError(f"{quote(prefix)} and {quote(target)} must both end with '/', or neither; {form}")
-    pairs = [(plain_prefix(prefix) if "://" in prefix else prefix, target) for prefix, (target,) in targets.items()]
+    pairs = [_rewrite(prefix, target) for prefix, (target,) in targets.items()]
     return tuple(sorted(pairs, key=lambda pair: -len(pair[0].partition("://")[2] or pair[0])))
+
+
+def _rewrite(prefix: str, target: str) -> tuple[str, str]:
+    """Return the pair in plain form. A bucket alone ends with its slash, and so does what stands for it."""
+    if "://" in prefix:
+        prefix = plain_prefix(prefix)
+    elif "/" not in prefix:
+        prefix = f"{prefix}/"
+    if prefix.endswith("/") == target.endswith("/"):
+        return prefix, target
+    return f"{prefix.removesuffix('/')}/", f"{target.removesuffix('/')}/"
 
 
 _CLIMBS = "has a segment '.' or '..'; write the path that it stands for"
