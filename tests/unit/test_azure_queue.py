@@ -182,6 +182,9 @@ def test_wrong_base64_is_not_lost_but_is_the_body_as_it_came() -> None:
         '{"cuesqueue.message":1,"text":"a","headers":[]}',
         '{"cuesqueue.message":1,"base64":"*"}',
         '{"cuesqueue.message":1,"tag":"a"}',
+        '{"cuesqueue.message":1,"text":"a","tag":"\\ud800"}',
+        '{"cuesqueue.message":1,"text":"a","headers":{"k":"\\ud800"}}',
+        '{"cuesqueue.message":1,"text":"a","headers":{"\\udfff":"v"}}',
     ],
 )
 def test_an_envelope_that_is_not_ours_after_all_is_the_body(text: str) -> None:

@@ -116,6 +116,7 @@ def _unpacked(body: bytes) -> Content:
         parts = json.loads(body)
         inner = parts["text"].encode() if "text" in parts else base64.b64decode(parts["base64"], validate=True)
         tag, headers = parts.get("tag", ""), parts.get("headers", {})
+        json.dumps([tag, headers], ensure_ascii=False).encode()  # no row can hold half a character
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Content(body)
     if not isinstance(tag, str) or not isinstance(headers, dict):
