@@ -112,6 +112,53 @@ def test_what_was_read_by_another_name_is_not_read_again_when_it_is_announced_by
     assert names == {f"{old}{NAME}", f"{old}b", f"{ONE}c"}
 
 
+@pytest.mark.parametrize(
+    "old",
+    [
+        "https://lake.blob.core.windows.net/landing/",
+        "https://Lake.dfs.core.windows.net/landing/",
+        "wasbs://landing@lake.blob.core.windows.net/",
+    ],
+)
+@pytest.mark.parametrize("kept_open", [True, False])
+def test_a_reference_by_any_other_url_is_not_announced_again_after_the_upgrade(
+    world: World, monkeypatch: pytest.MonkeyPatch, old: str, kept_open: bool
+) -> None:
+    """References are read by nobody here: so older code took each URL there is, also those that it could not read."""
+    name = quote(NAME) if old.startswith("https") else NAME
+    references: dict[str, Any] = {"content": "reference", "allowedPrefixes": old, "source": "files", "fileFormat": ""}
+    with monkeypatch.context() as older:
+        older.setattr(uris, "azure_uri", lambda uri: None)
+        world.publish(f"{old}{name}", f"{old}b")
+        with world.loop(**references) as loop:
+            if kept_open:
+                until(lambda: len(loop.coordinator.plan(0, loop.latest(0)).ranges) == 2, lambda: None)
+                loop.die_without_leases()
+            else:
+                until(lambda: world.depth() == EMPTY, patiently(loop))
+    with world.store() as store, store.database.engine.begin() as connection:
+        [naming] = connection.execute(sa.select(sources.c.naming)).scalars()
+        kept = json.loads(naming)
+        kept.pop("spellings", None)
+        connection.execute(sa.update(sources).values(naming=json.dumps(kept)))
+    settle(world, f"{old}{name}", f"{ONE}b", f"{ONE}c", **references)
+    with world.store() as store:
+        assert states(store) == {"done": 3}
+        assert set(published(store).values()) == {1}
+
+
+def test_a_source_without_objects_of_azure_is_not_searched_for_them(world: World) -> None:
+    """Reading all ids of millions of shards would be felt at the first start after an upgrade."""
+    settle(world, "s3://b/a", allowedPrefixes="s3://b/")
+    with world.store() as store, store.database.engine.begin() as connection:
+        [naming] = connection.execute(sa.select(sources.c.naming)).scalars()
+        assert "spellings" not in json.loads(naming)
+    settle(world, f"{ONE}a")
+    with world.store() as store, store.database.engine.begin() as connection:
+        [naming] = connection.execute(sa.select(sources.c.naming)).scalars()
+        assert json.loads(naming)["spellings"] == {}
+
+
 def test_a_source_with_several_names_of_a_container_knows_its_objects_by_all_of_them(world: World) -> None:
     settle(world, f"{ONE}a")
     spell_as_older_code_did(world, OLD[0])
@@ -162,7 +209,7 @@ def test_what_is_unfinished_by_another_name_is_finished_after_the_upgrade(
     with world.store() as store, store.database.engine.begin() as connection:
         [naming] = connection.execute(sa.select(sources.c.naming)).scalars()
         kept = json.loads(naming)
-        assert kept.pop("spellings") == {}
+        kept.pop("spellings", None)
         connection.execute(sa.update(sources).values(naming=json.dumps(kept)))
     settle(world, f"{ONE}a")
     with world.store() as store:

@@ -175,4 +175,10 @@ def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:
     kind, semantics = options.content.kind, Semantics(options.delivery.delivery_semantics)
     lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
     versions = options.notifications.allow_overwrites if kind.is_announced and semantics.keeps_shards else None
-    return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions, plain_prefix)
+    of_azure = any(prefix.startswith("abfss://") for prefix in options.notifications.allowed_prefixes)
+    return Naming(
+        {name: identity_of(queue) for name, queue in lasting.items()},
+        canonical,
+        versions,
+        plain_prefix if of_azure else None,
+    )

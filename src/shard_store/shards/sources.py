@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 
@@ -23,8 +25,10 @@ _RECENT = 10_000
 """Shards of a source that are asked for the queue's name of before: more than a reader leaves unacknowledged."""
 
 
-_AZURE = "abfs%://%"
-"""Of objects of Azure that code before 0.3 could read, however their URIs were written."""
+_AZURE = ("abfs%://%", "wasb%://%", "http%://%")
+"""Of objects of Azure that code before 0.3 could announce, however their URIs were written."""
+_AT_ONCE = 10_000  # ids that are in memory
+_SAFE = ("/", "/#", "/#!$&'()*+,;=:@")  # what senders leave as it is in the URL of an object
 
 
 def _unchanged(name: str) -> str:
@@ -39,13 +43,14 @@ class Naming:
         queues: Name as it is configured now -> identity, which is the same however the queue is written.
         alike: Makes one text of all names that look like one queue's: for names that were used before identities were.
         versions: Whether the ids of objects have their versions; None where there are no objects.
-        plain: Makes one text of all that the beginning of an object's URI can be, up to the slash behind its container.
+        plain: Makes one text of all that the beginning of an object's URI can be, up to the slash behind its container;
+            ValueError for what is none. None where no object has more than one.
     """
 
     queues: Mapping[str, str] = field(default_factory=dict)
     alike: Callable[[str], str] = _unchanged
     versions: bool | None = None
-    plain: Callable[[str], str] = _unchanged
+    plain: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names
         if naming.versions and not before:
             kept["versionless"] = before is not None or _has_read(transaction, source)
         kept["versions"] = naming.versions
-        if "spellings" not in kept:
+        if "spellings" not in kept and naming.plain is not None:
             kept["spellings"] = _other_spellings(transaction, source, naming.plain)
     unnamed = {name: identity for name, identity in naming.queues.items() if identity not in names}
     if unnamed:
@@ -122,23 +127,33 @@ def spellings(transaction: Transaction, source: str) -> dict[str, list[str]]:
 def respelled(shard_id: str, others: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the ids that the same object may have in a source with these `spellings`."""
     beginning = _beginning(shard_id)
-    return [other + shard_id[len(beginning) :] for other in others.get(beginning, ())]
+    key = shard_id[len(beginning) :]
+    ids: dict[str, None] = {}
+    for other in others.get(beginning, ()):
+        ids[other + key] = None
+        if other.startswith("http"):  # the URL of a service, whose keys are encoded
+            ids |= dict.fromkeys(other + quote(key, safe, errors="surrogatepass") for safe in _SAFE)
+    return list(ids)
 
 
 def _other_spellings(transaction: Transaction, source: str, plain: Callable[[str], str]) -> dict[str, list[str]]:
     """Return today's beginnings of ids -> those of the source's shards, where they differ. Reads all its ids, once."""
-    query = sa.select(shards.c.shard_id).where(shards.c.source == source, shards.c.shard_id.like(_AZURE))
-    beginnings = {_beginning(shard_id) for shard_id in transaction.execute(query).scalars()}
+    of_azure = sa.or_(*(shards.c.shard_id.like(form) for form in _AZURE))
+    query = sa.select(shards.c.shard_id).where(shards.c.source == source, of_azure)
+    ids = transaction.execute(query.execution_options(yield_per=_AT_ONCE)).scalars()
     others: dict[str, list[str]] = {}
-    for beginning in sorted(beginnings):
-        if (today := plain(beginning)) != beginning:
-            others.setdefault(today, []).append(beginning)
+    for beginning in sorted({_beginning(shard_id) for shard_id in ids}):
+        with suppress(ValueError):  # it is no object of Azure
+            if (today := plain(beginning)) != beginning:
+                others.setdefault(today, []).append(beginning)
     return others
 
 
 def _beginning(shard_id: str) -> str:
-    """Return the id up to the slash behind its container."""
+    """Return the id up to the slash behind its container, which the URL of a service has after the host."""
     place = shard_id.find("/", shard_id.find("://") + 3)
+    if shard_id.startswith("http"):
+        place = shard_id.find("/", place + 1)
     return shard_id[: place + 1]
 
 
