@@ -39,7 +39,9 @@ def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tu
             "missing-object",
             f"{uri!r} is of the account {account!r}, and azure.accountName is {options.account_name!r}",
         )
-    if domain and domain not in _DOMAINS and domain not in options.domains:
+    # URIs have come in their one form since 0.3, whichever service's domain the option names
+    own = {*options.domains, *(domain.replace("blob.", "dfs.", 1) for domain in options.domains)}
+    if domain and domain not in _DOMAINS and domain not in own:
         raise BadObject(
             "missing-object",
             f"{uri!r} is at {domain!r}, which is no domain of Azure, so no credentials are sent there; if it is yours, "

@@ -20,6 +20,7 @@ from queue_source.schema.ddl import parse_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.storage.azure import azure_arguments, azure_place
 from queue_source.storage.files import resolve, stat_objects
+from queue_source.uris import plain_uri
 from support.servers.azure import KEY, TOKEN, AzureServer, azure_server
 from support.sessions import LEAST
 
@@ -117,6 +118,15 @@ def test_credentials_go_to_no_host_that_is_not_of_azure(host: str) -> None:
     with pytest.raises(BadObject, match=r"no domain of Azure|abfss://container@account") as refused:
         azure_place(f"abfss://c@{host}/k", "abfss", f"c@{host}", AzureOptions(sas_token=TOKEN))
     assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize("domain", ["z01.blob.storage.azure.net", "blob.local.azurestack.external"])
+def test_the_domain_of_the_blob_service_allows_the_one_form_of_its_uris(domain: str) -> None:
+    uri = plain_uri(f"abfss://landing@lake.{domain}/a")
+    options = AzureOptions(domains=(domain,))
+    account, found, container = azure_place(uri, "abfss", uri.split("/")[2], options)
+    assert (account, container) == ("lake", "landing")
+    assert azure_arguments(account, found, options)["blob_storage_authority"] == f".{domain}"
 
 
 def test_domains_of_azure_and_those_that_the_user_names_are_taken(azure: AzureServer) -> None:
