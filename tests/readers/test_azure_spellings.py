@@ -59,11 +59,11 @@ def spellings(name: str) -> list[str]:
     return [f"{ONE}{name}", f"wasbs://landing@lake.blob.core.windows.net/{name}", *(old + name for old in OLD), *web]
 
 
-def event(name: str) -> str:
+def event(name: str, etag: str = "etag-10") -> str:
     body = {
         "subject": f"/blobServices/default/containers/landing/blobs/{name}",
         "eventType": "Microsoft.Storage.BlobCreated",
-        "data": {"api": "PutBlob", "url": spellings(name)[-2], "contentLength": 10, "eTag": "etag-10"},
+        "data": {"api": "PutBlob", "url": spellings(name)[-2], "contentLength": 10, "eTag": etag},
     }
     return base64.b64encode(json.dumps([body]).encode()).decode()
 
@@ -181,6 +181,33 @@ def test_a_listing_finds_what_was_read_by_another_name(world: World) -> None:
         assert loop.metrics["backfilled"] == 1
     with world.store() as store:
         assert states(store) == {"done": 4}
+        assert set(published(store).values()) == {1}
+
+
+def test_what_was_read_by_another_name_is_not_read_again_when_versions_come_to_be_told_apart(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the URI that it had, without a version; another version of it is new."""
+
+    def text(name: str, etag: str = "etag-10") -> str:
+        return base64.b64decode(event(name, etag)).decode()
+
+    settle(world, text("a"), text("b"))
+    spell_as_older_code_did(world, OLD[0])
+    settle(world, text("a"), allowOverwrites="true")
+    with world.store() as store:
+        assert states(store) == {"done": 2}
+    world.bucket.put(f"{ONE}b", etag="etag-10", age=7200)
+    with world.loop(**OPTIONS, allowOverwrites="true", backfillPrefixes=ONE, backfillGrace="0s") as loop:
+        loop.drain()
+        assert loop.metrics["backfilled"] == 0
+    monkeypatch.setattr(buckets, "open_bucket", lambda prefix, storage: world.bucket.open(prefix))
+    asked = ["reconcile", ONE, "--store", world.store_url, "--source", "files", "--option", "allowOverwrites=true"]
+    [found] = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["prefixes"]
+    assert (found["published"], found["missing"]) == (1, 0), found
+    settle(world, text("a", "etag-11"), allowOverwrites="true")
+    with world.store() as store:
+        assert states(store) == {"done": 3}
         assert set(published(store).values()) == {1}
 
 

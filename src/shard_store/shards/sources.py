@@ -27,6 +27,7 @@ _RECENT = 10_000
 
 _AZURE = ("abfs%://%", "wasb%://%", "http%://%")
 """Of objects of Azure that code before 0.3 could announce, however their URIs were written."""
+_TODAY = "abfss://"
 _AT_ONCE = 10_000  # ids that are in memory
 _SAFE = ("/", "/#", "/#!$&'()*+,;=:@")  # what senders leave as it is in the URL of an object
 
@@ -107,9 +108,10 @@ def kept_ids(transaction: Transaction, source: str, ids: Sequence[str]) -> dict[
 
     Code before 0.3 took a URI of Azure as it was written, and the same object has more than one.
     """
-    others = spellings(transaction, source)
+    of_azure = [shard_id for shard_id in ids if shard_id.startswith(_TODAY)]
+    others = spellings(transaction, source) if of_azure else {}
     candidates: dict[ShardKey, tuple[str, str]] = {}
-    for shard_id in ids if others else ():
+    for shard_id in of_azure if others else ():
         for own in respelled(shard_id, others):
             candidates[shard_key(source, own)] = (shard_id, own)
     query = sa.select(shards.c.shard_key)

@@ -95,13 +95,15 @@ class Opener:
 
         Only another version of them is a new shard.
         """
-        versioned = {
-            self._key(c.uri) for announcement in announced for c in announcement.contents if c.shard_id != c.uri
-        }
+        session = self._session
+        uris = {c.uri for announcement in announced for c in announcement.contents if c.shard_id != c.uri}
+        kept = session.store.kept_ids(session.options.source, list(uris)) if session.names.respelled else {}
+        keys = {uri: self._key(kept.get(uri, uri)) for uri in uris}
+        known = session.store.look(set(keys.values()))
         unversioned = {
-            shard.content.uri: shard.content
-            for shard in self._session.store.look(versioned).values()
-            if shard.state is not ShardState.QUARANTINED
+            uri: known[key].content
+            for uri, key in keys.items()
+            if key in known and known[key].state is not ShardState.QUARANTINED
         }
 
         def named(content: Content) -> Content:
@@ -109,7 +111,7 @@ class Opener:
             return (
                 content
                 if before is None or not _same_version(before, content)
-                else content._replace(shard_id=content.uri)
+                else content._replace(shard_id=kept.get(content.uri, content.uri))
             )
 
         return (
