@@ -240,18 +240,25 @@ def test_a_frame_is_a_listing_and_the_readers_options_choose(spark: SparkSession
 
 def test_objects_of_azure_that_were_read_by_another_name_are_found(spark: SparkSession, world: World) -> None:
     today, before = "abfss://landing@lake.dfs.core.windows.net/", "abfs://landing@lake.dfs.core.windows.net/"
+    read_before = {f"{before}a", f"{before}a b", "wasbs://landing@lake/b", f"{today}c", f"{before}c"}
+    read_before |= {"https://lake.blob.core.windows.net/landing/d%20e", f"{before}f"}
     with open_store(world.store_url) as store:
         us = Pipeline.start(store, "p", "s")
-        us.snapshot(*store.open_shards(us.token, "s", [Content(f"{before}a", f"{before}a", 10)]).values())
+        contents = [Content(uri, uri, 10, "e") for uri in sorted(read_before)]
+        us.snapshot(*store.open_shards(us.token, "s", contents).values())
         us.publish(us.plan(), Split("/x", 1, 1))
         us.confirm()
+        store.open_shards(us.token, "s", [Content("wasbs://landing@lake/a", "wasbs://landing@lake/a", 10)])
         store.start("s", "p", naming=Naming(versions=False, plain=plain_prefix))
     modified = datetime.now(timezone.utc) - timedelta(days=2)
-    rows = [(f"{today}{name}", 10, None, modified) for name in "ab"]
+    names = ("a", "a b", "b", "c", "d e", "f", "g")
+    rows = [(f"{today}{name}", 10, "e", modified) for name in names]
     frame = spark.createDataFrame(rows, "uri STRING, size BIGINT, etag STRING, last_modified TIMESTAMP")
-    result = cuesqueue.reconcile(spark, frame, world.store_url, before, options={"allowedPrefixes": today})
-    found = {row["uri"]: row["category"] for row in result.collect()}
-    assert found == {f"{today}a": "published", f"{today}b": "missing"}
+    for overwrites in ("false", "true"):
+        options = {"allowedPrefixes": today, "allowOverwrites": overwrites}
+        result = cuesqueue.reconcile(spark, frame, world.store_url, before, options=options)
+        found = [(row["uri"].removeprefix(today), row["category"]) for row in result.collect()]
+        assert sorted(found) == [*((name, "published") for name in names[:-1]), ("g", "missing")]
 
 
 def test_shards_are_read_side_by_side_and_by_the_columns_that_are_declared(

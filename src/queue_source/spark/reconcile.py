@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import reduce
+from operator import or_
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,8 +25,8 @@ from queue_source.spark.compat import arrow_schema
 from queue_source.storage import inventory
 from queue_source.uris import plain_prefix
 from shard_store.completeness.comparing import Category, Finding, ListedShard, Memory, StoredShard, judge
-from shard_store.model import Content, ShardKey, micros, shard_key, time_of
-from shard_store.shards.sources import respelled
+from shard_store.model import micros, shard_key, time_of
+from shard_store.shards.sources import todays_id
 from shard_store.store import open_store
 
 _LISTED: dict[str, DataType] = {
@@ -104,12 +106,20 @@ def reconcile(
     with open_store(SecretUrl(store).reveal(), create=False) as opened:
         name = opened.source_of(source)
         remembered, spellings = opened.memory(name), opened.spellings(name)
-    keyed = objects.where(under).mapInArrow(_keys(choice, name, spellings), _KEYED)
-    shards = spark.read.format("cuesqueue").schema(_SHARDS).options(storeUrl=store, view="shards", source=name).load()
-    shards = shards.selectExpr("shard_key", f"{_KNOWN} AS known")
-    joined = keyed.join(shards, "shard_key", "left")
-    if choice.notifications.allow_overwrites or spellings:
-        joined = joined.join(shards.toDF("plain_key", "plain"), "plain_key", "left")
+    keyed = objects.where(under).mapInArrow(_keys(choice, name), _KEYED)
+    shards = (
+        spark.read.format("cuesqueue")
+        .schema(f"{_SHARDS}, shard_id STRING" if spellings else _SHARDS)
+        .options(storeUrl=store, view="shards", source=name)
+        .load()
+    )
+    known = shards.selectExpr("shard_key", f"{_KNOWN} AS known")
+    if spellings:
+        done_first = F.min_by("known", F.col("known.state")).alias("known")
+        known = known.union(_by_todays_names(shards, name, spellings)).groupBy("shard_key").agg(done_first)
+    joined = keyed.join(known, "shard_key", "left")
+    if choice.notifications.allow_overwrites:
+        joined = joined.join(known.toDF("plain_key", "plain"), "plain_key", "left")
     else:
         joined = joined.selectExpr("*", "nullif(known, known) AS plain")
     return joined.selectExpr("*", "unix_micros(last_modified) AS modified").mapInArrow(_judge(remembered), _JUDGED)
@@ -149,10 +159,10 @@ def _read_files(opened: inventory.Inventory, options: ListingOptions) -> Batches
     return read
 
 
-def _keys(options: ListingOptions, source: str, spellings: Mapping[str, Sequence[str]]) -> Batches:
+def _keys(options: ListingOptions, source: str) -> Batches:
     """Build the function that adds the key of each object's shard, by the reader's own code; null for none.
 
-    And that of another id, by which the object may have been read before. Runs in tasks.
+    And that of its URI alone, under which it was read before the reader had `allowOverwrites`. Runs in tasks.
     """
     schema = arrow_schema(_KEYED)
     chosen = options.notifications
@@ -167,7 +177,7 @@ def _keys(options: ListingOptions, source: str, spellings: Mapping[str, Sequence
             objects = [ListedObject(**row, modified=time_of(at)) for row, at in zip(rows, modified, strict=True)]
             contents = listed_contents(objects, chosen)
             keys = [None if c is None else shard_key(source, c.shard_id) for c in contents]
-            plain = [None if c is None else _earlier_key(source, c, spellings) for c in contents]
+            plain = [None if c is None or c.shard_id == c.uri else shard_key(source, c.uri) for c in contents]
             arrays = _listed(batch, schema)
             arrays += [pa.array(values, pa.binary()) for values in (keys, plain)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -175,10 +185,18 @@ def _keys(options: ListingOptions, source: str, spellings: Mapping[str, Sequence
     return add
 
 
-def _earlier_key(source: str, content: Content, spellings: Mapping[str, Sequence[str]]) -> ShardKey | None:
-    if others := respelled(content.shard_id, spellings):
-        return shard_key(source, others[0])
-    return None if content.shard_id == content.uri else shard_key(source, content.uri)
+def _by_todays_names(shards: DataFrame, source: str, spellings: Mapping[str, Sequence[str]]) -> DataFrame:
+    """Return the shards that have another name than their objects have today, with the keys of today's."""
+    others = [other for spelled in spellings.values() for other in spelled]
+    renamed = shards.where(reduce(or_, (F.col("shard_id").startswith(other) for other in others)))
+
+    def rekeyed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            ids = batch.column("shard_id").to_pylist()
+            keys = pa.array([shard_key(source, todays_id(shard_id, spellings)) for shard_id in ids], pa.binary())
+            yield pa.RecordBatch.from_arrays([keys, *batch.columns[1:]], batch.schema.names)
+
+    return renamed.mapInArrow(rekeyed, shards.schema).selectExpr("shard_key", f"{_KNOWN} AS known")
 
 
 def _judge(remembered: Memory) -> Batches:
