@@ -25,11 +25,15 @@ elif words[2] == "exists":
 elif words[2] == "show":
     if thing not in made:
         sys.exit("ERROR: (ResourceNotFound) The event subscription was not found.")
+    made = json.loads((here / f"az-{{name}}.json").read_text())  # as it was made
+    given = dict(zip(made, made[1:]))
+    print(json.dumps([given.get("--subject-begins-with"), given.get("--subject-ends-with")]))
 elif (here / "az-broken").exists():
     sys.exit("ERROR: (AuthorizationFailed) The client does not have authorization. https://x/?sig=secret")
 else:
     made.append("provider" if words[0] == "provider" else thing)
     state.write_text(json.dumps(made))
+    (here / f"az-{{name}}.json").write_text(json.dumps(words))
 """
 
 

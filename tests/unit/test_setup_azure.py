@@ -86,6 +86,23 @@ def test_what_is_there_already_stays_as_it_is(az: AzureCommand) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "other", [("landing@lake.dfs.core.windows.net/orders-",), ("landing@lake/orders/", "--suffix", ".csv")]
+)
+def test_a_subscription_of_the_same_name_for_other_objects_is_no_success(
+    az: AzureCommand, other: tuple[str, ...]
+) -> None:
+    """Else nothing would announce these objects, and the command would say that all is there."""
+    result(PREFIX)
+    az.changes()
+    done = run(f"abfss://{other[0]}", *other[1:])
+    assert done.exit_code == 1
+    assert "cuesqueue-landing-orders" in done.output
+    assert "--queue" in done.output
+    assert az.changes() == []
+    assert len(result(f"abfss://{other[0]}", *other[1:], "--queue", "others")["changes"]) == 2
+
+
 def test_without_az_the_commands_are_printed_and_nothing_else_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ what it would run (decision 0084). Existing things stay as they are. So a second
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
 import shutil
@@ -112,8 +113,29 @@ class Setup:
                 metadata = ("--metadata", *self.tags) if self.tags else ()
                 yield self._change(f"create-{kind}", name, "storage", kind, "create", *access, *metadata)
         ours = "--name", self.queue, "--source-resource-id", self._id(self.account)
-        if not self.has_az or _az(["eventgrid", "event-subscription", "show", *ours], absent=_ABSENT) is None:
+        if not self.has_az or not self._is_subscribed(ours):
             yield self._change("create-event-subscription", self.queue, *self._subscription(ours))
+
+    def _is_subscribed(self, ours: Sequence[str]) -> bool:
+        """Return whether the subscription is there. Raises CuesqueueError for one of this name that is for others.
+
+        Names of queues have fewer characters than prefixes.
+        """
+        query = "--query", "filter.[subjectBeginsWith, subjectEndsWith]", "--output", "json"
+        found = _az(["eventgrid", "event-subscription", "show", *ours, *query], absent=_ABSENT)
+        if found is None:
+            return False
+        begins, ends = (text or "" for text in json.loads(found or "null") or ("", ""))
+        if (begins, ends) != (self._subject, self.suffix):
+            raise CuesqueueError(
+                f"the event subscription {self.queue!r} is there, for objects whose subject begins with {begins!r} and "
+                f"ends with {ends!r}; name another queue with --queue"
+            )
+        return True
+
+    @property
+    def _subject(self) -> str:
+        return f"/blobServices/default/containers/{self.container}/blobs/{self.prefix}"
 
     def _subscription(self, ours: Sequence[str]) -> list[str]:
         queue = f"{self._id(self.queue_account)}/queueServices/default/queues/{self.queue}"
@@ -123,7 +145,7 @@ class Setup:
             *("--endpoint-type", "storagequeue", "--endpoint", queue),
             "--storage-queue-msg-ttl=-1",  # without it, a week
             *("--included-event-types", "Microsoft.Storage.BlobCreated"),
-            *("--subject-begins-with", f"/blobServices/default/containers/{self.container}/blobs/{self.prefix}"),
+            *("--subject-begins-with", self._subject),
             *(("--subject-ends-with", self.suffix) if self.suffix else ()),
             *("--subject-case-sensitive", "true"),
             *("--deadletter-endpoint", dead_letters),
