@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from queue_source.admin import setup_azure
 from queue_source.admin.setup_azure import default_name, parse_place
 from queue_source.commands.main import app
 from queue_source.errors import OptionError
@@ -121,6 +122,14 @@ def test_what_az_says_is_passed_on_without_secrets(az: AzureCommand) -> None:
     assert done.exit_code == 1
     assert "AuthorizationFailed" in done.output
     assert "secret" not in done.output
+
+
+def test_az_that_does_not_end_is_an_error_of_one_line(az: AzureCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_azure, "_SECONDS", 0.2)
+    (az.folder / "az").write_text("#!/bin/sh\nexec /bin/sleep 5\n")
+    done = run(PREFIX)
+    assert done.exit_code == 1
+    assert "not done after" in done.output
 
 
 @pytest.mark.parametrize(

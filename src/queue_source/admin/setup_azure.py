@@ -174,7 +174,12 @@ def _as_typed(arguments: Sequence[str]) -> str:
 
 def _az(arguments: Sequence[str], absent: re.Pattern[str] | None = None) -> str | None:
     """Run a command of `az`, and return its output; None where its error is that a thing is `absent`."""
-    done = subprocess.run(["az", *arguments], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    try:
+        done = subprocess.run(["az", *arguments], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise CuesqueueError(
+            f"az {' '.join(arguments[:3])}: not done after {_SECONDS} s; run it again: it continues where it stopped"
+        ) from None
     if done.returncode == 0:
         return done.stdout.strip()
     text = redact_text(done.stderr.strip())
