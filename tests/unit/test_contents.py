@@ -167,6 +167,14 @@ def test_one_forbidden_object_makes_an_error_of_its_message_and_of_no_other() ->
     assert announced[0].error.input == b'["s3://a/1", "s3://b/2"]'
 
 
+def test_a_url_that_is_refused_shows_no_token() -> None:
+    """Its message is kept as it came; the detail goes to the log too."""
+    signed = ("https://lake-secondary.blob.core.windows.net/c/k?sv=1&sig=verysecret", "https://h/../k?sig=verysecret")
+    details = refusals(take(*signed))
+    assert len(details) == 2
+    assert not [detail for detail in details if "verysecret" in detail]
+
+
 def test_json_paths_lead_out_of_no_prefix() -> None:
     options = {"notificationFormat": "json", "bucketPath": "bucket", "keyPath": "key", "allowedPrefixes": "s3://a/"}
     bodies = [{"bucket": "a", "key": "k"}, {"bucket": "gs://a", "key": "k"}, {"bucket": "a", "key": "../b/k"}]

@@ -20,6 +20,7 @@ from queue_source.queues.base import REPUBLISH_COUNT
 from queue_source.tags import matches_any
 from queue_source.uris import climbs
 from shard_store.model import Content, ErrorRecord, Payload, Reference, micros
+from shard_store.redaction import redact_url
 
 _PREFIXES = 3  # prefixes in an error
 
@@ -286,13 +287,14 @@ class _OutsidePrefixes(MalformedNotification):
 
 def _check_place(uri: str, options: NotificationOptions) -> None:
     """Check the place of the object, before any store is asked for it."""
+    shown = redact_url(uri)[:300]  # a signed URL holds its token
     if climbs(uri):
         raise MalformedNotification(
-            f"{uri[:300]!r} has a segment '.' or '..', by which another object would be read; rename the object"
+            f"{shown!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
     if not uri.startswith(options.allowed_prefixes):
         raise _OutsidePrefixes(
-            f"{uri[:300]!r} starts with none of the allowed prefixes, {_first_of(options.allowed_prefixes)}; name its "
+            f"{shown!r} starts with none of the allowed prefixes, {_first_of(options.allowed_prefixes)}; name its "
             "prefix in option 'allowedPrefixes', start the query again, and send the message once more with "
             f"`cuesqueue errors requeue --cause {OUTSIDE_PREFIXES}`"
         )
