@@ -61,9 +61,19 @@ def test_nothing_is_listed_unless_it_is_asked_for() -> None:
     assert parse(options, includeExistingFiles="false").backfill.prefixes == ()
 
 
+TO_A_MOUNT = {"pathRewrites": '{"s3://b/": "file:///mnt/b/"}', "allowedPrefixes": "s3://,file:///mnt/"}
+TO_A_BUCKET = {"pathRewrites": '{"s3a://b/": "s3://c/"}', "allowedPrefixes": "s3://", "backfillPrefixes": "s3://c/"}
+LISTED = {**TO_A_MOUNT, "backfillPrefixes": "file:///mnt/b/in/"}
+
+
 @pytest.mark.parametrize(
     ("options", "more", "option", "says"),
     [
+        # the versions of the two stores would make two objects of each
+        (BESIDE, {**LISTED, "allowOverwrites": "true"}, "pathRewrites", "versions of its own"),
+        (BESIDE, LISTED, "", ""),
+        (BESIDE, {**TO_A_MOUNT, "backfillPrefixes": "s3://b/", "allowOverwrites": "true"}, "", ""),
+        (BESIDE, {**TO_A_BUCKET, "allowOverwrites": "true"}, "", ""),
         (ALONE, {"source": ""}, "source", "a name must not be empty"),
         ({**ALONE, "source": None}, {}, "source", "is required without a queue"),
         (BESIDE, {"backfillPrefixes": "s3://elsewhere/"}, "backfillPrefixes", "outside of allowedPrefixes"),

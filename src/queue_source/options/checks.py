@@ -198,6 +198,7 @@ def _check_backfill(options: ReaderOptions) -> None:
             raise OptionError(
                 name, f"{quote(prefix)} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
             )
+    _check_rewrites(options)
     if options.deduplication.deduplication_max_shards is not None:
         # the busier the source, the shorter its memory; no number shows that it reaches back to the last listing
         raise OptionError(
@@ -214,6 +215,20 @@ def _check_backfill(options: ReaderOptions) -> None:
             f"{format_duration(least)} (two times backfillInterval, backfillGrace and an hour): an object could be "
             "forgotten before a listing has seen it, and is then never read; raise it, or lower backfillInterval",
         )
+
+
+def _check_rewrites(options: ReaderOptions) -> None:
+    """Refuse objects whose versions are one store's where they are announced, and another's where they are listed."""
+    if not options.notifications.allow_overwrites:
+        return
+    for prefix, target in options.notifications.path_rewrites:
+        is_listed = any(target.startswith(listed) or listed.startswith(target) for listed in options.backfill.prefixes)
+        if is_listed and prefix.partition("://")[:2] != target.partition("://")[:2]:
+            raise OptionError(
+                "pathRewrites",
+                f"leads to another store, {quote(target)}, which has versions of its own: with allowOverwrites a "
+                "listing would read again what was announced; leave backfillPrefixes or allowOverwrites out",
+            )
 
 
 def _check_times(options: ReaderOptions) -> None:
