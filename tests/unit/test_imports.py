@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "install migrations",
     ),
     ("shard_store.sql",),
-    *inside("shard_store.shards", "activity sources", "changes", "announcing", "ownership"),
+    *inside("shard_store.shards", "activity sources", "changes", "announcing", "ownership", "recording"),
     ("shard_store.shards",),
     *inside("shard_store.error_table", "records", "search", "handling"),
     ("shard_store.error_table",),
