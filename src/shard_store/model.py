@@ -66,7 +66,7 @@ STORE = "store"
 """The queue that contents come from which a receiver has recorded for their source: their messages are acknowledged."""
 
 WITHOUT_MESSAGE = (LISTING, STORE)
-"""Of their contents no message is in a reader's hands: any pipeline of the source may take what nobody owns."""
+"""Of their contents no message is in a reader's hands: any pipeline of the source may take what has no owner."""
 
 
 SINK = "cuesqueue"

@@ -196,7 +196,7 @@ def test_a_receiver_is_counted_as_long_as_it_works(backend: StoreBackend) -> Non
     store.note_work("r")
     started(store, "a")  # another process of that name
     (found,) = store.receivers()
-    numbers = (found.messages, found.recorded, found.known, found.ignored, found.unrouted, found.malformed)
+    numbers = (found.messages, found.recorded, found.duplicates, found.ignored, found.unrouted, found.malformed)
     assert numbers == (3, 2, 0, 1, 2, 1)
     assert found.received_at is not None
     assert [(found.worked_at - found.received_at).seconds, found.queue, found.host] == [10, "queue", "host"]

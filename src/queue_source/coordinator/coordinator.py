@@ -15,6 +15,7 @@ from queue_source.coordinator.ending.error_queue import ErrorQueue
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.intake.backfill import Backfill
 from queue_source.coordinator.intake.receiving import Receivers
+from queue_source.coordinator.intake.recorded import Recorded
 from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.session import Session
@@ -46,6 +47,7 @@ class Parts:
     offsets: Offsets
     receivers: Receivers
     backfill: Backfill
+    recorded: Recorded
     maintenance: Maintenance
     reporting: Reporting
     threads: Threads
@@ -166,6 +168,7 @@ class Coordinator:
         self._parts.receivers.drain()
         self.check()
         self._parts.backfill.drain()
+        self._parts.recorded.drain()
 
     def report(self) -> dict[str, Any]:
         """Return the counters for the query's progress, with `errors` by cause.

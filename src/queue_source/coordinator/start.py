@@ -23,6 +23,7 @@ from queue_source.coordinator.intake.backfill import Backfill, OpenBucket
 from queue_source.coordinator.intake.opening import Opener
 from queue_source.coordinator.intake.prefix_watch import PrefixWatch
 from queue_source.coordinator.intake.receiving import Receivers
+from queue_source.coordinator.intake.recorded import Recorded
 from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.progress import Progress
@@ -39,7 +40,7 @@ from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
 from shard_store.batches.starting import Started
-from shard_store.model import LISTING, Runtime, Semantics
+from shard_store.model import WITHOUT_MESSAGE, Runtime, Semantics
 from shard_store.shards.sources import Naming
 from shard_store.store import ShardStore
 
@@ -72,8 +73,10 @@ def prepare(
     operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`.
     """
     listing = bool(options.backfill.prefixes)
-    if listing and LISTING in queues:
-        raise OptionError("queueUrl", f"names a queue {LISTING!r}, which is our name for what listings find; rename it")
+    if taken := queues.keys() & set(WITHOUT_MESSAGE):
+        raise OptionError(
+            "queueUrl", f"names a queue {taken.pop()!r}, which is our name for what has no queue; rename it"
+        )
     threads = Threads(held=True)
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
@@ -103,6 +106,7 @@ def prepare(
     receivers = Receivers(session, in_flight)
     backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
     backfill.prepare()
+    recorded = Recorded(session, in_flight, ownership, stat)
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     prefixes = PrefixWatch(session, started.intake, same=_has_same_prefixes(options, started))
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
@@ -115,6 +119,7 @@ def prepare(
     acknowledger.start(threads)
     receivers.start(threads)
     backfill.start(threads)
+    recorded.start(threads)
     if options.cleaning.clean_source != "off":
         threads.start("cleaning", Cleaner(session, open_bucket).run)
     parts = Parts(
@@ -126,6 +131,7 @@ def prepare(
         Offsets.of(session, progress, started),
         receivers,
         backfill,
+        recorded,
         maintenance,
         reporting,
         threads,

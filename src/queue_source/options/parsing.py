@@ -21,7 +21,7 @@ from queue_source.options import checks, types
 from queue_source.options.connections import StorageOptions, connections, storage_options
 from queue_source.options.content import RECORD_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import build, declared
-from queue_source.options.places import LISTING, READER, RECORDED, SINK, VIEWS, WHILE_PARTLY_READ
+from queue_source.options.places import LISTING, READER, RECORDED, ROUTING, SINK, VIEWS, WHILE_PARTLY_READ
 from queue_source.options.reader import (
     DEFAULT_RETENTION,
     BatchOptions,
@@ -39,12 +39,14 @@ from queue_source.options.receiving import (
     BackfillOptions,
     NotificationOptions,
     QueueOptions,
+    ReceiverOptions,
 )
 from queue_source.options.secrets import Literal, Secret, SecretUrl, quote
 from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
 from queue_source.options.times import instant, machine_time_zone
 from queue_source.options.values import SPARK_HIDES, check_shown, given_texts, read
 from queue_source.uris import plain_prefix
+from shard_store.model import STORE
 
 _WAIT = timedelta(seconds=20)
 _PARTITION = 128 << 20
@@ -61,15 +63,23 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     if values["maxPartitionBytes"] is None:  # unread content may be in one partition, however large it is
         is_read = ContentKind(values["content"]).is_read or values["fileFormat"] is not None  # by a sink, as it may be
         values["maxPartitionBytes"] = _PARTITION if is_read else sys.maxsize
-    urls: tuple[SecretUrl, ...] = values["queueUrl"] or ()
+    queues: tuple[SecretUrl, ...] = values["queueUrl"] or ()
+    from_store = any(url.reveal() == STORE for url in queues)
+    urls = () if from_store else queues
     prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
     values["allowedPrefixes"] = values["allowedPrefixes"] or prefixes
     source = values["source"] or _source_from(urls)
     partitions = values["minPartitions"] or os.cpu_count() or 1
     parsed = ReaderOptions(
-        queue=build(QueueOptions, values, urls=urls, connections=connections(_all_urls(values, urls), values)),
+        queue=build(
+            QueueOptions,
+            values,
+            urls=urls,
+            connections=connections(_all_urls(values, urls), values),
+            from_store=from_store,
+        ),
         notifications=_notifications(values),
-        backfill=_backfill(values, prefixes, alone=not urls),
+        backfill=_backfill(values, prefixes, alone=not queues),
         batches=build(BatchOptions, values, min_partitions=partitions),
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
@@ -84,6 +94,27 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     )
     checks.check_reader(parsed)
     return parsed
+
+
+def parse_receiver_options(url: str, options: Mapping[str, str], *, quarantines: bool = True) -> ReceiverOptions:
+    """Parse the options of a receiver (names in any case) of the queue at `url`. Raises OptionError."""
+    values = read(ROUTING, options)
+    urls = types.queue_url(url)
+    chosen = [option.name for option in ROUTING.sections[NotificationOptions.TITLE]]
+    fields = {field: option.name for field, option in declared(NotificationOptions).items() if option.name in chosen}
+    arguments: dict[str, Any] = {field: values[name] for field, name in fields.items()}
+    # readers choose among what is recorded, each by its own options
+    notifications = NotificationOptions(allowed_prefixes=("",), read_hidden_files=True, by_reference=True, **arguments)
+    checks.check_paths(notifications)
+    return ReceiverOptions(
+        url=urls,
+        connections=connections([urls], values),
+        notifications=notifications,
+        threads=values["receiveThreads"],
+        lease=values["visibilityTimeout"],
+        retry_timeout=values["queueRetryTimeout"],
+        quarantines=quarantines,
+    )
 
 
 def _setting(value: object) -> str:

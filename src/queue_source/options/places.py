@@ -48,6 +48,11 @@ def _sections(*groups: type, access: tuple[Option, ...]) -> dict[str, tuple[Opti
     return {**{group.TITLE: options_of(group) for group in groups}, StorageOptions.TITLE: access}  # type: ignore[attr-defined]
 
 
+def _named(group: type, *names: str) -> tuple[Option, ...]:
+    """Return these options of a group."""
+    return tuple(option for option in options_of(group) if option.name in names)
+
+
 READER = Place(
     "readStream",
     _sections(
@@ -112,6 +117,18 @@ LISTING = Place(
     },
 )
 """Options of a reader that `cuesqueue reconcile` needs: which objects it would read, and how they are reached."""
+
+_PARSING = ("notificationFormat", "maxObjectsPerMessage", "uriPath", "bucketPath", "keyPath")
+ROUTING = Place(
+    "route",
+    {
+        QueueOptions.TITLE: _named(QueueOptions, "receiveThreads", "queueRetryTimeout"),
+        NotificationOptions.TITLE: _named(NotificationOptions, *_PARSING),
+        LeaseOptions.TITLE: _named(LeaseOptions, "visibilityTimeout"),
+        StorageOptions.TITLE: (*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
+    },
+)
+"""Options of a reader that `cuesqueue route` needs: how messages are received and parsed."""
 
 PLACES = (READER, SINK, VIEWS)
 

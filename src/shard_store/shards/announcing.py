@@ -71,7 +71,7 @@ def take_up(
 ) -> dict[ShardKey, Shard]:
     """Change the stored shards to which a new announcement brings something, and return them as they are then.
 
-    Those that it opens again are the token's; with None nobody's, for any pipeline of their source.
+    Those that it opens again are the token's; with None they have no owner, for any pipeline of their source.
     """
     seen = {s.key: s for s in stored if s.state is not ShardState.DONE and _may_be_new(announced[s.key], s.content)}
     if not seen:

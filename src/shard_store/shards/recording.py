@@ -42,12 +42,13 @@ class Receipts:
 
 
 class Recorded(NamedTuple):
-    """How many objects were recorded, over all sources, and how many were known already. `reopened` of these are read
-    again: they were found bad before. `messages`: of the receiver, in all.
+    """How many objects were recorded, over all sources, and how many were known already (`duplicates`).
+
+    `reopened` of these are read again: they were found bad before. `messages`: of the receiver, in all.
     """
 
     new: int
-    known: int
+    duplicates: int
     reopened: int
     messages: int
 
@@ -65,7 +66,7 @@ class Receiver:
         received_at: When a message came last; None: none did.
         messages: Messages that were acknowledged because of it, also those that came again.
         recorded: Objects that were recorded, once for each source.
-        known: Objects of which their source knew.
+        duplicates: Objects of which their source knew.
         ignored: Records of messages that announce nothing to read.
         unrouted: Objects that no route takes.
         malformed: Messages that went to the error table.
@@ -79,7 +80,7 @@ class Receiver:
     received_at: datetime | None
     messages: int
     recorded: int
-    known: int
+    duplicates: int
     ignored: int
     unrouted: int
     malformed: int
@@ -101,7 +102,7 @@ def start_receiver(transaction: Transaction, receiver: str, queue: str, host: st
     """
     _admit(transaction, names)
     now = transaction.now()
-    numbers = dict.fromkeys(("messages", "recorded", "known", "ignored", "unrouted", "malformed"), 0)
+    numbers = dict.fromkeys(("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed"), 0)
     row = {"receiver": receiver, "queue": queue, "host": host[:255], "started_at": now, "worked_at": now, **numbers}
     transaction.execute(transaction.dialect.insert_if_absent(receivers).values(**row))
     this = receivers.update().where(receivers.c.receiver == receiver)
@@ -175,7 +176,7 @@ def recorded(transaction: Transaction, source: str, limit: int, until: int | Non
 def decline(transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey]) -> None:
     """Forget recorded objects that the options of their reader leave out, as a message about them would be.
 
-    Only while nobody has them, and nothing of them was read.
+    Only while they have no owner, and nothing of them was read.
     """
     fence(transaction, token)
     unread = sa.and_(shards.c.finished_at.is_(None), shards.c.position == BEGINNING, shards.c.queue == STORE)
@@ -211,7 +212,7 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             received_at=None if row.received_at is None else time_of(row.received_at),
             messages=row.messages,
             recorded=row.recorded,
-            known=row.known,
+            duplicates=row.duplicates,
             ignored=row.ignored,
             unrouted=row.unrouted,
             malformed=row.malformed,
@@ -230,13 +231,13 @@ def _renew(
     announced: Mapping[str, Sequence[Content]],
     contents: Mapping[ShardKey, Content],
     stored: Mapping[ShardKey, Shard],
-    known: Collection[ShardKey],
+    existing_keys: Collection[ShardKey],
 ) -> int:
     """Let known shards take what a new announcement brings, and have those that wait for a message wait for none.
 
     What another pipeline has opened by its own queue would else be found by that queue's message alone, and this is it.
     """
-    existing = {key: shard for key, shard in stored.items() if key in known}
+    existing = {key: shard for key, shard in stored.items() if key in existing_keys}
     if not existing:
         return 0
     newest = dict(contents)
@@ -275,7 +276,7 @@ def _admit(transaction: Transaction, names: Collection[str]) -> None:
         transaction.execute(insert, [{"source": name, "forgotten_before": 0} for name in absent])
 
 
-def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, known: int, seen: int) -> int:
+def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
     """Add these numbers to those of the receiver, and return its messages."""
     c, now = receivers.c, transaction.now()
     query = sa.select(c.messages).where(c.receiver == receiver).with_for_update()
@@ -283,13 +284,13 @@ def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int
     if messages is None or messages < seen:
         raise LostProgress(
             f"database {transaction.database!r} went back in time, or is another one: it counts {messages or 0} "
-            f"messages of receiver {receiver!r}, which has had {seen}; nothing more is acknowledged. Objects that were recorded "
-            "in between are found by their readers' backfillPrefixes; then start the receiver again"
+            f"messages of receiver {receiver!r}, which has had {seen}; nothing more is acknowledged. Objects that were "
+            "recorded in between are found by their readers' backfillPrefixes; then start the receiver again"
         )
     numbers = {
         "messages": receipts.messages,
         "recorded": new,
-        "known": known,
+        "duplicates": duplicates,
         "ignored": receipts.ignored,
         "unrouted": receipts.unrouted,
         "malformed": receipts.malformed,

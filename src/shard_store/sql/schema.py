@@ -361,7 +361,7 @@ receivers = sa.Table(
     sa.Column("received_at", sa.BigInteger),  # when a message came last; NULL: none did
     sa.Column("messages", sa.BigInteger, nullable=False),  # in all, as are the next ones
     sa.Column("recorded", sa.BigInteger, nullable=False),
-    sa.Column("known", sa.BigInteger, nullable=False),
+    sa.Column("duplicates", sa.BigInteger, nullable=False),
     sa.Column("ignored", sa.BigInteger, nullable=False),
     sa.Column("unrouted", sa.BigInteger, nullable=False),
     sa.Column("malformed", sa.BigInteger, nullable=False),

@@ -30,7 +30,7 @@ def upgrade() -> None:
     # each step also where it was done before: MySQL commits them one by one, and the process may die between two
     inspector = sa.inspect(op.get_bind())
     if not inspector.has_table("cuesqueue_receivers"):
-        numbers = ("messages", "recorded", "known", "ignored", "unrouted", "malformed")
+        numbers = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
         op.create_table(
             "cuesqueue_receivers",
             sa.Column("receiver", sa.String(200), primary_key=True),
