@@ -80,8 +80,9 @@ def published(world: World, source: str) -> list[Row]:
     return sorted(rows)
 
 
-@pytest.mark.parametrize("step", ["messages-routed", "messages-recorded"])
-@pytest.mark.parametrize("place", ["recorded-taken", "split-written"])
+@pytest.mark.parametrize(
+    ("step", "place"), [("messages-routed", "split-written"), ("messages-recorded", "recorded-taken")]
+)
 def test_receivers_and_readers_that_are_killed_lose_and_double_nothing(
     spark: SparkSession, world: World, new_driver: DriverFactory, step: str, place: str
 ) -> None:
