@@ -92,7 +92,7 @@ def test_each_source_reads_what_its_routes_lead_to_once(world: World) -> None:
     assert world.depth() == EMPTY
     assert waiting(world) == {"a": 5, "all": 10, "b": 5}
     for name in ROUTES:
-        drain(world, name)
+        assert drain(world, name)["acquired"] == 0  # they are taken from no one
     assert published(world) == {"a": once(*A), "b": once(*B), "all": once(*A, *B)}
     assert waiting(world) == {}
     world.publish(*A)
@@ -363,3 +363,75 @@ def test_a_listener_is_refused_since_it_loses_messages(world: World) -> None:
         receiver = Receiver("r", queue, routes(), parse_receiver_options(url, {}), store, threading.Event())
         with pytest.raises(OptionError, match="is a listener"):
             receiver.begin()
+
+
+# --- the reader's option `routes`
+
+
+@pytest.fixture
+def file(world: World) -> str:
+    entries = [{"prefix": prefix, "source": name} for name, prefix in ROUTES.items()]
+    (world.folder / "routes.json").write_text(json.dumps(entries))
+    return str(world.folder / "routes.json")
+
+
+def test_a_reader_with_routes_records_for_all_sources_and_reads_its_own(world: World, file: str) -> None:
+    world.publish(*A, *B)
+    drain(world, "a", queueUrl=world.queue_url, routes=file)
+    assert published(world) == {"a": once(*A)}
+    assert world.depth() == EMPTY
+    assert waiting(world) == {"all": 10, "b": 5}
+    drain(world, "b")
+    drain(world, "all", queueUrl=world.queue_url, routes=file)
+    assert published(world) == {"a": once(*A), "b": once(*B), "all": once(*A, *B)}
+
+
+def test_a_run_of_a_reader_with_routes_takes_what_was_there_and_ends(world: World, file: str) -> None:
+    many = [f"s3://bucket/a/{number}" for number in range(2500)]
+    world.publish(*many)
+    with reader(world, "a", queueUrl=world.queue_url, routes=file, maxFilesPerTrigger="1000") as loop:
+        loop.drain()
+    assert published(world)["a"] == once(*many)
+
+
+def test_the_first_batch_of_a_running_reader_with_routes_has_all_that_was_there(world: World, file: str) -> None:
+    """Spark before 4.2 asks once, and ends an AvailableNow query where nothing came."""
+    world.publish(*A)
+    with reader(world, "a", queueUrl=world.queue_url, routes=file) as loop:
+        assert loop.batch()
+    assert published(world)["a"] == once(*A)
+
+
+def test_several_readers_with_routes_share_a_queue_and_die(world: World, file: str) -> None:
+    world.publish(*A, *B)
+    options: dict[str, Any] = {"queueUrl": world.queue_url, "routes": file, "visibilityTimeout": "2s"}
+    with reader(world, "a", **options) as one:
+        until(lambda: world.depth() == EMPTY, lambda: time.sleep(0.02))
+        one.die()
+    world.publish("s3://bucket/a/more", "s3://bucket/b/more")
+    with reader(world, "a", **options) as one, reader(world, "b", **options) as other:
+        until(lambda: sum(map(Counter.total, published(world).values())) == 12, slowly(one, other))
+    assert published(world) == {"a": once(*A, "s3://bucket/a/more"), "b": once(*B, "s3://bucket/b/more")}
+    assert waiting(world) == {"all": 12}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"queueUrl": "store", "routes": "x.json"}, "'routes': divides the messages of a queue"),
+        ({"onUnroutedObject": "count"}, "'onUnroutedObject': acts only on routes"),
+        ({"routes": "x.json", "content": "message", "fileFormat": ""}, "'content'"),
+        ({"routes": "x.json", "allowOverwrites": "true"}, "'allowOverwrites'"),
+    ],
+)
+def test_options_that_do_not_go_with_routes_are_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        reader_options("sim://x?dir=/tmp", "sqlite:///x.db", **{"source": "a", **options})
+
+
+def test_a_reader_whose_source_has_no_route_is_refused(world: World, file: str) -> None:
+    with (
+        pytest.raises(OptionError, match=r"no route of .* leads to source 'other'"),
+        reader(world, "other", queueUrl=world.queue_url, routes=file),
+    ):
+        pass

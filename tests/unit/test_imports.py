@@ -92,7 +92,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "changes ending.acknowledging holding.leases intake.prefix_watch intake.receiving",
         "intake.routing",
         "intake.backfill intake.recorded",
-        "ending.cleaning intake.opening progress upkeep.maintenance",
+        "ending.cleaning intake.opening intake.own_receivers progress upkeep.maintenance",
         "offsets upkeep.reporting",
         "coordinator upkeep.heartbeats",
         "start",

@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -59,6 +59,8 @@ class Receiver:
     Attributes:
         name: Its name in the store, for operators and for its errors.
         queue: The queue, open; the caller closes it.
+        on_recorded: Called with the sources for which something was announced, once it is recorded.
+        on_empty: Called when nothing was visible in the queue.
     """
 
     name: str
@@ -68,6 +70,8 @@ class Receiver:
     store: ShardStore
     stopping: threading.Event
     clock: Callable[[], float] = time.monotonic
+    on_recorded: Callable[[Mapping[str, object]], None] = lambda sources: None
+    on_empty: Callable[[], None] = lambda: None
     totals: Totals = field(default_factory=Totals)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _noted: float = float("-inf")
@@ -84,20 +88,35 @@ class Receiver:
         self.store.start_receiver(self.name, self.queue.name, socket.gethostname(), self.routes.sources)
         logger.info("receiver %s: %d route(s) to %d source(s)", self.name, len(self.routes), len(self.routes.sources))
 
-    def run(self, *, until_empty: bool = False) -> None:
-        """Receive and record; with `until_empty` until nothing was visible. Raises QueueError and ShardStoreError."""
+    @property
+    def present(self) -> int | None:
+        """The messages that are in the queue now; None where it does not say."""
+        if not self._patiently(lambda: self.queue.capabilities).reports_depth:
+            return None
+        return self._patiently(self.queue.depth).ready
+
+    def run(self, *, until_empty: bool = False, most: int | None = None, ending: threading.Event | None = None) -> None:
+        """Receive and record, until `stopping` or `ending` is set. Raises QueueError and ShardStoreError.
+
+        With `until_empty` until nothing was visible, or `most` messages have come.
+        """
+        received = 0
         capabilities: Capabilities = self._patiently(lambda: self.queue.capabilities)
         wait = min(_WAIT, capabilities.max_wait)
         if until_empty and capabilities.empty_is_certain:
             wait = 0.0
-        while not self.stopping.is_set():
+        while not (self.stopping.is_set() or (ending is not None and ending.is_set())):
             messages = self._gather(capabilities, wait)
             if messages:
                 self._take(messages, capabilities)
-            elif until_empty:
+                received += len(messages)
+                if most is not None and received >= most:
+                    return
+                continue
+            self.on_empty()
+            if until_empty:
                 return
-            else:
-                self._note()
+            self._note()
 
     def _patiently(self, call: Callable[[], T]) -> T:
         seconds = self.options.retry_timeout.total_seconds()
@@ -165,6 +184,7 @@ class Receiver:
             totals.unrouted += unrouted
             totals.malformed += malformed
             self._noted = self.clock()
+        self.on_recorded(by_source)
 
     def _without_route(self, announced: Announced, by_source: dict[str, list[Content]]) -> Iterator[str]:
         """Add the objects of a message to those of their sources; yield the URIs of those that no route takes."""

@@ -21,6 +21,7 @@ from queue_source.coordinator.holding.room import limits_of
 from queue_source.coordinator.holding.shares import shares_of
 from queue_source.coordinator.intake.backfill import Backfill, OpenBucket
 from queue_source.coordinator.intake.opening import Opener
+from queue_source.coordinator.intake.own_receivers import OwnReceivers
 from queue_source.coordinator.intake.prefix_watch import PrefixWatch
 from queue_source.coordinator.intake.receiving import Receivers
 from queue_source.coordinator.intake.recorded import Recorded
@@ -81,6 +82,7 @@ def prepare(
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
     started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
+    routed, queues = (queues, {}) if options.queue.routes is not None else ({}, queues)
     session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock, names=started.names)
     if presence is not None:
         presence.enter(started.token)
@@ -88,7 +90,8 @@ def prepare(
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
     error_log.of_plans(started.with_errors)
     errors.forward()
-    in_flight = InFlight(queues, limits_of(options), shares_of(options.queue.queue_shares, queues, listing=listing))
+    shares = "round-robin" if routed else options.queue.queue_shares  # receivers take from all of them
+    in_flight = InFlight(queues, limits_of(options), shares_of(shares, queues, listing=listing))
     if released := in_flight.recover(started.unfinished, started.unconfirmed, started.recent):
         store.release(started.token, released)
     acknowledger = Acknowledger(session, in_flight)
@@ -107,6 +110,7 @@ def prepare(
     backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
     backfill.prepare()
     recorded = Recorded(session, in_flight, ownership, stat)
+    own_receivers = OwnReceivers(session, routed, in_flight, recorded)
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     prefixes = PrefixWatch(session, started.intake, same=_has_same_prefixes(options, started))
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
@@ -120,6 +124,7 @@ def prepare(
     receivers.start(threads)
     backfill.start(threads)
     recorded.start(threads)
+    own_receivers.start(threads)
     if options.cleaning.clean_source != "off":
         threads.start("cleaning", Cleaner(session, open_bucket).run)
     parts = Parts(
@@ -132,6 +137,7 @@ def prepare(
         receivers,
         backfill,
         recorded,
+        own_receivers,
         maintenance,
         reporting,
         threads,

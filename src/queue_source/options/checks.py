@@ -177,6 +177,17 @@ def check_backfill_is_given(values: Mapping[str, Any]) -> None:
         )
 
 
+def check_routes(values: Mapping[str, Any], urls: Sequence[object]) -> None:
+    """Check that there is a queue whose messages routes divide, and that what acts on routes has some."""
+    if values["routes"] is None:
+        if values["onUnroutedObject"] != "quarantine":
+            raise OptionError("onUnroutedObject", "acts only on routes; name their file in routes, or leave it out")
+    elif not urls:
+        raise OptionError(
+            "routes", "divides the messages of a queue, and there is none; name it in queueUrl, or leave routes out"
+        )
+
+
 def _check_recorded(options: ReaderOptions) -> None:
     """Check that a reader of recorded objects asks for nothing that their receiver does not record."""
     if not options.queue.from_store:
@@ -184,7 +195,8 @@ def _check_recorded(options: ReaderOptions) -> None:
     semantics, chooses = Semantics(options.delivery.delivery_semantics), options.notifications
     if not options.content.kind.is_announced:
         raise OptionError(
-            "content", "message needs the messages themselves, and with queueUrl store there are none; read their queue"
+            "content",
+            "message needs the messages, and with queueUrl store, or routes, there are none; read their queue",
         )
     if not semantics.keeps_shards:
         raise OptionError(
@@ -201,8 +213,8 @@ def _check_recorded(options: ReaderOptions) -> None:
     if unknown := next((name for name, is_given in by_message.items() if is_given), None):
         raise OptionError(
             unknown,
-            "needs what a message says, and a receiver records URIs alone; leave it out with queueUrl store, name tags "
-            "in the file of routes, or read the queue",
+            "needs what a message says, and a receiver records URIs alone; leave it out with queueUrl store or routes, "
+            "name tags in the file of routes, or read the queue",
         )
 
 

@@ -64,8 +64,9 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         is_read = ContentKind(values["content"]).is_read or values["fileFormat"] is not None  # by a sink, as it may be
         values["maxPartitionBytes"] = _PARTITION if is_read else sys.maxsize
     queues: tuple[SecretUrl, ...] = values["queueUrl"] or ()
-    from_store = any(url.reveal() == STORE for url in queues)
-    urls = () if from_store else queues
+    without_queue = any(url.reveal() == STORE for url in queues)
+    urls = () if without_queue else queues
+    checks.check_routes(values, urls)
     prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
     values["allowedPrefixes"] = values["allowedPrefixes"] or prefixes
     source = values["source"] or _source_from(urls)
@@ -76,7 +77,8 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
             values,
             urls=urls,
             connections=connections(_all_urls(values, urls), values),
-            from_store=from_store,
+            routes=_absolute_file("routes", values["routes"]),
+            from_store=without_queue or values["routes"] is not None,
         ),
         notifications=_notifications(values),
         backfill=_backfill(values, prefixes, alone=not queues),
@@ -181,6 +183,13 @@ def _absolute(name: str, url: SecretUrl) -> SecretUrl:
     except ValueError as error:
         raise OptionError(name, str(error)) from None
     return url if whole == written else SecretUrl(whole)
+
+
+def _absolute_file(name: str, path: str | None) -> str | None:
+    try:
+        return None if path is None else absolute_path(path)
+    except ValueError as error:
+        raise OptionError(name, str(error)) from None
 
 
 def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOptions | None:

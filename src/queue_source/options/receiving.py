@@ -68,6 +68,16 @@ class QueueOptions:
         help="How several queues share the micro-batches: in turn, the first queue first, or by weight. With "
         "`backfillPrefixes` the listings are one more queue, the last one.",
     )
+    routes: str | None = option(
+        "routes", types.NON_EMPTY, example="routes.json",
+        help="File of [routes](../how-to/routes.md): this reader receives for all of their sources, records what each "
+        "is to read, and reads its own.",
+    )
+    on_unrouted_object: str = option(
+        "onUnroutedObject", types.choice("quarantine", "count"), "quarantine", example="count",
+        help="What happens with a message that announces an object which none of the `routes` takes. `quarantine`: it "
+        "goes to the error table; what else it announces is read. `count`: it is only counted, as `unrouted`.",
+    )
     # fmt: on
     from_store: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 
 from queue_source.announcements.contents import Stat, is_wanted
@@ -37,29 +38,39 @@ class Recorded:
         self._stat = stat
         self._is_on = session.options.queue.from_store
         self._until: int | None = None  # AvailableNow takes no more than is recorded at its start
+        self._looks = 0  # how often somebody said that there is something to look for
+        self._wanted = threading.Event()
         if self._is_on:
-            in_flight.expect_listing(True, of=STORE)
+            self.look()
 
     def start(self, threads: Threads) -> None:
         if self._is_on:
+            threads.on_stop(self._wanted.set)
             threads.start("recorded", self._run)
 
     def drain(self) -> None:
         """Take what is recorded now, and leave what comes later to the next run (AvailableNow)."""
         if self._is_on:
             self._until = self._session.store.database_time()
-            self._in_flight.expect_listing(True, of=STORE)
+            self.look()
+
+    def look(self) -> None:
+        """Look at once, since something was recorded; until then a batch that is waited for is not complete."""
+        self._looks += 1
+        self._in_flight.expect_listing(True, of=STORE)
+        self._wanted.set()
 
     def _run(self) -> None:
         session = self._session
         while not session.stopping.is_set():
             if not self._in_flight.wait_for_listed(_ROOM):
                 continue
-            until = self._until
+            looks = self._looks
+            self._wanted.clear()
             if not self._patiently(self._take):
-                if until == self._until:  # else a run has begun meanwhile, which this has not looked for
+                if looks == self._looks:  # else there may be something that this has not looked for
                     self._in_flight.expect_listing(False, of=STORE)
-                session.stopping.wait(_POLL)
+                self._wanted.wait(_POLL)
 
     def _patiently(self, take: Callable[[], bool]) -> bool:
         """Wait for a store that is away as long as the reader's heartbeats do, which then end the query."""
