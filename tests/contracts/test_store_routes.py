@@ -256,3 +256,20 @@ def test_200_sources_take_as_many_statements_as_one(backend: StoreBackend, known
         statements.append(counts.statements)
     assert statements[1] <= 1.3 * statements[0]
     assert statements[0] <= 10
+
+
+def test_what_waits_for_a_source_is_found_without_reading_what_waits_for_others(backend: StoreBackend) -> None:
+    """Hundreds of readers ask twice a second."""
+    if not backend.name.startswith("sqlite"):
+        pytest.skip("planners of servers decide by statistics")
+    store = started(backend.open(), "a", "b")
+    receive(store, {"a": [content("x")], "b": [content("x")]})
+    with counting(store.database) as counts:
+        store.recorded("a", 10)
+        store.count_waiting("a")
+    asked = [text for text in counts.texts if "cuesqueue_shards" in text and "IN (" not in text]
+    assert len(asked) == 2
+    with store.database.engine.connect() as connection:
+        for text in asked:
+            steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", tuple([1] * text.count("?"))).all()
+            assert "cuesqueue_shards_unowned (source=?" in " ".join(step[3] for step in steps), steps

@@ -69,7 +69,7 @@ class QueueOptions:
         "`backfillPrefixes` the listings are one more queue, the last one.",
     )
     routes: str | None = option(
-        "routes", types.NON_EMPTY, example="routes.json",
+        "routes", types.NON_EMPTY, example="/etc/cuesqueue/routes.json",
         help="File of [routes](../how-to/routes.md): this reader receives for all of their sources, records what each "
         "is to read, and reads its own.",
     )

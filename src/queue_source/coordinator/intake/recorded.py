@@ -38,7 +38,7 @@ class Recorded:
         self._stat = stat
         self._is_on = session.options.queue.from_store
         self._until: int | None = None  # AvailableNow takes no more than is recorded at its start
-        self._looks = 0  # how often somebody said that there is something to look for
+        self._looks = 0  # how often `look` was called
         self._wanted = threading.Event()
         if self._is_on:
             self.look()
