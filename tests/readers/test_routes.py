@@ -18,10 +18,12 @@ from queue_source.coordinator.receiver import Receiver, Totals
 from queue_source.errors import OptionError
 from queue_source.options import parse_receiver_options
 from queue_source.queues import open_queue
+from queue_source.schema.sampling import samples_of
 from shard_store import failpoints
 from shard_store.errors import StoreConfigurationError
 from shard_store.failpoints import ROUTING_POINTS, FailpointReached
 from shard_store.store import open_store
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World
 from support.driver_loop import DriverLoop, reader_options, until
 from support.store_backends import rows
@@ -363,6 +365,40 @@ def test_a_listener_is_refused_since_it_loses_messages(world: World) -> None:
         receiver = Receiver("r", queue, routes(), parse_receiver_options(url, {}), store, threading.Event())
         with pytest.raises(OptionError, match="is a listener"):
             receiver.begin()
+
+
+def test_objects_by_reference_have_what_their_announcements_said(world: World) -> None:
+    world.publish(A[0], tag="eu")
+    receive(world)
+    with reader(world, "a", content="reference", fileFormat="") as loop:
+        until(lambda: loop.in_flight.counts().ready == 1, lambda: time.sleep(0.02))
+        (entry,) = loop.coordinator.plan(0, loop.latest(0)).ranges
+    assert entry.content.reference is not None
+    assert (entry.content.reference.tag, entry.content.queue, entry.content.size) == ("eu", "store", 10)
+
+
+def test_a_schema_is_inferred_from_what_is_recorded_within_the_prefixes(world: World) -> None:
+    """Before anything else was checked: a message must not choose what a reader's credentials read."""
+    world.publish(A[0], B[0], "s3://bucket/a/_hidden")
+    receive(world, {"a": "s3://bucket/"})
+    options = reader_options("store", world.store_url, source="a", allowedPrefixes="s3://bucket/a/")
+    assert [content.uri for content in samples_of(options, [])] == [A[0]]
+
+
+def test_old_errors_of_a_receiver_are_pruned_by_it(world: World) -> None:
+    options, ending = parse_receiver_options(world.queue_url, {}), threading.Event()
+    with open_queue(world.queue_url) as queue, open_store(world.store_url) as store:
+        receiver = Receiver("files", queue, routes(), options, store, threading.Event())
+        receiver.begin()
+        calls: list[RetentionPolicy] = []
+
+        def prune(policy: RetentionPolicy, **_: object) -> None:
+            calls.append(policy)
+            ending.set()
+
+        with patch.object(store, "prune", prune):
+            receiver.run(ending=ending)
+    assert [policy.source for policy in calls] == ["files"]
 
 
 # --- the reader's option `routes`

@@ -236,6 +236,11 @@ def _is_left_to_others(uri: str, options: NotificationOptions) -> bool:
     return ignores and not uri.startswith(options.allowed_prefixes) and not climbs(uri)
 
 
+def is_allowed(uri: str, options: NotificationOptions) -> bool:
+    """Tell whether the object may be read at all: within `allowedPrefixes`, by a path that leads nowhere else."""
+    return uri.startswith(options.allowed_prefixes) and not climbs(uri)
+
+
 def is_wanted(uri: str, options: NotificationOptions) -> bool:
     """Tell whether the options choose the object by its name."""
     glob, path_glob = options.path_glob_filter, options.full_path_glob_filter

@@ -27,6 +27,7 @@ from shard_store.model import Content, ErrorRecord
 from shard_store.shards.recording import Receipts
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, chunks
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 
 logger = logging.getLogger("cuesqueue")
 
@@ -38,6 +39,8 @@ NO_ROUTE = "no-route"
 _WAIT = 2.0  # seconds for which one receive waits: so long a receiver takes to end
 _GATHER = 0.2  # seconds in which messages are gathered for one transaction
 _NOTE_EVERY = 10.0  # seconds after which an idle receiver says that it works
+_PRUNE_EVERY = 600.0  # seconds between two looks for errors that are older than the window
+_PRUNE_FOR = 1.0  # seconds
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class Receiver:
     Attributes:
         name: Its name in the store, for operators and for its errors.
         queue: The queue, open; the caller closes it.
+        source: Whose errors bad messages are; None: they have the receiver's name, and are pruned by it.
         on_recorded: Called with the sources for which something was announced, once it is recorded.
         on_empty: Called when nothing was visible in the queue.
     """
@@ -70,11 +74,13 @@ class Receiver:
     store: ShardStore
     stopping: threading.Event
     clock: Callable[[], float] = time.monotonic
+    source: str | None = None
     on_recorded: Callable[[Mapping[str, object]], None] = lambda sources: None
     on_empty: Callable[[], None] = lambda: None
     totals: Totals = field(default_factory=Totals)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _noted: float = float("-inf")
+    _pruned: float = float("-inf")
     _seen: int = 0
 
     def begin(self) -> None:
@@ -117,6 +123,7 @@ class Receiver:
             if until_empty:
                 return
             self._note()
+            self._prune()
 
     def _patiently(self, call: Callable[[], T]) -> T:
         seconds = self.options.retry_timeout.total_seconds()
@@ -168,7 +175,7 @@ class Receiver:
             if without_route and self.options.quarantines:
                 errors.append(_no_route(one_message.message, without_route))
         if errors:
-            self.store.record_errors(self.name, self.name, errors)
+            self.store.record_errors(self.source or self.name, self.name, errors)
         ignored = sum(one_message.ignored for one_message in announced)
         receipts = Receipts(len(messages), ignored, unrouted, malformed)
         with self._lock:
@@ -202,6 +209,15 @@ class Receiver:
                 self._noted = self.clock()
         if due:
             self.store.note_work(self.name)
+
+    def _prune(self) -> None:
+        """Remove this receiver's errors that are older than the window, as no reader does; in an idle moment."""
+        with self._lock:
+            due = self.source is None and self.clock() - self._pruned >= _PRUNE_EVERY
+            if due:
+                self._pruned = self.clock()
+        if due and self.store.win_interval(f"prune {self.name}", _PRUNE_EVERY):
+            self.store.prune(RetentionPolicy(source=self.name), time_out=_PRUNE_FOR)
 
     def _give_back(self, messages: Sequence[Received], capabilities: Capabilities) -> None:
         try:

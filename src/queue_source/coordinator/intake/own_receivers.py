@@ -52,6 +52,7 @@ class OwnReceivers:
                     session.store,
                     session.stopping,
                     session.clock,
+                    source=options.source,
                     on_recorded=self._look,
                     on_empty=self._expect_nothing,
                 )

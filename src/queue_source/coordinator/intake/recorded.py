@@ -6,12 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from queue_source.announcements.contents import Stat, is_wanted
+from queue_source.announcements.contents import Stat, is_allowed, is_wanted
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
-from queue_source.options import NotificationOptions
 from queue_source.uris import climbs
 from shard_store.errors import StoreUnavailable
 from shard_store.failpoints import reach
@@ -98,7 +97,7 @@ class Recorded:
         What another pipeline has begun is read: part of its rows would be missing.
         """
         session, options = self._session, self._session.options.notifications
-        outside = [shard for shard in waiting if _is_outside(shard.content.uri, options)]
+        outside = [shard for shard in waiting if not is_allowed(shard.content.uri, options)]
         foreign = self._refuse(outside) if outside else set()
         left_out = {
             shard.key
@@ -116,7 +115,7 @@ class Recorded:
         ignores = session.options.notifications.on_foreign_object == "ignore"
         foreign = {shard.key for shard in outside if ignores and shard.token is None and not climbs(shard.content.uri)}
         marked = [shard.key for shard in outside if shard.key not in foreign]
-        reason = "it is outside of allowedPrefixes; name its prefix there, or take its route out"
+        reason = "it is outside of allowedPrefixes; name its prefix there, and run `cuesqueue shards reopen`"
         session.store.quarantine(marked, Audit(str(session.token), reason))
         return foreign
 
@@ -134,7 +133,3 @@ class Recorded:
                 content = content._replace(reference=None)
             sized.append(shard._replace(content=content))
         return sized
-
-
-def _is_outside(uri: str, options: NotificationOptions) -> bool:
-    return climbs(uri) or not uri.startswith(options.allowed_prefixes)
