@@ -60,7 +60,7 @@ def loading_one(settings: Settings) -> Iterator[Measurement]:
         for files in (1, 32):
             folder = settings.folder / f"of-{files}"
             write_files(folder, "csv", files, rows_each, times * 32 // files)
-            query = _query(settings, f"of {files}", files, partial(references, spark, folder, "csv"), loaded(settings))
+            query = _query(settings, f"of {files}", None, partial(references, spark, folder, "csv"), loaded(settings))
             runs.append(lambda query=query: query.run()[0])  # type: ignore[misc]
         one, many = alternate(runs, settings.repetitions, 1)
     rows = rows_each * times * 32
@@ -110,7 +110,7 @@ def _compared(settings: Settings, spark: SparkSession, format: str, folder: Path
     )
 
 
-def _query(settings: Settings, name: str, rows: int, stream: Callable[[], DataFrame], sink: Sink) -> Query:
+def _query(settings: Settings, name: str, rows: int | None, stream: Callable[[], DataFrame], sink: Sink) -> Query:
     return Query(settings.folder / name, rows, stream, sink)
 
 

@@ -126,6 +126,9 @@ def test_one_object_may_go_to_several_sources_and_one_source_have_several_routes
 def test_an_option_of_a_reader_that_a_receiver_does_not_have_is_refused(world: World) -> None:
     assert "belongs to readStream" in " ".join(route(world, "--option", "fileFormat=csv", code=2).output.split())
     assert "write it as NAME=VALUE" in " ".join(route(world, "--option", "x", code=2).output.split())
+    world.publish("s3://mounted/a/2")
+    rewritten = ("--option", 'pathRewrites={"s3://mounted/": "s3://bucket/"}')
+    assert json.loads(route(world, *rewritten, "--json").stdout)["recorded"] == 2
     world.publish(json.dumps({"files": {"uri": "s3://bucket/a/1"}}))
     by_path = ("--option", "notificationFormat=json", "--option", "uriPath=files.uri")
     assert json.loads(route(world, *by_path, "--json").stdout)["recorded"] == 2

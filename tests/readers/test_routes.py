@@ -341,6 +341,7 @@ def test_what_waits_is_the_depth_of_the_readers_queue(world: World) -> None:
         ({"allowOverwrites": "true"}, "'allowOverwrites'.*URIs alone"),
         ({"tagFilter": "a.#"}, "'tagFilter'.*file of routes"),
         ({"maxFileAge": "1 day"}, "'maxFileAge'"),
+        ({"pathRewrites": '{"s3://a/": "s3://b/"}'}, "'pathRewrites'.*the receiver's"),
         ({"deliverySemantics": "at-least-once"}, "'deliverySemantics'.*exactly-once"),
         ({"queueUrl": "store,sim://x?dir=/tmp"}, "'queueUrl'.*store is read alone"),
         ({"source": ""}, "'source': is required without a queue"),

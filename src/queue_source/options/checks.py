@@ -203,6 +203,11 @@ def _check_recorded(options: ReaderOptions) -> None:
             "deliverySemantics",
             f"{semantics.value} reads a queue; with queueUrl store write exactly-once, or leave it out",
         )
+    if options.queue.routes is None and chooses.path_rewrites:
+        raise OptionError(
+            "pathRewrites",
+            "acts on what a queue announces, and with queueUrl store that is the receiver's: give it the option there",
+        )
     by_message = {
         "allowOverwrites": chooses.allow_overwrites,
         "tagFilter": chooses.tag_filter is not None,

@@ -68,6 +68,7 @@ class OwnReceivers:
             connections=options.queue.connections,
             notifications=NotificationOptions(
                 allowed_prefixes=("",),
+                path_rewrites=chosen.path_rewrites,
                 notification_format=chosen.notification_format,
                 max_objects_per_message=chosen.max_objects_per_message,
                 uri_path=chosen.uri_path,
