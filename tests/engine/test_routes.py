@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from engine.conftest import DriverFactory
 from shard_store.failpoints import VARIABLE
 from support.engine.harness import environment
 from support.engine.queries import Query, described, run_until_settled
-from support.engine.world import Row, World, eventually
+from support.engine.world import SCHEMA, Row, World, eventually
 
 pytestmark = pytest.mark.engine
 
@@ -108,16 +107,24 @@ def test_receivers_and_readers_that_are_killed_lose_and_double_nothing(
     assert world.view("errors") == []
 
 
+def run_now(spark: SparkSession, made: Query) -> None:
+    stream = spark.readStream.format("cuesqueue").schema(SCHEMA).options(**made["source"]).load()
+    written = stream.writeStream.format("cuesqueue").options(**made["sink_options"])
+    written = written.option("checkpointLocation", made["checkpoint"]).trigger(availableNow=True)
+    written.start().awaitTermination()
+
+
 def test_a_run_with_available_now_reads_all_that_is_recorded(spark: SparkSession, world: World) -> None:
+    """The first reader receives for both sources, the second takes what is recorded; then a process receives."""
     rows = world.feed(0, 5)
-    receive(world)
-    began = time.monotonic()
-    running = [spark.readStream.format("cuesqueue").schema("id BIGINT, name STRING") for _ in SOURCES]
-    for stream, source in zip(running, SOURCES, strict=True):
-        made = query(world, source)
-        written = stream.options(**made["source"]).load().writeStream.format("cuesqueue")
-        written = written.options(**made["sink_options"]).option("checkpointLocation", made["checkpoint"])
-        written.trigger(availableNow=True).start().awaitTermination()
-    assert time.monotonic() - began < 90
-    assert published(world, "all") == sorted(rows)
+    first, second = query(world, "all"), query(world, "few")
+    receiving = {"queueUrl": world.queue_url, "routes": str(world.root / "routes.json")}
+    run_now(spark, {**first, "source": {**first["source"], **receiving}})
+    assert (published(world, "all"), world.depth().total) == (sorted(rows), 0)
+    run_now(spark, second)
     assert published(world, "few") == sorted(rows[:15])
+    rows += world.feed(5, 2)
+    receive(world)
+    run_now(spark, first)
+    assert published(world, "all") == sorted(rows)
+    assert world.open_shards() == []

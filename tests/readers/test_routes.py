@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
+from contracts.test_store_statements import counting
 from queue_source.announcements.routes import Routes, parse_routes
 from queue_source.coordinator.receiver import Receiver, Totals
 from queue_source.errors import OptionError
@@ -325,6 +326,23 @@ def test_ordered_groups_are_read_too_though_in_no_order(world: World) -> None:
         receive(world, {"a": ROUTES["a"]})
     drain(world, "a")
     assert published(world)["a"] == once(*A)
+
+
+def test_200_sources_cost_a_receiver_as_many_statements_as_one(world: World) -> None:
+    counted = []
+    for number in (1, 200):
+        of = {f"source-{place}": f"s3://bucket/{number}/{place}/" for place in range(number)}
+        world.publish(*(f"s3://bucket/{number}/{place % number}/{place}" for place in range(1000)))
+        options = parse_receiver_options(world.queue_url, {})
+        with open_queue(world.queue_url) as queue, open_store(world.store_url) as store:
+            receiver = Receiver("files", queue, routes(of), options, store, threading.Event(), clock=lambda: 0.0)
+            receiver.begin()
+            with counting(store.database) as counts:
+                receiver.run(until_empty=True)
+        assert receiver.totals.recorded == 1000
+        counted.append(counts.statements)
+    assert counted[1] <= 1.3 * counted[0], "for a thousand messages"
+    assert counted[0] <= 50
 
 
 def test_what_waits_is_the_depth_of_the_readers_queue(world: World) -> None:
