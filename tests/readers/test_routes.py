@@ -12,9 +12,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from typer.testing import CliRunner
 
 from contracts.test_store_statements import counting
 from queue_source.announcements.routes import Routes, parse_routes
+from queue_source.commands.main import app
 from queue_source.coordinator.receiver import Receiver, Totals
 from queue_source.errors import OptionError
 from queue_source.options import parse_receiver_options
@@ -418,6 +420,23 @@ def test_old_errors_of_a_receiver_are_pruned_by_it(world: World) -> None:
         with patch.object(store, "prune", prune):
             receiver.run(ending=ending)
     assert [policy.source for policy in calls] == ["files"]
+
+
+def test_an_object_that_was_missing_is_read_after_the_requeue_of_its_error(world: World) -> None:
+    """No message is sent: its reader takes it from the store."""
+    world.publish(A[0])
+    receive(world, {"a": ROUTES["a"]})
+    requeue = ["errors", "requeue", "--all", "--json", "--store", world.store_url]
+    with reader(world, "a") as loop:
+        loop.bad = {A[0]: "missing-object"}
+        until(lambda: loop.batch(), lambda: time.sleep(0.02))
+        loop.latest(loop._start)
+        loop.bad = {}
+        result = CliRunner().invoke(app, requeue)
+        numbers = json.loads(result.stdout)
+        assert (numbers["errors"], numbers["messages"], numbers["refused"]) == (1, 0, {})
+        until(lambda: "a" in published(world), slowly(loop))
+    assert published(world)["a"] == once(A[0])
 
 
 # --- the reader's option `routes`

@@ -77,6 +77,11 @@ class Ownership:
             self._session.metrics.add(acquired=acquired)
             logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, acquired)
         self._offer(shard for key, shard in stale.items() if key in won)
-        free = [shard.content for key, shard in stale.items() if shard.token is None and key not in won]
+        # what a receiver has recorded is found again by whoever looks for it
+        free = [
+            shard.content
+            for key, shard in stale.items()
+            if shard.token is None and key not in won and key not in recorded
+        ]
         if free:  # taken by another pipeline, or pruned just now, unread: then it is new
             self.resolve(self._session.store.open_shards(token, self._session.options.source, free).values())
