@@ -439,6 +439,19 @@ def test_an_object_that_was_missing_is_read_after_the_requeue_of_its_error(world
     assert published(world)["a"] == once(A[0])
 
 
+def test_the_requeue_of_an_object_that_is_forgotten_says_that_nothing_would_announce_it(world: World) -> None:
+    world.publish(A[0])
+    receive(world, {"a": ROUTES["a"]})
+    with reader(world, "a") as loop:
+        loop.bad = {A[0]: "missing-object"}
+        until(lambda: loop.batch(), lambda: time.sleep(0.02))
+        loop.latest(loop._start)
+    CliRunner().invoke(app, ["shards", "forget", "--all", "--store", world.store_url])
+    result = CliRunner().invoke(app, ["errors", "requeue", "--all", "--json", "--store", world.store_url])
+    (refused,) = json.loads(result.stdout)["refused"].values()
+    assert "announce it there, with `cuesqueue send`" in refused
+
+
 # --- the reader's option `routes`
 
 

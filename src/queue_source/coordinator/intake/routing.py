@@ -77,7 +77,7 @@ class Ownership:
             self._session.metrics.add(acquired=acquired)
             logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, acquired)
         self._offer(shard for key, shard in stale.items() if key in won)
-        # what a receiver has recorded is found again by whoever looks for it
+        # what a receiver has recorded is found again by the next look at the store
         free = [
             shard.content
             for key, shard in stale.items()
