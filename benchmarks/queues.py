@@ -1,4 +1,7 @@
-"""The queues that need no service: messages a second that are received and acknowledged."""
+"""Queues on this machine: messages a second that are received and acknowledged.
+
+Those of SQS and of Azure are local servers, in processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,16 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 
 from benchmarks.registry import Measurement, Settings, alternate, benchmark
+from queue_source.messages import Outgoing
 from queue_source.queues import Queue, open_queue
-from queue_source.queues.base import encode_payload
+from queue_source.queues.azurequeue import AzureQueue
+from queue_source.queues.base import encode_payload, send_messages
+from support.servers.azure_queue import ACCOUNT, AzureQueueServer, azure_queue_server
+from support.servers.ministack import KEYS, ministack_server, new_queue
 
 RABBITMQ = "CUESQUEUE_BENCH_AMQP"
 """Names a broker to measure as well, as amqp://USER:PASSWORD@HOST/VHOST."""
@@ -22,25 +30,33 @@ _BATCH = 1000
 def queues(settings: Settings) -> Iterator[Measurement]:
     """receive + acknowledge, a thousand at a time, by one thread"""
     messages = 2_000 if settings.quick else 20_000
-    urls = {
-        "SQL queue on SQLite": f"sql+sqlite:///{settings.folder / 'queue.db'}?queue=bench",
-        "simulator": f"sim://bench?dir={settings.folder}&pool=p&tags=a.%23",
-    }
-    if broker := os.environ.get(RABBITMQ):
-        name = f"bench-{uuid.uuid4().hex[:8]}"
-        urls["RabbitMQ"] = f"{broker}?source={name}&pool={name}"
-    opened = {case: open_queue(url) for case, url in urls.items()}
-    try:
-        runs = [partial(_emptied, queue, messages) for queue in opened.values()]
-        for case, seconds in zip(opened, alternate(runs, settings.repetitions), strict=True):
-            yield Measurement(case, seconds, messages, "messages")
-    finally:
+    with ExitStack() as stack:
+        opened = {
+            "SQL queue on SQLite": open_queue(f"sql+sqlite:///{settings.folder / 'queue.db'}?queue=bench"),
+            "simulator": open_queue(f"sim://bench?dir={settings.folder}&pool=p&tags=a.%23"),
+            "Amazon SQS": open_queue(new_queue(stack.enter_context(ministack_server())), **KEYS),
+            "Azure Storage Queue": _azure_queue(stack.enter_context(azure_queue_server())),
+        }
+        if broker := os.environ.get(RABBITMQ):
+            name = f"bench-{uuid.uuid4().hex[:8]}"
+            opened["RabbitMQ"] = open_queue(f"{broker}?source={name}&pool={name}")
         for queue in opened.values():
-            queue.close()
+            stack.callback(queue.close)
+        runs = [partial(_emptied, queue, messages) for queue in opened.values()]
+        seconds = dict(zip(opened, alternate(runs, settings.repetitions), strict=True))
+        for case, own in seconds.items():
+            against = "Amazon SQS" if case.startswith("Azure") else ""
+            yield Measurement(case, own, messages, "messages", against, seconds.get(against, ()))
+
+
+def _azure_queue(server: AzureQueueServer) -> Queue:
+    queue = AzureQueue(f"azurequeue://{ACCOUNT}/bench", **server.access)
+    queue.create()
+    return queue
 
 
 def _emptied(queue: Queue, messages: int) -> float:
-    queue.publish([_BODY] * messages, tag="a.b")
+    send_messages(queue, [Outgoing(_BODY, "a.b")] * messages)
     before = time.perf_counter()
     done = 0
     while done < messages:

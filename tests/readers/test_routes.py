@@ -446,7 +446,7 @@ def test_the_requeue_of_an_object_that_is_forgotten_says_that_nothing_would_anno
         loop.bad = {A[0]: "missing-object"}
         until(lambda: loop.batch(), lambda: time.sleep(0.02))
         loop.latest(loop._start)
-    CliRunner().invoke(app, ["shards", "forget", "--all", "--store", world.store_url])
+    CliRunner().invoke(app, ["shards", "forget", "--all", "--yes", "--reason", "x", "--store", world.store_url])
     result = CliRunner().invoke(app, ["errors", "requeue", "--all", "--json", "--store", world.store_url])
     (refused,) = json.loads(result.stdout)["refused"].values()
     assert "announce it there, with `cuesqueue send`" in refused

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from queue_source.options.connections import GOOGLE_OPTIONS, SQS_OPTIONS, STORAGE_OPTIONS, StorageOptions
+from queue_source.options.connections import (
+    AZURE_QUEUE_OPTIONS,
+    GOOGLE_OPTIONS,
+    SQS_OPTIONS,
+    STORAGE_OPTIONS,
+    StorageOptions,
+)
 from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import OnChange, Option, options_of
 from queue_source.options.reader import (
@@ -48,6 +54,10 @@ def _sections(*groups: type, access: tuple[Option, ...]) -> dict[str, tuple[Opti
     return {**{group.TITLE: options_of(group) for group in groups}, StorageOptions.TITLE: access}  # type: ignore[attr-defined]
 
 
+_ACCESS = (*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS)
+"""How objects and queues are reached."""
+
+
 def _named(group: type, *names: str) -> tuple[Option, ...]:
     """Return these options of a group."""
     return tuple(option for option in options_of(group) if option.name in names)
@@ -69,7 +79,7 @@ READER = Place(
         DeliveryOptions,
         CleaningOptions,
         LogOptions,
-        access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
+        access=_ACCESS,
     ),
     no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "
     "set allowedPrefixes to limit what may be read; a folder that is to be listed is named in backfillPrefixes",
@@ -83,7 +93,7 @@ SINK = Place(
         LoadOptions,
         TargetQueue,
         LogOptions,
-        access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
+        access=_ACCESS,
     ),
     others=tuple(
         option
@@ -125,7 +135,7 @@ ROUTING = Place(
         QueueOptions.TITLE: _named(QueueOptions, "receiveThreads", "queueRetryTimeout"),
         NotificationOptions.TITLE: _named(NotificationOptions, *_PARSING),
         LeaseOptions.TITLE: _named(LeaseOptions, "visibilityTimeout"),
-        StorageOptions.TITLE: (*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS),
+        StorageOptions.TITLE: _ACCESS,
     },
 )
 """Options of a reader that `cuesqueue route` needs: how messages are received and parsed."""
