@@ -330,6 +330,13 @@ def test_ordered_groups_are_read_too_though_in_no_order(world: World) -> None:
     assert published(world)["a"] == once(*A)
 
 
+def test_at_most_once_reads_what_is_recorded_too(world: World) -> None:
+    world.publish(*A)
+    receive(world)
+    drain(world, "a", deliverySemantics="at-most-once")
+    assert published(world)["a"] == once(*A)
+
+
 def test_200_sources_cost_a_receiver_as_many_statements_as_one(world: World) -> None:
     counted = []
     for number in (1, 200):
