@@ -10,6 +10,7 @@ import pytest
 
 from support.servers.gcs import GcsServer
 from support.servers.gcs import gcs_server as started_gcs
+from support.servers.kafka import Kafka, NoKafka, mock_cluster, tansu_broker
 from support.servers.ministack import ministack_server
 from support.servers.postgres import NoPostgres, postgres_server
 from support.servers.pubsub import PubSubServer
@@ -37,6 +38,23 @@ def ministack_url() -> Iterator[str]:
 def gcs_server() -> Iterator[GcsServer]:
     """A server that speaks Google Cloud Storage; whoever is to find it by its variable has to start later."""
     with started_gcs() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[Kafka]:
+    """A Kafka broker in a process of its own; each test makes topics of its own on it."""
+    try:
+        with tansu_broker() as server:
+            yield server
+    except NoKafka as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka_mock() -> Iterator[Kafka]:
+    """librdkafka's mock cluster, in this process."""
+    with mock_cluster() as server:
         yield server
 
 

