@@ -26,9 +26,10 @@ LACKS = {
     "groups": "Kafka keeps the records of a key in order, and holds none back for another",
     "depth": "Kafka does not tell what other members of the group hold",
     "count": "Kafka counts no deliveries: a reader only knows its own",
-    "order": "the partitions of a topic are read side by side",
-    "places": "the partitions of a topic are read side by side",
+    "exclusive": "when a partition passes to another member, what is held of it is delivered there as well",
 }
+ONE_PARTITION = {"partitioner": "consistent"}
+"""All records without a key go to one partition: records keep their order in one partition only."""
 _PACE = 1 / 50
 
 
@@ -39,13 +40,13 @@ def mocked(request: pytest.FixtureRequest, _: Path) -> Iterator[Backend]:
     producer = Producer({"bootstrap.servers": server.hosts, "log_level": 0})
     for topic in topics:  # it makes the topic that is written to, with four partitions
         producer.list_topics(topic, timeout=10)
-    yield _backend(server, topics, dict(AT_ONCE))
+    yield _backend(server, topics, {**AT_ONCE, **ONE_PARTITION})
 
 
 @contextmanager
 def tansu(request: pytest.FixtureRequest, _: Path) -> Iterator[Backend]:
     server: Kafka = request.getfixturevalue("kafka_broker")
-    yield _backend(server, [server.new_topic(2), server.new_topic()], dict(SINGLE))
+    yield _backend(server, [server.new_topic(), server.new_topic()], dict(SINGLE))
 
 
 def _backend(server: Kafka, topics: list[str], settings: dict[str, str]) -> Backend:

@@ -32,6 +32,7 @@ logger = logging.getLogger("cuesqueue")
 _ROOM = 2_000  # records in the buffer
 _CHUNK = 1_000
 _POLL = 0.1  # seconds
+_GATHER = 0.1  # seconds for which records of other partitions are waited for once there are some
 _FULL = 1.0  # seconds for which the buffer is full before partitions are paused, which throws away what was fetched
 _COMMIT_AGAIN = 0.5
 _JOINING = 60.0  # seconds for the group to let us in
@@ -92,28 +93,34 @@ class Reader:
     # --- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        """Hand out up to `most` messages; waits up to `wait` seconds for the first.
+        """Hand out up to `most` messages; waits up to `wait` seconds for the first, and briefly for those beside it.
 
         None: every record that was there when the wait was over has been handed out.
         """
         started = time.monotonic()
+        taken: list[Received] = []
+        until = started + wait
         while True:
             with self._changed:
                 self._refuse_failed()
-                taken = self._take(most, started + lease)
+                had = bool(taken)
+                taken += self._take(most - len(taken), started + lease)
                 now = time.monotonic()
-                if taken or self._stopping:
+                if taken and not had:
+                    until = min(until, now)
+                if len(taken) == most or self._stopping or (taken and now > until + _GATHER):
                     return taken
-                if now < started + wait or not self._is_settled():
-                    self._refuse_silence(now - started, wait)
-                    self._changed.wait(min(_POLL, max(started + wait - now, 0.01)))
+                if now < until or not self._is_settled():
+                    if not taken:
+                        self._refuse_silence(now - started, wait)
+                    self._changed.wait(min(_POLL, max(until - now, 0.01)))
                     continue
                 ends = {ledger.partition: ledger.position for ledger in self._readable()}
             if self._is_empty_from(ends):
-                return []
+                return taken
             with self._changed:
                 self._refuse_silence(time.monotonic() - started, wait)
-                self._changed.wait(0.02)
+                self._changed.wait(0.01)
 
     def _take(self, most: int, lease_until: float) -> list[Received]:
         taken: list[Received] = []
