@@ -90,7 +90,9 @@ def canonical(url: str) -> str:
 
 def _kafka(parts: SplitResult) -> str:
     """Return the topic of any brokers in this list; its groups have the same messages."""
-    hosts = sorted(host if re.search(r":\d+$", host) else f"{host}:{_KAFKA_PORT}" for host in parts.netloc.lower().split(","))
+    hosts = sorted(
+        host if re.search(r":\d+$", host) else f"{host}:{_KAFKA_PORT}" for host in parts.netloc.lower().split(",")
+    )
     return f"kafka://{','.join(hosts)}{parts.path}"
 
 

@@ -1,4 +1,4 @@
-"""Kafka: over librdkafka's mock cluster, and over a broker of its own process where CUESQUEUE_TEST_KAFKA is `everything`.
+"""Kafka: over librdkafka's mock cluster, and over a real broker where CUESQUEUE_TEST_KAFKA is `everything`.
 
 A broker makes the first member of a group wait for three seconds, and the second for ten: all tests of the contract
 take minutes there. The mock cluster has the protocol of KIP-848 too, in which nobody waits.

@@ -1,7 +1,7 @@
 """Kafka on loopback: a real broker process (tansu), and the mock cluster within librdkafka.
 
 Neither is Apache Kafka. tansu is a broker of its own in Rust that keeps everything in memory: it starts in a tenth of a
-second, has topics, groups and offsets, and no ListOffsets that counts more than one record of a batch: send with `SINGLE`.
+second, has topics, groups and offsets, and counts batches, not records, when asked for offsets: send with `SINGLE`.
 A new group waits three seconds for more members, in both; the mock cluster lets the protocol of KIP-848 in at once.
 """
 
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from support.servers.programs import end, free_port, start
 
-SINGLE: Mapping[str, str] = {"batch.num.messages": "1"}
-"""Settings with which tansu counts what was sent."""
+SINGLE: Mapping[str, str] = {"batch.num.messages": "1", "session.timeout.ms": "6000"}
+"""Settings with which tansu counts what was sent, and lets a reader into its group in three seconds and not in 23."""
 AT_ONCE: Mapping[str, str] = {"group.protocol": "consumer"}
 """Settings with which the mock cluster lets a reader into its group at once."""
 _START_SECONDS = 30

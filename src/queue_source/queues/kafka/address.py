@@ -13,43 +13,12 @@ from difflib import get_close_matches
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from queue_source.errors import QueueConfigurationError
+from queue_source.queues.kafka_settings import FORM, REFUSED, is_secret
 from shard_store.redaction import HIDDEN, redact_text, redact_url
 
 PORT = 9092
-_FORM = "kafka://HOST:PORT/TOPIC?group=GROUP"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.\-]+)(:[0-9]{1,5})?", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._\-]{1,249}")
-_COMMITTED = "offsets are committed when their messages are done; leave it out"
-_CODE = "names code that would run in this process, which no option does; leave it out"
-_LOG = "what librdkafka writes to its log is not shown, its errors are; leave it out"
-REFUSED: Mapping[str, str] = {
-    "bootstrap.servers": "write the hosts into the queue's URL, kafka://HOST:PORT,HOST:PORT/TOPIC",
-    "metadata.broker.list": "write the hosts into the queue's URL, kafka://HOST:PORT,HOST:PORT/TOPIC",
-    "group.id": f"name the group in the queue's URL, {_FORM}",
-    "auto.offset.reset": "set option 'startingOffsets'",
-    "enable.auto.commit": _COMMITTED,
-    "enable.auto.offset.store": _COMMITTED,
-    "auto.commit.interval.ms": _COMMITTED,
-    "enable.partition.eof": "the adapter needs it; leave it out",
-    "partition.assignment.strategy": "readers keep their partitions where they can (cooperative-sticky); leave it out",
-    "allow.auto.create.topics": "topics are created by `cuesqueue queue create`, or by other tools; leave it out",
-    "transactional.id": "messages are sent without transactions; leave it out",
-    "plugin.library.paths": _CODE,
-    "ssl.engine.location": _CODE,
-    "ssl.providers": _CODE,
-    "sasl.kerberos.kinit.cmd": "names a command that would run, which no option does; renew the ticket by other means",
-    "debug": _LOG,
-    "log_level": _LOG,
-    "log.queue": _LOG,
-}
-"""librdkafka's settings that are ours, and what to write instead."""
-
-_SECRET = re.compile(r"password|passphrase|secret|token|credential|key\.pem|oauthbearer\.config|jaas", re.IGNORECASE)
-
-
-def is_secret(setting: str) -> bool:
-    """Tell whether the value of this setting of librdkafka must not be shown."""
-    return _SECRET.search(setting) is not None
 
 
 @dataclass(frozen=True)
@@ -83,10 +52,10 @@ def parse_address(url: str, settings: Mapping[str, str]) -> Address:
         raise refused("the URL names a user; set options 'kafka.sasl.username' and 'kafka.sasl.password' instead")
     hosts = parts.netloc.split(",")
     if bad := next((host for host in hosts if not _HOST.fullmatch(host)), None):
-        raise refused(f"{bad!r} is not HOST:PORT; write {_FORM}")
+        raise refused(f"{bad!r} is not HOST:PORT; write {FORM}")
     topic = unquote(parts.path[1:])
     if not hosts[0] or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise refused(f"names no topic (letters, digits, '.', '_' and '-'); write {_FORM}")
+        raise refused(f"names no topic (letters, digits, '.', '_' and '-'); write {FORM}")
     parameters = parse_qsl(parts.query, keep_blank_values=True)
     for key, _ in parameters:
         if key != "group":
@@ -94,7 +63,7 @@ def parse_address(url: str, settings: Mapping[str, str]) -> Address:
             raise refused(f"unknown parameter {key!r}{close or '; settings of librdkafka are options kafka.SETTING'}")
     groups = [value for _, value in parameters]
     if len(groups) > 1 or "" in groups:
-        raise refused(f"names {len(groups)} groups, or an empty one; write {_FORM}")
+        raise refused(f"names {len(groups)} groups, or an empty one; write {FORM}")
     if ours := next((setting for setting in settings if setting in REFUSED), None):
         raise refused(f"option 'kafka.{ours}' is the adapter's own: {REFUSED[ours]}")
     with_ports = ",".join(host if _HOST.fullmatch(host)[2] else f"{host}:{PORT}" for host in hosts)  # type: ignore[index]

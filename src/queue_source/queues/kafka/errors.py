@@ -9,9 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.queues.kafka.address import Address
 
-_ABSENT = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
+_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _LOGIN = "the brokers refused the login; check options 'kafka.sasl.mechanism', 'kafka.sasl.username' and the password"
 LASTING: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the user may not read, write or describe the topic; ask for an ACL",
@@ -21,7 +19,7 @@ LASTING: Mapping[int, str] = {
     KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
     KafkaError._AUTHENTICATION: _LOGIN,
     KafkaError.UNSUPPORTED_SASL_MECHANISM: "the brokers have no such mechanism; check option 'kafka.sasl.mechanism'",
-    KafkaError._SSL: "TLS failed; check option 'kafka.ssl.ca.location', and that 'kafka.security.protocol' fits the port",
+    KafkaError._SSL: "TLS failed; check options 'kafka.ssl.ca.location' and 'kafka.security.protocol', and the port",
     KafkaError.INVALID_GROUP_ID: "the brokers take no such group; choose another name",
     KafkaError.INCONSISTENT_GROUP_PROTOCOL: "another program is in the group and shares partitions in another way; "
     "give the readers a group of their own",
@@ -61,7 +59,7 @@ def translated(error: KafkaException | KafkaError, address: Address, doing: str)
     if cause.code() in _ABSENT:
         return QueueNotFound(
             address.name,
-            f"{doing}: the topic does not exist ({said}); create it, as by `cuesqueue queue create`, or correct its name",
+            f"{doing}: the topic does not exist ({said}); create it (`cuesqueue queue create`), or correct its name",
         )
     step = LASTING.get(cause.code())
     if step is not None:

@@ -86,9 +86,7 @@ class Ledger:
         self._unfinished.pop(held.offset, None)
 
 
-def first_offset(
-    committed: int | None, bounds: tuple[int, int], *, is_new_group: bool, starting: str
-) -> int:
+def first_offset(committed: int | None, bounds: tuple[int, int], *, is_new_group: bool, starting: str) -> int:
     """Return the offset at which to begin in a partition whose records are in `bounds` (the first, and after the last).
 
     `startingOffsets` is for a group that has no offset in any partition. Where it has one in another, this partition

@@ -161,7 +161,9 @@ class KafkaQueue(BaseQueue):
         """Set the group's offsets to the ends; refused while it has members. The topic keeps its messages."""
         self._group()
         ready = self.depth().ready
-        self._service.commit({partition: self._service.bounds(partition)[1] for partition in self._service.partitions()})
+        self._service.commit(
+            {partition: self._service.bounds(partition)[1] for partition in self._service.partitions()}
+        )
         return ready
 
     def peek(self, max_messages: int) -> list[Received]:

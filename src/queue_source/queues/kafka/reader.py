@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -328,7 +329,9 @@ class Reader:
         self._consumer.seek(self._service.place(partition, low))
 
     def _gone(self, problem: str) -> QueueConfigurationError:
-        return QueueConfigurationError(self._address.name, f"{problem}; list what is there (backfillPrefixes), {_RESET}")
+        return QueueConfigurationError(
+            self._address.name, f"{problem}; list what is there (backfillPrefixes), {_RESET}"
+        )
 
     def _fail(self, error: QueueError) -> None:
         with self._changed:
@@ -344,10 +347,8 @@ class Reader:
             self._fail(self._address_error(error, "reading"))
 
     def _commit_quietly(self) -> None:
-        try:
+        with suppress(QueueUnavailable):  # tried again, and receives report it
             self._commit()
-        except QueueUnavailable:
-            pass  # tried again, and receives report it
 
     # --- assignments, on the polling thread --------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from queue_source.errors import QueueConfigurationError, QueueNotFound
 from queue_source.queues.kafka.address import Address
@@ -186,12 +186,12 @@ class Service:
                     if not messages:
                         break
                     for raw in messages:
-                        if raw.error() is None:
+                        if (error := raw.error()) is None:
                             found.append(raw)
-                        elif raw.error().code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                        elif error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
                             open_partitions.discard(raw.partition())
                         else:
-                            raise KafkaException(raw.error())
+                            raise KafkaException(error)
         finally:
             consumer.close()
         return found
