@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,13 @@ ONE_PARTITION = {"partitioner": "consistent"}
 _PACE = 1 / 50
 
 
+class JoiningClock(RealClock):
+    """The clock of a server; what is received was sent before the group let the reader in."""
+
+    precision = 20.0
+
+
+
 @contextmanager
 def mocked(request: pytest.FixtureRequest, _: Path) -> Iterator[Backend]:
     server: Kafka = request.getfixturevalue("kafka_mock")
@@ -46,7 +54,8 @@ def mocked(request: pytest.FixtureRequest, _: Path) -> Iterator[Backend]:
 @contextmanager
 def tansu(request: pytest.FixtureRequest, _: Path) -> Iterator[Backend]:
     server: Kafka = request.getfixturevalue("kafka_broker")
-    yield _backend(server, [server.new_topic(), server.new_topic()], dict(SINGLE))
+    backend = _backend(server, [server.new_topic(), server.new_topic()], dict(SINGLE))
+    yield replace(backend, clock=JoiningClock(_PACE))
 
 
 def _backend(server: Kafka, topics: list[str], settings: dict[str, str]) -> Backend:

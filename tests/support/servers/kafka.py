@@ -49,8 +49,8 @@ class Kafka:
         admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(10)
         return name
 
-    def url(self, topic: str, group: str = "g") -> str:
-        return f"kafka://{self.hosts}/{topic}?group={group}"
+    def url(self, topic: str, group: str = "") -> str:
+        return f"kafka://{self.hosts}/{topic}?group={group or f'group-of-{topic}'}"
 
 
 @contextmanager

@@ -51,10 +51,11 @@ def parse_address(url: str, settings: Mapping[str, str]) -> Address:
     if "@" in parts.netloc:
         raise refused("the URL names a user; set options 'kafka.sasl.username' and 'kafka.sasl.password' instead")
     hosts = parts.netloc.split(",")
-    if bad := next((host for host in hosts if not _HOST.fullmatch(host)), None):
-        raise refused(f"{bad!r} is not HOST:PORT; write {FORM}")
+    matches = [_HOST.fullmatch(host) for host in hosts]
+    if None in matches:
+        raise refused(f"{hosts[matches.index(None)]!r} is not HOST:PORT; write {FORM}")
     topic = unquote(parts.path[1:])
-    if not hosts[0] or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise refused(f"names no topic (letters, digits, '.', '_' and '-'); write {FORM}")
     parameters = parse_qsl(parts.query, keep_blank_values=True)
     for key, _ in parameters:
@@ -66,5 +67,5 @@ def parse_address(url: str, settings: Mapping[str, str]) -> Address:
         raise refused(f"names {len(groups)} groups, or an empty one; write {FORM}")
     if ours := next((setting for setting in settings if setting in REFUSED), None):
         raise refused(f"option 'kafka.{ours}' is the adapter's own: {REFUSED[ours]}")
-    with_ports = ",".join(host if _HOST.fullmatch(host)[2] else f"{host}:{PORT}" for host in hosts)  # type: ignore[index]
+    with_ports = ",".join(f"{match[1]}{match[2] or f':{PORT}'}" for match in matches if match)
     return Address(name, with_ports, topic, groups[0] if groups else None, dict(settings))

@@ -150,7 +150,8 @@ class Service:
 
     def _administer(self, doing: str, call: Callable[[Any], Mapping[Any, Any]]) -> None:
         with self.mapped(doing):
-            for future in call(AdminClient(self.common_settings())).values():
+            admin = AdminClient(self.common_settings())  # its answers end with it
+            for future in call(admin).values():
                 try:
                     future.result(2 * PATIENCE)
                 except KafkaException as error:

@@ -1,0 +1,236 @@
+"""What is Kafka's alone: groups that are shared, offsets, rebalances. Over a broker process and the mock cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from typer.testing import CliRunner
+
+from queue_source.commands.main import app
+from queue_source.errors import QueueConfigurationError, QueueNotFound
+from queue_source.messages import Received
+from queue_source.queues import Depth, Queue, open_queue
+from queue_source.queues.base import administered
+from support.servers.kafka import AT_ONCE, SINGLE, Kafka
+
+PATIENCE = 40.0
+
+
+@pytest.fixture
+def url(kafka_broker: Kafka) -> str:
+    return kafka_broker.url(kafka_broker.new_topic(2))
+
+
+@contextmanager
+def broker_queue(url: str, **options: Any) -> Iterator[Queue]:
+    settings = {**SINGLE, **options.pop("settings", {})}
+    with open_queue(url, settings=settings, **options) as queue:
+        yield queue
+
+
+def bodies(messages: list[Received]) -> list[bytes]:
+    return sorted(message.body for message in messages)
+
+
+def everything(queue: Queue, until: Callable[[list[Received]], bool]) -> list[Received]:
+    taken: list[Received] = []
+    deadline = time.monotonic() + PATIENCE
+    while not until(taken):
+        assert time.monotonic() < deadline, [message.body for message in taken]
+        taken += queue.receive(100, 60, 0.2)
+    return taken
+
+
+def committed(url: str) -> dict[int, int]:
+    """The group's offsets, as another program sees them."""
+    hosts, _, rest = url.removeprefix("kafka://").partition("/")
+    topic, _, group = rest.partition("?group=")
+    consumer = Consumer({"bootstrap.servers": hosts, "group.id": group, "log_level": 0})
+    try:
+        places = [TopicPartition(topic, number) for number in consumer.list_topics(topic).topics[topic].partitions]
+        return {place.partition: place.offset for place in consumer.committed(places, timeout=10)}
+    finally:
+        consumer.close()
+
+
+# --- offsets ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_done_out_of_order_is_committed_when_the_gap_closes_and_the_rest_comes_again(url: str) -> None:
+    with broker_queue(url) as queue:
+        queue.send([str(number) for number in range(6)], headers={"Kafka-Key": "one partition"})
+        messages = everything(queue, lambda taken: len(taken) == 6)
+        partition = int(messages[0].message_id.split("/")[1])
+        queue.acknowledge([message.receipt for message in messages[2:5]])
+        assert committed(url)[partition] == 0
+        queue.acknowledge([messages[0].receipt])
+        assert committed(url)[partition] == 1
+        assert queue.depth() == Depth(0, 2, 0)
+    with broker_queue(url) as queue:
+        again = everything(queue, lambda taken: len(taken) == 5)
+        assert [message.message_id for message in again] == [message.message_id for message in messages[1:]]
+        queue.acknowledge([message.receipt for message in again])
+        assert committed(url)[partition] == 6
+        assert queue.depth() == Depth(0, 0, 0)
+
+
+def test_latest_leaves_out_what_is_there_and_nothing_of_what_comes_between_two_starts(url: str) -> None:
+    with broker_queue(url, starting_offsets="latest") as queue:
+        queue.send(["before"])
+        assert queue.receive(10, 60, 0) == []
+        queue.send(["held by the dead"])
+        (message,) = everything(queue, bool)
+        queue.nack([message.receipt], delay=1000)  # as if it died: nothing of it is committed
+    with broker_queue(url, starting_offsets="latest") as queue:
+        queue.send(["after"])
+        assert bodies(everything(queue, lambda taken: len(taken) == 2)) == [b"after", b"held by the dead"]
+
+
+def test_what_is_given_back_comes_again_here_and_counts(url: str) -> None:
+    with broker_queue(url) as queue:
+        queue.send(["a", "b"], headers={"Kafka-Key": "k"})
+        first = everything(queue, lambda taken: len(taken) == 2)
+        queue.nack([first[0].receipt])
+        queue.nack([first[1].receipt], delay=1.0)
+        assert queue.depth() == Depth(1, 0, 1)
+        (again,) = queue.receive(10, 60, 0)
+        assert (again.body, again.receive_count) == (b"a", 2)
+        assert bodies(queue.receive(10, 60, 5)) == [b"b"]
+
+
+def test_another_program_that_commits_for_the_group_is_believed_at_the_next_start(url: str) -> None:
+    with broker_queue(url) as queue:
+        queue.send([str(number) for number in range(4)], headers={"Kafka-Key": "k"})
+        partition = int(everything(queue, lambda taken: len(taken) == 4)[0].message_id.split("/")[1])
+    hosts, _, rest = url.removeprefix("kafka://").partition("/")
+    other = Consumer({"bootstrap.servers": hosts, "group.id": rest.partition("group=")[2], "log_level": 0})
+    other.commit(offsets=[TopicPartition(rest.partition("?")[0], partition, 3)], asynchronous=False)
+    other.close()
+    with broker_queue(url) as queue:
+        assert bodies(everything(queue, bool)) == [b"3"]
+
+
+def test_offsets_that_are_gone_end_the_reader_unless_that_is_allowed(kafka_mock: Kafka) -> None:
+    topic = f"gone-{time.monotonic_ns()}"
+    Producer({"bootstrap.servers": kafka_mock.hosts, "log_level": 0}).list_topics(topic, timeout=10)
+    url = kafka_mock.url(topic, f"group-of-{topic}")
+    options: dict[str, Any] = {"settings": {**AT_ONCE, "partitioner": "consistent"}}
+    with open_queue(url, **options) as queue:
+        queue.send(["left"])
+    consumer = Consumer({"bootstrap.servers": kafka_mock.hosts, "group.id": f"group-of-{topic}", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 99)], asynchronous=False)  # as if the topic was made anew
+    consumer.close()
+    with (
+        open_queue(url, **options) as queue,
+        pytest.raises(QueueConfigurationError, match=r"partition 0 has messages 0 to 0, and 99 was .*failOnDataLoss"),
+    ):
+        queue.receive(10, 60, 20)
+    with open_queue(url, fail_on_data_loss=False, **options) as queue:
+        (message,) = everything(queue, bool)
+        assert message.body == b"left"
+        queue.acknowledge([message.receipt])
+        assert committed(url)[0] == 1
+
+
+# --- rebalances ------------------------------------------------------------------------------------------------------
+
+
+def members(request: pytest.FixtureRequest, kind: str) -> tuple[str, dict[str, Any]]:
+    """A topic with several partitions, and how its readers are opened."""
+    if kind == "tansu":
+        broker: Kafka = request.getfixturevalue("kafka_broker")
+        return broker.url(broker.new_topic(4)), {"settings": dict(SINGLE)}
+    mock: Kafka = request.getfixturevalue("kafka_mock")
+    topic = f"shared-{time.monotonic_ns()}"
+    Producer({"bootstrap.servers": mock.hosts, "log_level": 0}).list_topics(topic, timeout=10)
+    return mock.url(topic, f"group-of-{topic}"), {"settings": dict(AT_ONCE)}
+
+
+@pytest.mark.parametrize("kind", ["tansu", "mock"])
+def test_a_rebalance_is_a_lost_lease_and_what_was_lost_is_the_other_readers(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    url, options = members(request, kind)
+    with open_queue(url, **options) as first, open_queue(url, **options) as second:
+        for number in range(40):
+            first.send([str(number)], group=str(number))
+        held = everything(first, lambda taken: len(taken) == 40)
+        receipts = [message.receipt for message in held]
+        assert first.extend(receipts, 60) == set()
+        moved = everything(second, bool)  # it joins, and gets some of the partitions
+        lost = first.extend(receipts, 60)
+        partitions = {message.message_id.split("/")[1] for message in held if message.receipt in lost}
+        assert 0 < len(lost) < 40
+        of_lost = {message.message_id for message in held if message.receipt in lost}
+        moved += everything(second, lambda taken: of_lost <= {m.message_id for m in [*moved, *taken]})
+        assert {message.message_id.split("/")[1] for message in moved} == partitions
+        assert first.acknowledge(receipts) == lost  # what was lost is not committed by this one
+        assert second.acknowledge([message.receipt for message in moved]) == set()
+        assert first.depth().total == 0
+
+
+def test_a_reader_without_a_partition_finds_nothing_and_takes_over_from_one_that_leaves(kafka_broker: Kafka) -> None:
+    url = kafka_broker.url(kafka_broker.new_topic(1))
+    with broker_queue(url) as idle:
+        with broker_queue(url) as busy:
+            busy.send(["1"])
+            assert len(everything(busy, bool)) == 1
+            assert idle.receive(10, 60, 0) == []
+        assert bodies(everything(idle, bool)) == [b"1"]
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_absent_or_deleted_under_way_ends_the_reader(kafka_broker: Kafka) -> None:
+    with broker_queue(kafka_broker.url("never-made")) as queue:
+        for call in (lambda: queue.receive(1, 60, 0), lambda: queue.send(["x"]), queue.depth):
+            with pytest.raises(QueueNotFound, match="does not exist"):
+                call()
+    url = kafka_broker.url(kafka_broker.new_topic(1))
+    with broker_queue(url) as queue:
+        assert queue.receive(1, 60, 0) == []
+        manager = administered(queue)
+        assert manager is not None
+        manager.delete()
+        deadline = time.monotonic() + PATIENCE
+        with pytest.raises(QueueNotFound):
+            while time.monotonic() < deadline:
+                queue.receive(1, 60, 1)
+
+
+def cuesqueue(*arguments: str) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["queue", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_topic_is_created_looked_at_emptied_and_deleted(kafka_broker: Kafka) -> None:
+    url = kafka_broker.url(f"made-{time.monotonic_ns()}")
+    assert cuesqueue("info", url)["exists"] is False
+    assert cuesqueue("create", url)["created"] is True
+    assert cuesqueue("create", url)["created"] is False
+    with broker_queue(url) as queue:
+        ids = queue.send(["text", b"\xff"], tag="a.b", headers={"Kafka-Key": "k"})
+        told = cuesqueue("info", url)
+        assert (told["exists"], told["ready"]) == (True, 2)
+        shown = cuesqueue("peek", url)["messages"]
+        assert [message["message_id"] for message in shown] == ids
+        assert (shown[0]["body"], shown[0]["tag"], shown[0]["headers"]) == ("text", "a.b", {"Kafka-Key": "k"})
+        assert len(cuesqueue("peek", url, "--max-messages", "1")["messages"]) == 1
+        assert len(everything(queue, lambda taken: len(taken) == 2)) == 2
+        refused = CliRunner().invoke(app, ["queue", "purge", url, "--yes"])
+        assert refused.exit_code != 0
+        assert "the group has members" in refused.output
+    assert cuesqueue("purge", url, "--yes")["messages"] == 2
+    with broker_queue(url) as queue:
+        assert queue.receive(10, 60, 0) == []
+    assert cuesqueue("delete", url, "--yes")["deleted"] is True
+    assert cuesqueue("info", url)["exists"] is False
