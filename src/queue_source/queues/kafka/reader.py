@@ -326,7 +326,9 @@ class Reader:
             old = self._ledgers.get(partition)
             self._drop([partition])
             self._ledgers[partition] = Ledger(partition, self._epoch(), low, old.committed if old else None)
-        self._consumer.seek(self._service.place(partition, low))
+        # librdkafka fetches nothing more there, and so seeks nothing
+        self._consumer.incremental_unassign([self._service.place(partition)])
+        self._consumer.incremental_assign([self._service.place(partition, low)])
 
     def _gone(self, problem: str) -> QueueConfigurationError:
         return QueueConfigurationError(
