@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
+from queue_source.announcements.parser import parse_notification
 from queue_source.commands.main import app
 from queue_source.errors import QueueConfigurationError, QueueNotFound
 from queue_source.messages import Received
@@ -20,6 +22,7 @@ from queue_source.queues.base import administered
 from support.servers.kafka import AT_ONCE, SINGLE, Kafka
 
 PATIENCE = 40.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -136,6 +139,27 @@ def test_offsets_that_are_gone_end_the_reader_unless_that_is_allowed(kafka_mock:
         assert message.body == b"left"
         queue.acknowledge([message.receipt])
         assert committed(url)[0] == 1
+
+
+# --- notifications ---------------------------------------------------------------------------------------------------
+
+
+def test_notifications_of_minio_and_ceph_are_read_as_they_come_through_kafka(url: str) -> None:
+    """MinIO makes bucket and name the record's key; Ceph sets none."""
+    events = ROOT / "tests" / "data" / "notifications"
+    with broker_queue(url) as queue:
+        queue.send([(events / "minio" / "encoded-keys.json").read_bytes()], group="lake/in/\u00e9 1+1=100%.json")
+        queue.send([(events / "s3" / "ceph.json").read_bytes()])
+        messages = everything(queue, lambda taken: len(taken) == 2)
+        announced = {
+            notice.uri: message.headers.get("Kafka-Key")
+            for message in messages
+            for notice in parse_notification(message.body, message.headers, "auto", None).objects
+        }
+    assert announced == {
+        "s3://lake/in/\u00e9 1+1=100%.json": "lake/in/\u00e9 1+1=100%.json",
+        "s3://acme-landing/in/a+b %41.csv": None,
+    }
 
 
 # --- rebalances ------------------------------------------------------------------------------------------------------

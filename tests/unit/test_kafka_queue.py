@@ -1,4 +1,4 @@
-"""Kafka's adapter without brokers: its URLs, its settings, what may be committed, and librdkafka's errors in our names."""
+"""Kafka's adapter without brokers: its URLs, its settings, what may be committed, librdkafka's errors in our names."""
 
 from __future__ import annotations
 

@@ -40,7 +40,6 @@ class JoiningClock(RealClock):
     precision = 20.0
 
 
-
 @contextmanager
 def mocked(request: pytest.FixtureRequest, _: Path) -> Iterator[Backend]:
     server: Kafka = request.getfixturevalue("kafka_mock")

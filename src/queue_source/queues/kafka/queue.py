@@ -81,7 +81,7 @@ class KafkaQueue(BaseQueue):
         return self._opened().receive(min(max_messages, LARGEST_BATCH), lease, wait)
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Return the receipts of lost partitions; asks nobody, since no lease ends by time."""
+        """Return the receipts of lost partitions; sends nothing, since no lease ends by time."""
         check_lease(lease)
         return self._opened().stale(receipts) if receipts else set()
 
@@ -129,8 +129,8 @@ class KafkaQueue(BaseQueue):
         following: dict[int, int] = {}
         for partition, offset in committed.items():
             bounds = self._service.bounds(partition)
-            known = positions.get(partition, None if offset is None else max(offset, bounds[0]))
-            following[partition] = first_offset(known, bounds, is_new_group=is_new, starting=self._starting)
+            start = positions.get(partition, None if offset is None else max(offset, bounds[0]))
+            following[partition] = first_offset(start, bounds, is_new_group=is_new, starting=self._starting)
             following[partition] = min(following[partition], bounds[1])
         return following
 

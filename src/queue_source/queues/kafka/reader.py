@@ -1,7 +1,7 @@
 """A member of the group: one thread that polls, and what it holds for those who receive, acknowledge and give back.
 
-librdkafka calls back about assignments on the thread that polls, so that thread polls all the time, also while nobody
-receives: a rebalance waits for nobody. What it brings waits in a buffer; when that is full the partitions are paused.
+librdkafka calls back about assignments on the thread that polls, so that thread polls all the time, also while no
+caller receives: a rebalance never waits. What it brings waits in a buffer; when that is full the partitions are paused.
 A partition that is taken away is a lost lease: all receipts of it are stale at once.
 """
 
@@ -37,7 +37,7 @@ _GATHER = 0.1  # seconds for which records of other partitions are waited for on
 _FULL = 1.0  # seconds for which the buffer is full before partitions are paused, which throws away what was fetched
 _COMMIT_AGAIN = 0.5
 _JOINING = 60.0  # seconds for the group to let us in
-_SILENCE = 30.0  # seconds for which records may be told of, and not come
+_SILENCE = 30.0  # seconds for which a partition may have records that do not come
 _RESET = "or set failOnDataLoss to false to go on with the oldest that is left"
 
 
@@ -94,7 +94,7 @@ class Reader:
     # --- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self, most: int, lease: float, wait: float) -> list[Received]:
-        """Hand out up to `most` messages; waits up to `wait` seconds for the first, and briefly for those beside it.
+        """Hand out up to `most` messages; waits up to `wait` seconds for the first, and briefly for more.
 
         None: every record that was there when the wait was over has been handed out.
         """
@@ -290,12 +290,12 @@ class Reader:
         with self._changed:
             self._full_since = None if self._room() > 0 else self._full_since or now
             is_full = self._full_since is not None and now - self._full_since > _FULL
-            wanted = {partition for partition, ledger in self._ledgers.items() if is_full or ledger.is_wide}
+            pausing = {partition for partition, ledger in self._ledgers.items() if is_full or ledger.is_wide}
             paused = self._paused & self._ledgers.keys()
-            self._paused = wanted
-        if more := wanted - paused:
+            self._paused = pausing
+        if more := pausing - paused:
             self._consumer.pause([self._service.place(partition) for partition in more])
-        if fewer := paused - wanted:
+        if fewer := paused - pausing:
             self._consumer.resume([self._service.place(partition) for partition in fewer])
 
     def _fill(self, first: Any) -> None:

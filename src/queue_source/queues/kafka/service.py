@@ -104,7 +104,7 @@ class Service:
         return self._consumer
 
     def _note(self, error: KafkaError) -> None:
-        """Keep what librdkafka reports by itself: a refused login is told only here."""
+        """Keep what librdkafka reports by itself: a refused login is reported only here."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._reported is None:
             self._reported = error
 
@@ -177,25 +177,25 @@ class Service:
     def records(self, offsets: Mapping[int, int], most: int) -> list[Any]:
         """Return up to `most` records from these offsets on; changes nothing."""
         consumer = Consumer(self.consumer_settings())
-        found: list[Any] = []
+        records: list[Any] = []
         try:
             with self.mapped("reading"):
                 consumer.assign([self.place(partition, offset) for partition, offset in offsets.items()])
                 open_partitions = set(offsets)
-                while open_partitions and len(found) < most:
-                    messages = consumer.consume(most - len(found), _LONGEST_PEEK)
+                while open_partitions and len(records) < most:
+                    messages = consumer.consume(most - len(records), _LONGEST_PEEK)
                     if not messages:
                         break
                     for raw in messages:
                         if (error := raw.error()) is None:
-                            found.append(raw)
+                            records.append(raw)
                         elif error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
                             open_partitions.discard(raw.partition())
                         else:
                             raise KafkaException(error)
         finally:
             consumer.close()
-        return found
+        return records
 
     def close(self) -> None:
         with self._lock:
