@@ -1,23 +1,27 @@
-"""Objects announced through Kafka become rows once: with kills of the reader, and with two readers of one group."""
+"""Objects announced through Kafka become rows once, also when the reader is killed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory
 from queue_source.queues import Depth, open_queue
-from support.engine.queries import Query, described, run, run_until_settled
-from support.engine.world import World, eventually
+from queue_source.queues.base import Payload
+from support.engine.queries import described, run, run_until_settled
+from support.engine.world import World
 from support.servers.kafka import SINGLE, Kafka
 
 pytestmark = pytest.mark.engine
 
 STREAM = {"processingTime": "0 seconds"}
 PARTITIONS = 4
+PLACES = ("before-publish",)
+OTHERS = ("snapshot-written", "published", "acknowledged")
+"""These are in integration/test_kafka_spark.py, with two readers of one group."""
 
 
 @dataclass
@@ -34,7 +38,7 @@ class KafkaWorld(World):
         settings = {f"kafka.{name}": value for name, value in SINGLE.items()}
         return super().source(**{"source": "files", "pipeline": "files", **settings, **options})
 
-    def publish(self, payloads: Any) -> None:
+    def publish(self, payloads: Sequence[Payload]) -> None:
         with open_queue(self.queue_url, settings=dict(SINGLE)) as queue:
             queue.send(payloads)
 
@@ -70,7 +74,7 @@ def test_messages_become_rows_once(spark: SparkSession, kafka: KafkaWorld) -> No
     assert len(found) == 100
 
 
-@pytest.mark.parametrize("place", ["snapshot-written", "before-publish", "published"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_killed_driver_loses_and_doubles_nothing(
     spark: SparkSession, kafka: KafkaWorld, new_driver: DriverFactory, place: str
 ) -> None:
@@ -83,36 +87,3 @@ def test_a_killed_driver_loses_and_doubles_nothing(
     run_until_settled(spark, [(kafka, query)])
     assert kafka.published() == sorted(rows)
     assert (kafka.depth().total, kafka.open_shards()) == (0, [])
-
-
-def test_two_readers_of_one_group_survive_a_kill_and_its_rebalance(
-    spark: SparkSession, kafka: KafkaWorld, new_driver: DriverFactory
-) -> None:
-    rows = kafka.feed(0, 40)
-    first = described(kafka, trigger=STREAM, maxFilesPerTrigger=3)
-    second: Query = {
-        **described(kafka, trigger=STREAM, maxFilesPerTrigger=3, pipeline="files-2", checkpoint="checkpoint-2"),
-        "sink_options": kafka.sink(pipeline="files-2"),
-    }
-    drivers = [new_driver([first]), new_driver([second])]
-
-    def published_by(pipeline: str) -> bool:
-        return any(split["pipeline"] == pipeline for split in kafka.view("splits"))
-
-    eventually("the first reader's rows", lambda: published_by("files"))
-    for number in range(40, 100, 5):
-        rows += kafka.feed(number, 5)
-    eventually("rows of both", lambda: published_by("files-2") or _feed(kafka, rows))
-    drivers[0].kill()  # its partitions pass to the other one after the session's time-out
-    rows += kafka.feed(100, 10)
-    eventually("all rows", lambda: len(kafka.published()) >= len(rows) and kafka.depth().total == 0)
-    drivers[1].kill()
-    run_until_settled(spark, [(kafka, first), (kafka, second)])
-    assert kafka.published() == sorted(rows)
-    assert kafka.depth().total == 0
-
-
-def _feed(kafka: KafkaWorld, rows: list[Any]) -> bool:
-    """The second reader gets partitions only after a rebalance: give it something then."""
-    rows += kafka.feed(1000 + len(rows), 2)
-    return False

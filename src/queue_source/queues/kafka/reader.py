@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -32,7 +31,8 @@ logger = logging.getLogger("cuesqueue")
 
 _ROOM = 2_000  # records in the buffer
 _CHUNK = 1_000
-_POLL = 0.1  # seconds
+_POLL = 0.05  # seconds; librdkafka commits at once only on the thread that polls
+_ENOUGH = 100  # records with which a receive returns at once
 _GATHER = 0.1  # seconds for which records of other partitions are waited for once there are some
 _FULL = 1.0  # seconds for which the buffer is full before partitions are paused, which throws away what was fetched
 _COMMIT_AGAIN = 0.5
@@ -54,7 +54,10 @@ class Reader:
         self._starting = starting
         self._fails = fails
         self._changed = threading.Condition()
-        self._committing = threading.Lock()  # held while the consumer commits, so that it is not closed meanwhile
+        self._asked = 0  # how often a commit was asked for, and up to which of these it is answered
+        self._answered = 0
+        self._refused: QueueError | None = None
+        self._has_ended = False
         self._generation = secrets.token_hex(4)
         self._epochs = itertools.count(1)
         self._numbers = itertools.count()
@@ -109,7 +112,7 @@ class Reader:
                 now = time.monotonic()
                 if taken and not had:
                     until = min(until, now)
-                if len(taken) == most or self._stopping or (taken and now > until + _GATHER):
+                if len(taken) >= min(most, _ENOUGH) or self._stopping or (taken and now > until + _GATHER):
                     return taken
                 if now < until or not self._is_settled():
                     if not taken:
@@ -186,9 +189,10 @@ class Reader:
             return None if held is None else held.raw
 
     def finish(self, receipts: Sequence[Receipt]) -> set[Receipt]:
-        """Note that the messages are done, and commit what may be; return the stale receipts.
+        """Note that the messages are done, and wait until what may be is committed; return the stale receipts.
 
-        A commit that falls between two assignments is made by the polling thread, after it.
+        A commit that falls between two assignments is made after the next one. Raises `QueueError` where the brokers
+        refuse it.
         """
         with self._changed:
             stale = {receipt for receipt in receipts if receipt not in self._receipts}
@@ -196,8 +200,14 @@ class Reader:
                 if (held := self._receipts.pop(receipt, None)) is not None:
                     held.receipt = None
                     held.ledger.finish(held)
+            self._asked += 1
+            asked = self._asked
             self._changed.notify_all()
-        self._commit()
+            self._changed.wait_for(lambda: self._answered >= asked or self._has_ended)
+            if self._answered >= asked and self._refused is not None:
+                raise self._refused
+            if self._answered < asked:
+                self._refuse_failed()
         return stale
 
     def give_back(self, receipts: Iterable[Receipt], delay: float) -> None:
@@ -223,29 +233,6 @@ class Reader:
                     positions[held.ledger.partition] -= 1
             return positions, len(self._receipts), delayed
 
-    def _commit(self) -> None:
-        """Commit the offsets before which everything is done. Raises `QueueError` where the brokers refuse it."""
-        with self._committing:
-            if self._consumer is None:
-                return
-            with self._changed:
-                offsets = {ledger.partition: ledger.low for ledger in self._ledgers.values() if ledger.is_dirty}
-                ledgers = {partition: self._ledgers[partition] for partition in offsets}
-            if not offsets:
-                return
-            places = [self._service.place(partition, offset) for partition, offset in offsets.items()]
-            try:
-                answered = self._consumer.commit(offsets=places, asynchronous=False)
-            except KafkaException as error:
-                if error_of(error).code() in REBALANCING:
-                    return
-                raise self._service.translated(error, "committing offsets") from None
-            with self._changed:
-                for place in answered:
-                    if place.error is None:
-                        ledgers[place.partition].committed = place.offset
-                self._changed.notify_all()
-
     # --- the polling thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -260,8 +247,8 @@ class Reader:
                 else:
                     with self._changed:
                         self._changed.wait(_POLL)
-                if time.monotonic() >= again and any(ledger.is_dirty for ledger in self._ledgers.values()):
-                    self._commit_quietly()
+                if self._asked > self._answered or time.monotonic() >= again:
+                    self._commit()
                     again = time.monotonic() + _COMMIT_AGAIN
         except KafkaException as error:
             self._fail(self._address_error(error, "reading"))
@@ -274,10 +261,8 @@ class Reader:
         try:
             self._consumer.close()  # calls `_on_revoke`
         finally:
-            with self._committing:
-                self._consumer = None
             with self._changed:
-                self._stopping = True
+                self._stopping = self._has_ended = True
                 self._drop(self._ledgers.keys())
                 self._changed.notify_all()
 
@@ -348,9 +333,26 @@ class Reader:
         if error.fatal() or error.code() in LASTING:
             self._fail(self._address_error(error, "reading"))
 
-    def _commit_quietly(self) -> None:
-        with suppress(QueueUnavailable):  # tried again, and receives report it
-            self._commit()
+    def _commit(self) -> None:
+        """Commit the offsets before which everything is done, and answer those who wait for it."""
+        with self._changed:
+            asked = self._asked
+            ledgers = {ledger.partition: ledger for ledger in self._ledgers.values() if ledger.is_dirty}
+            offsets = {partition: ledger.low for partition, ledger in ledgers.items()}
+        places = [self._service.place(partition, offset) for partition, offset in offsets.items()]
+        refused: QueueError | None = None
+        answered: Sequence[Any] = ()
+        try:
+            answered = self._consumer.commit(offsets=places, asynchronous=False) if places else ()
+        except KafkaException as error:
+            if error_of(error).code() not in REBALANCING:
+                refused = self._address_error(error, "committing offsets")
+        with self._changed:
+            for place in answered:
+                if place.error is None:
+                    ledgers[place.partition].committed = place.offset
+            self._answered, self._refused = asked, refused
+            self._changed.notify_all()
 
     # --- assignments, on the polling thread --------------------------------------------------------------------------
 
@@ -391,7 +393,7 @@ class Reader:
 
     def _on_revoke(self, consumer: Any, places: Sequence[Any]) -> None:
         """Commit what is done in partitions that pass to another member, and let them go."""
-        self._commit_quietly()
+        self._commit()
         self._let_go(consumer, places)
 
     def _on_lost(self, consumer: Any, places: Sequence[Any]) -> None:
