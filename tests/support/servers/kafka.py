@@ -26,8 +26,11 @@ from support.servers.programs import end, free_port, start
 
 SINGLE: Mapping[str, str] = {"batch.num.messages": "1", "session.timeout.ms": "6000"}
 """Settings with which tansu counts what was sent, and lets a reader into its group in three seconds and not in 23."""
-AT_ONCE: Mapping[str, str] = {"group.protocol": "consumer"}
-"""Settings with which the mock cluster lets a reader into its group at once."""
+AT_ONCE: Mapping[str, str] = {"group.protocol": "consumer", "fetch.wait.max.ms": "50"}
+"""Settings with which the mock cluster lets a reader into its group at once.
+
+A request that waits for records does not see those that come meanwhile: it is to wait no longer than that.
+"""
 _START_SECONDS = 30
 _names = itertools.count(1)
 
