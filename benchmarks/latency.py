@@ -2,7 +2,7 @@
 
 Ours: a notification in a SQL queue, `cuesqueue` as source and as sink with `path` (Parquet), store on SQLite. Spark's:
 its file stream into its own Parquet sink, which is transactional as well. Same session, same trigger (the default: as
-soon as possible), by turns; each turn is a query of its own, whose first files are not counted.
+soon as possible), by turns; and ours with `load`. Each turn is a query of its own, whose first files are not counted.
 
 A file's rows are visible when the transaction that publishes them is committed (failpoint `published`), or when Spark's
 sink has put the batch into its `_spark_metadata` (the time of that file). The time of an event is when the file
@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.growth import wait
 from benchmarks.reading import TUNED, spark_session
-from benchmarks.registry import Breakdown, Measurement, Part, Settings, benchmark
+from benchmarks.registry import Breakdown, Measurement, Part, Role, Settings, benchmark
 from queue_source.queues import open_queue
 from shard_store.failpoints import VARIABLE
 from shard_store.store import open_store
@@ -97,15 +97,18 @@ def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterat
         with spark_session(settings.folder, {**tuned, **_KEPT}) as spark:
             ours: list[Turn] = []
             theirs: list[Turn] = []
+            loads: list[Turn] = []
             for number in range(1 + rounds):
                 count = WARM_UP + (files if number else 0)
                 ours.append(_ours(spark, settings.folder / f"ours-{number}", count, trace))
                 theirs.append(_theirs(spark, settings.folder / f"theirs-{number}", count))
-                settings.say(f"round {number}: p50 {_ms(ours[-1].latencies)}, Spark's {_ms(theirs[-1].latencies)} ms")
+                loads.append(_ours(spark, settings.folder / f"load-{number}", count, trace, load=True))
+                p50 = ", ".join(_ms(turns[-1].latencies) for turns in (ours, theirs, loads))
+                settings.say(f"round {number}: p50 and p99 of ours, Spark's, ours with load: {p50} ms")
                 settings.say(f"  slowest: {ours[-1].slowest}")
     finally:
         del os.environ[VARIABLE]
-    ours, theirs = ours[1:], theirs[1:]
+    ours, theirs, loads = ours[1:], theirs[1:], loads[1:]
     breakdowns = list(_breakdowns({"this source": ours, "Spark's own": theirs}))
     _say_breakdowns(settings, breakdowns)
     for name, place in (("p50", 0.5), ("p99", 0.99)):
@@ -119,22 +122,24 @@ def _latency(settings: Settings, tuned: Mapping[str, str], about: str) -> Iterat
             [_quantile(turn.latencies, place) for turn in theirs],
             breakdowns=breakdowns if name == "p50" else (),
         )
+        loaded = [_quantile(turn.latencies, place) for turn in loads]
+        yield Measurement(f"{about}, load, {name}", loaded, 0, "", "rows", mine, reference_role=Role.BASELINE)
 
 
-def _ours(spark: SparkSession, folder: Path, count: int, trace: Path) -> Turn:
+def _ours(spark: SparkSession, folder: Path, count: int, trace: Path, *, load: bool = False) -> Turn:
     landing = folder / "landing"
     landing.mkdir(parents=True)
     trace.unlink(missing_ok=True)
     queue_url, store_url = f"sql+sqlite:///{folder}/queue.db?queue=files", f"sqlite:///{folder}/store.db"
-    stream = (
+    reader = (
         spark.readStream.format("cuesqueue")
-        .schema(SCHEMA)
         .options(queueUrl=queue_url, store=store_url, fileFormat="json", source="files", pipeline="files")
         .option("allowedPrefixes", f"file://{landing}/")
-        .load()
     )
+    stream = reader.option("content", "reference").load() if load else reader.schema(SCHEMA).load()
     writer = (
         stream.writeStream.format("cuesqueue")
+        .options(**({"load": "json", "schema": SCHEMA} if load else {}))
         .option("store", store_url)
         .option("pipeline", "files")
         .option("checkpointLocation", str(folder / "checkpoint"))

@@ -60,7 +60,7 @@ def loading_one(settings: Settings) -> Iterator[Measurement]:
         for files in (1, 32):
             folder = settings.folder / f"of-{files}"
             write_files(folder, "csv", files, rows_each, times * 32 // files)
-            query = _query(settings, f"of {files}", files, partial(references, spark, folder, "csv"), loaded(settings))
+            query = _query(settings, f"of {files}", None, partial(references, spark, folder, "csv"), loaded(settings))
             runs.append(lambda query=query: query.run()[0])  # type: ignore[misc]
         one, many = alternate(runs, settings.repetitions, 1)
     rows = rows_each * times * 32
@@ -72,9 +72,11 @@ def _compared(settings: Settings, spark: SparkSession, format: str, folder: Path
     refer = partial(references, spark, folder, format)
     columns = {"load": format, "schema": ORDERS.declared(format)}
     table = {"table": "db.orders", "warehouse": str(settings.folder / "warehouse")}
+    delta = {"delta": str(settings.folder / "target")}
     queries = {
         "load into path": _query(settings, "loaded", count, refer, loaded(settings, columns)),
         "load into Iceberg": _query(settings, "iceberg", count, refer, loaded(settings, {**columns, **table})),
+        "load into Delta": _query(settings, "delta", count, refer, loaded(settings, {**columns, **delta})),
         "rows into path": _query(
             settings, "rows", rows, partial(our_stream, spark, format, folder), loaded(settings, {})
         ),
@@ -108,7 +110,7 @@ def _compared(settings: Settings, spark: SparkSession, format: str, folder: Path
     )
 
 
-def _query(settings: Settings, name: str, rows: int, stream: Callable[[], DataFrame], sink: Sink) -> Query:
+def _query(settings: Settings, name: str, rows: int | None, stream: Callable[[], DataFrame], sink: Sink) -> Query:
     return Query(settings.folder / name, rows, stream, sink)
 
 
@@ -125,7 +127,7 @@ def loaded(settings: Settings, options: Mapping[str, str] | None = None) -> Sink
     def into(writer: DataStreamWriter) -> DataStreamWriter:
         for old in (target, settings.folder / "warehouse"):
             shutil.rmtree(old, ignore_errors=True)
-        place: dict[str, Any] = {} if "table" in own else {"path": str(target)}
+        place: dict[str, Any] = {} if {"table", "delta"} & own.keys() else {"path": str(target)}
         state = settings.folder / "state"  # of `announced`
         return writer.format("cuesqueue").options(
             pipeline="files", store=f"sqlite:///{state / 'store.db'}", **place, **own

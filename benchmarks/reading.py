@@ -258,9 +258,14 @@ def into_nothing(writer: DataStreamWriter) -> DataStreamWriter:
 
 
 class Query:
-    """Runs a stream into a sink, each time anew in a folder of its own. `rows` are those that the stream has."""
+    """Runs a stream into a sink, each time anew in a folder of its own.
 
-    def __init__(self, folder: Path, rows: int, stream: Callable[[], DataFrame], sink: Sink = into_nothing) -> None:
+    `rows` are those that the stream has; None where an object may be several, as parts.
+    """
+
+    def __init__(
+        self, folder: Path, rows: int | None, stream: Callable[[], DataFrame], sink: Sink = into_nothing
+    ) -> None:
         self._folder = folder
         self._rows = rows
         self._stream = stream
@@ -281,7 +286,7 @@ class Query:
         query.awaitTermination()
         whole = time.perf_counter() - started
         full = [progress for progress in query.recentProgress if progress.numInputRows]
-        if [progress.numInputRows for progress in full] != [self._rows]:
+        if [progress.numInputRows if self._rows else None for progress in full] != [self._rows]:
             raise RuntimeError(f"expected one micro-batch of {self._rows} rows: {query.recentProgress}")
         durations = full[0].durationMs
         shutil.rmtree(checkpoint)

@@ -4,6 +4,8 @@ Both run into their own transactional Parquet sink, from a folder of many files 
 
 - *starting*: an AvailableNow run, of a query that has run before, with nothing new: from `start()` until it has ended.
   In one Spark session, by turns; and, as the floor, with a source in Python that never has anything.
+- *starting-first*: the first query of a session that has run another job: from `start()` until the row of a new file
+  is visible, with many files done.
 - *recovery*: a whole driver is killed (all its processes, SIGKILL) while its query waits for files, a file comes, and
   the program is started again: from there until the file's row is visible. So it includes Python, Spark and the JVM,
   which cost both the same.
@@ -35,6 +37,7 @@ SCHEMA = "id BIGINT, text STRING"
 FILES_PER_BATCH = 10_000
 _PATIENCE = 900.0
 _THEIRS = "Spark's file stream"
+_EMPTY = "empty"
 
 
 @benchmark("starting")
@@ -51,6 +54,47 @@ def starting(settings: Settings) -> Iterator[Measurement]:
         ours, theirs, empty = alternate(runs, settings.repetitions, warm_up=2)
     yield Measurement("nothing to do", ours, 0, "", _THEIRS, theirs)
     yield Measurement("a source in Python that is empty", empty, 0, "", _THEIRS, theirs, Role.FLOOR)
+
+
+@benchmark("starting-first")
+def starting_first(settings: Settings) -> Iterator[Measurement]:
+    """seconds from the first query's start in a session to a new file's row, 20,000 files done, against Spark's"""
+    files, rounds = (100, 1) if settings.quick else (20_000, 3)
+    for kind in STREAMS:
+        folder = settings.folder / kind
+        _bring(folder, 0, files)
+        _first_query(folder, kind)
+    taken: dict[str, list[float]] = {kind: [] for kind in (*STREAMS, _EMPTY)}
+    for number in range(rounds):
+        for kind, seconds in taken.items():
+            if kind in STREAMS:
+                _bring(settings.folder / kind, files + number, 1)
+            seconds.append(_first_query(settings.folder / kind, kind))
+            settings.say(f"{kind}: {seconds[-1]:.1f} s")
+    yield Measurement(f"{files:,} files done", taken["ours"], 0, "", _THEIRS, taken["theirs"])
+    yield Measurement("a source in Python that is empty", taken[_EMPTY], 0, "", _THEIRS, taken["theirs"], Role.FLOOR)
+
+
+def _first_query(folder: Path, kind: str) -> float:
+    """Run a program of one query; return the seconds from its start until something is visible, or it has ended."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "benchmarks.recovery", str(folder), kind, "first"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-4000:])
+    return float(done.stdout.splitlines()[-1])
+
+
+def _run_first(folder: Path, kind: str) -> float:
+    """Run the query in a session that has run another job, but no query."""
+    with spark_session(folder, TUNED) as spark:
+        spark.range(1000).selectExpr("sum(id)").write.mode("overwrite").parquet(f"{folder}/warm")
+        if kind == _EMPTY:
+            return _run_of_an_empty_source(spark, folder)
+        began = time.time()
+        query = _start(spark, folder, kind, availableNow=True)
+        query.awaitTermination()
+        return NEWEST[kind](folder) - began
 
 
 @benchmark("recovery")
@@ -212,5 +256,7 @@ def _main(folder: Path, kind: str, rows: int) -> None:
         query.awaitTermination()
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[3] == "first":
+    print(_run_first(Path(sys.argv[1]), sys.argv[2]))
+elif __name__ == "__main__":
     _main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

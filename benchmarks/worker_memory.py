@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.loading import loaded, references
 from benchmarks.reading import Query, file_stream, our_stream, spark_session, write_files
 from benchmarks.registry import Measurement, Role, Settings, benchmark
 
@@ -41,6 +42,7 @@ def worker_memory(settings: Settings) -> Iterator[Measurement]:
     for folder, about in ((plain, "plain"), (packed, "gzip")):
         for stream, name, role in (
             ("ours", "this source", Role.OURS),
+            ("load", "loaded into path", Role.OURS),
             ("theirs", "Spark's file stream", Role.PEER),
         ):
             command = [sys.executable, "-m", "benchmarks.worker_memory", stream, str(folder), str(times * _ROWS)]
@@ -55,8 +57,10 @@ def _run(stream: str, folder: Path, rows: int) -> dict[str, object]:
     own = folder.parent / f"{stream}-{folder.name}"
     own.mkdir()
     with spark_session(own) as spark:
-        made = our_stream if stream == "ours" else file_stream
-        query = Query(own, rows, partial(made, spark, "csv", folder))
+        if stream == "load":  # its rows are the one object, in parts
+            query = Query(own, None, partial(references, spark, folder, "csv"), loaded(Settings(folder.parent)))
+        else:
+            query = Query(own, rows, partial(our_stream if stream == "ours" else file_stream, spark, "csv", folder))
         started = time.perf_counter()
         query.run()
         seconds = time.perf_counter() - started

@@ -18,7 +18,7 @@ from shard_store.model import ALONE
 from shard_store.sql.schema import pipelines, read_marks
 from shard_store.store import open_store
 from support.engine.queries import described, read, run_until_settled, start_frame
-from support.engine.world import World, eventually
+from support.engine.world import SCHEMA, World, eventually
 from support.servers.fixtures import gcs_server
 
 __all__ = ["gcs_server", "new_driver", "spark"]  # the fixtures
@@ -48,6 +48,32 @@ def test_what_kills_its_reader_is_quarantined_and_its_neighbours_are_published(
         (error,) = world.view("errors")
         assert (error["cause"], error["subject"][-7:]) == ("kills-its-reader", "99.json")
         assert "maxAttempts" in error["detail"]
+
+
+@pytest.mark.parametrize(
+    ("fail", "bad"),
+    [("object-read~99.json=exit", ["99.json"]), ("split-written=exit", [])],
+    ids=["while one is read", "while all are written"],
+)
+def test_loading_quarantines_what_kills_its_reader_and_blames_no_object_where_a_target_dies(
+    spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, fail: str, bad: list[str]
+) -> None:
+    world = World(tmp_path / "world")
+    good = world.feed(0, 8)
+    uris, others = world.write(99, 1)
+    world.publish(uris)
+    query: Any = {**described(world, fileFormat=None, content="reference"), "schema": ""}
+    query["sink_options"] = world.sink(load="json", schema=SCHEMA)
+    for attempt in (1, 2, 3):
+        driver = new_driver([query], fail=fail, master="local[2,4]")
+        (error,) = driver.wait_ended()
+        assert (error is None) is (attempt == 3 and bool(bad)), error
+        driver.close()
+    run_until_settled(spark, [(world, query)])
+    assert world.result("cuesqueue") == sorted(good if bad else [*good, *others])
+    assert [(error["cause"], error["subject"][-7:]) for error in world.view("errors")] == [
+        ("kills-its-reader", name) for name in bad
+    ]
 
 
 def look(world: World, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:

@@ -52,6 +52,7 @@ def _cases() -> Iterator[Case]:
                     yield Case(fault, sink, store, queue)
             if (store, queue) in (("sqlite", "sql"), ("postgresql", "sqs")) and fault != "backlog":  # of messages
                 yield Case(fault, "path, loading", store, queue)
+                yield Case(fault, "Delta, loading", store, queue)
 
 
 CASES = [case for case in _cases() if any(part in case.name for part in ONLY.split(","))]

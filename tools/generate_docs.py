@@ -20,8 +20,8 @@ from queue_source.options import types
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FILE_FORMATS
 from queue_source.options.declaring import OnChange, Option
+from queue_source.options.other_names import ALIASES, MEANINGLESS
 from queue_source.options.places import READER, SINK, VIEWS, Place
-from queue_source.options.values import ALIASES, MEANINGLESS
 from queue_source.serve.metrics import METRICS, OWN
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"

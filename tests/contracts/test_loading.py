@@ -10,10 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from queue_source.errors import BadObject, OptionError, SchemaChanged
 from queue_source.sinks.base import Batch
+from queue_source.sinks.delta.sink import DeltaSink
+from queue_source.sinks.delta.tables import TableMaker
 from shard_store.model import Reading, ReadMark
+from shard_store.store import ShardStore
 from support.delta_tables import DeltaLake
 from support.iceberg_tables import Lake, failing_at, table_of
 from support.registering import Loading, bytes_of
@@ -203,6 +207,36 @@ def test_a_table_says_which_columns_are_loaded(lake: Lake, tmp_path: Path) -> No
     del query.options["schema"]
     query.objects([written(tmp_path / "in" / "more.json", {"id": 2, "name": "n2", "more": 1})])
     assert query.rows() == [{"id": 1, "name": "n1"}, {"id": 2, "name": "n2"}]
+
+
+@pytest.mark.parametrize("lake", ["sqlite-delta"], indirect=True)
+def test_a_delta_table_is_opened_once_where_a_batch_is_planned_and_once_at_its_commit(
+    lake: DeltaLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it says which columns are loaded, and gets another one from another writer meanwhile."""
+    Loading(lake, "maker").objects(objects(tmp_path, 1))
+    query = Loading(lake)
+    del query.options["schema"]
+    opened: list[str] = []
+    open_table, own_columns = TableMaker.open, DeltaSink.own_columns
+
+    def opening(maker: TableMaker) -> Any:
+        opened.append("now")
+        return open_table(maker)
+
+    def changed_after(sink: DeltaSink, store: ShardStore) -> Any:
+        columns = own_columns(sink, store)
+        write_deltalake(str(lake.folder), pa.table({"id": [7], "more": [1]}), mode="append", schema_mode="merge")
+        return columns
+
+    monkeypatch.setattr(TableMaker, "open", opening)
+    monkeypatch.setattr(DeltaSink, "own_columns", changed_after)
+    query.announce(*(found := objects(tmp_path, 2)))
+    done = query.written(query.references(found))
+    assert len(opened) == 1
+    query.commit(*done)
+    assert len(opened) == 2
+    assert lake.ids() == [1, 2, 7]
 
 
 @sqlite_only

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 
 import pytest
 
 from queue_source.errors import OptionError
+from queue_source.options.other_names import MEANINGLESS
 from queue_source.options.places import READER
-from queue_source.options.values import MEANINGLESS, given_texts
+from queue_source.options.values import given_texts
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "from-auto-loader.md").read_text("utf-8")
@@ -39,3 +41,66 @@ def _taken_or_refused(name: str) -> list[str]:
 
 def test_the_page_has_names_enough() -> None:
     assert len(list(_names())) > 15
+
+
+COMMON = """
+    allowOverwrites backfillInterval cleanSource cleanSource.retentionDuration cleanSource.moveDestination format
+    includeExistingFiles inferColumnTypes maxBytesPerTrigger maxFileAge maxFilesPerTrigger partitionColumns
+    schemaEvolutionMode schemaHints schemaLocation useStrictGlobber validateOptions useIncrementalListing
+    fetchParallelism pathRewrites resourceTag.team useNotifications useManagedFileEvents listOnStart
+    region restrictNotificationSetupToSameAWSAccountId queueUrl awsAccessKey awsSecretKey roleArn roleExternalId
+    roleSessionName stsEndpoint
+    resourceGroup subscriptionId clientId clientSecret connectionString tenantId queueName
+    client clientEmail privateKey privateKeyId projectId subscription
+"""
+OF_FORMATS = """
+    databricks.serviceCredential
+    ignoreCorruptFiles ignoreMissingFiles modifiedAfter modifiedBefore pathGlobFilter fileNamePattern
+    recursiveFileLookup
+    allowBackslashEscapingAnyCharacter allowComments allowNonNumericNumbers allowNumericLeadingZeros allowSingleQuotes
+    allowUnquotedControlChars allowUnquotedFieldNames badRecordsPath columnNameOfCorruptRecord dateFormat
+    dropFieldIfAllNull encoding charset inferTimestamp lineSep locale mode multiLine prefersDecimal primitivesAsString
+    readerCaseSensitive rescuedDataColumn singleVariantColumn timestampFormat timestampNTZFormat timeZone
+    charToEscapeQuoteEscaping comment emptyValue enforceSchema escape header ignoreLeadingWhiteSpace
+    ignoreTrailingWhiteSpace inferSchema maxCharsPerColumn maxColumns mergeSchema nanValue negativeInf nullValue
+    parserCaseSensitive positiveInf preferDate quote sep delimiter skipRows unescapedQuoteHandling
+    rowTag samplingRatio excludeAttribute attributePrefix valueTag ignoreSurroundingSpaces rowValidationXSDPath
+    ignoreNamespace rootTag declaration arrayElementName validateName wildcardColName
+    datetimeRebaseMode int96RebaseMode avroSchema wholeText
+"""
+"""Auto Loader's reference of options, read in November 2026; `cloudFiles.` is left out."""
+
+ROWS: dict[str, set[str]] = {
+    left: set(re.findall(r"`([\w.*]+)`", right)) for left, right in re.findall(r"^\| (\w.*?) \| (`.+) \|$", PAGE, re.M)
+}
+
+
+def _row(name: str) -> str:
+    """How the page says that the option is dealt with."""
+    in_table = "resourceTag.*" if name.startswith("resourceTag") else name
+    return next(row for row, names in ROWS.items() if in_table in names)
+
+
+@pytest.mark.parametrize("name", [*COMMON.split(), *OF_FORMATS.split()])
+def test_each_option_of_auto_loader_is_taken_warned_of_or_refused_with_a_hint_as_the_page_says(name: str) -> None:
+    written = f"cloudFiles.{name}" if name in COMMON.split() else name
+    row = _row(name)
+    options = {written: "env:NAME" if "Key" in name or "Secret" in name else "x"}
+    if row.startswith("refused"):
+        with pytest.raises(OptionError, match="has no equivalent here: "):
+            given_texts(READER, options)
+        return
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        taken = list(given_texts(READER, options))
+    if row.startswith("accepted"):
+        assert (taken, len(warned)) == ([], 1)
+    else:
+        assert not warned
+        assert (taken == [name]) == ("with or without" in row)
+        assert len(taken) == 1
+
+
+def test_the_page_lists_no_option_that_auto_loader_has_not() -> None:
+    listed = {name.replace("resourceTag.*", "resourceTag.team") for names in ROWS.values() for name in names}
+    assert listed == {*COMMON.split(), *OF_FORMATS.split()}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -151,6 +153,37 @@ def test_the_command_loads_what_it_finds_and_tells_what_it_did(world: World) -> 
     )
 
 
+def text_of(terminal: int) -> Iterator[str]:
+    """What is written to its other end, until that is closed."""
+    try:
+        while data := os.read(terminal, 4096):
+            yield data.decode(errors="replace")
+    except OSError:  # how Linux says so
+        pass
+    finally:
+        os.close(terminal)
+
+
+def test_the_command_shows_on_a_terminal_how_far_it_is(world: World) -> None:
+    """What it leaves behind are the numbers alone."""
+    written = world.write(0, 3)[1]
+    command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load"]
+    command += ["--prefix", f"file://{world.root}/in/", "--path", f"{world.root}/out", "--format", "json"]
+    command += ["--store", world.store_url, "--option", "source=files", "--schema", SCHEMA]
+    ours, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
+    with subprocess.Popen(
+        command, cwd=world.root, stdout=subprocess.PIPE, stderr=terminal, text=True, env=environment
+    ) as running:
+        os.close(terminal)
+        screen = "".join(text_of(ours))
+        printed = running.communicate(timeout=60)[0]
+    assert running.returncode == 0, screen
+    assert "3/3" in screen
+    assert f"{len(written)} rows, 0.0 MB, 0 errors" in screen
+    assert "3/3" not in printed
+
+
 def test_the_command_that_watches_ends_in_order_when_it_is_terminated(world: World) -> None:
     """As a service's manager does it: Java gets the same signal."""
     written = world.write(0, 3)[1]
@@ -164,5 +197,7 @@ def test_the_command_that_watches_ends_in_order_when_it_is_terminated(world: Wor
         os.killpg(running.pid, signal.SIGTERM)
         printed, errors = running.communicate(timeout=60)
     assert running.returncode == 0, errors
+    assert "py4j" not in errors
+    assert "KeyboardInterrupt" not in errors
     assert json.loads(printed)["rows"] == len(written)
     assert published_rows(world) == sorted(written)

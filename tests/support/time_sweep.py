@@ -68,7 +68,8 @@ def prepare(case: Case, setting: Setting, times: Times) -> Counter[str]:
     setting.send([f"file://{objects}/{name}.json" for name in names])
     if case.fault == "disk full, sink":
         assert setting.disk is not None
-        (cell.folder / {"Iceberg": "warehouse"}.get(case.column, "output")).symlink_to(setting.disk)
+        folder = {"Iceberg": "warehouse", "Delta, loading": "delta"}.get(case.column, "output")
+        (cell.folder / folder).symlink_to(setting.disk)
     return Counter(f"{name} {line}" for name in names for line in range(2))
 
 
@@ -201,5 +202,6 @@ def wrong(case: Case, setting: Setting, expected: Counter[str], outcome: Outcome
         try:
             cell.sink.check(cell, store)
         except AssertionError as error:
-            found.append(f"sink: {error}") if case.column == "Iceberg" else None
+            if case.column.startswith(("Iceberg", "Delta")):
+                found.append(f"sink: {error}")
     return found

@@ -27,6 +27,9 @@ CASES = [
     Case("clock off", "Iceberg", "sqlite", "sql"),
     Case("disk full, store", "path", "sqlite", "sql"),
     Case("disk full, sink", "path", "sqlite", "sql"),
+    Case("disk full, sink", "path, loading", "sqlite", "sql"),
+    Case("disk full, sink", "Delta, loading", "sqlite", "sql"),
+    Case("database down", "Delta, loading", "postgresql", "sqs"),
     Case("queue errors", "path", "sqlite", "sqs"),
 ]
 

@@ -175,6 +175,40 @@ def test_json_paths_lead_out_of_no_prefix() -> None:
     assert refused(announced) == [1, 2, 3]
 
 
+REWRITES = '{"s3://b/": "file:///mnt/b/", "s3a://b/deep/": "s3://c/", "named/in/": "gs://named/"}'
+
+
+@pytest.mark.parametrize(
+    ("announced", "read"),
+    [
+        ("s3://b/1.csv", "file:///mnt/b/1.csv"),
+        ("s3a://b/1 %2B.csv", "file:///mnt/b/1 %2B.csv"),
+        ("s3://b/deep/2.csv", "s3://c/2.csv"),
+        ("s3://named/in/3.csv", "gs://named/3.csv"),
+        ("s3://bb/4.csv", "s3://bb/4.csv"),
+    ],
+)
+def test_an_object_is_read_where_its_prefix_is_rewritten_to(announced: str, read: str) -> None:
+    allowed = "file:///mnt/b/,s3://c/,gs://named/,s3://bb/"
+    assert uris(take(announced, pathRewrites=REWRITES, allowedPrefixes=allowed)) == [read]
+
+
+def test_a_rewritten_object_must_be_within_the_allowed_prefixes_by_its_new_name() -> None:
+    options = {"pathRewrites": '{"s3://b/": "file:///mnt/b/"}', "allowedPrefixes": "s3://b/,file:///mnt/b/in/"}
+    announced = take("s3://b/1.csv", "s3://b/in/../../2.csv", "s3://b/in/3.csv", **options)
+    assert uris(announced) == ["file:///mnt/b/in/3.csv"]
+    assert refused(announced) == [0, 1]
+
+
+def test_the_etag_of_another_store_tells_versions_apart_and_is_not_compared_with_a_file() -> None:
+    record = {"eventSource": "aws:s3", "eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "b"}}}
+    record["s3"]["object"] = {"key": "1.csv", "size": 3, "eTag": "e1"}  # type: ignore[index]
+    event = json.dumps({"Records": [record]})
+    options = {"pathRewrites": '{"s3://b/": "file:///mnt/b/"}', "allowedPrefixes": "file:///mnt/b/"}
+    (announced,) = take(event, **options, allowOverwrites="true")
+    assert [(content.shard_id, content.etag) for content in announced.contents] == [("file:///mnt/b/1.csv#e1", None)]
+
+
 def test_objects_that_the_glob_leaves_out_are_counted_as_ignored() -> None:
     announced = take('["s3://b/1.csv", "s3://b/_SUCCESS", "s3://b/1.csv.crc"]', pathGlobFilter="*.csv")
     assert uris(announced) == ["s3://b/1.csv"]

@@ -73,7 +73,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "content",
         "reader",
         "sink",
-        "places",
+        "other_names places",
         "checks values",
         "parsing",
     ),

@@ -28,10 +28,10 @@ from queue_source.options import (
 )
 from queue_source.options.connections import with_secrets
 from queue_source.options.declaring import Option
+from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS
 from queue_source.options.places import PLACES, READER
 from queue_source.options.secrets import SPARK_HIDES
 from queue_source.options.times import parse_pattern
-from queue_source.options.values import ALIASES, CANNOT, MEANINGLESS
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv", "allowedPrefixes": "s3://in/"}
 SECRET = "n0t-t0-be-sh0wn"
@@ -153,6 +153,7 @@ def _leaves(value: Any) -> Any:
 
 
 BAD: dict[str, list[str]] = {
+    "rewrites": ["s3://a/", "[]", '{"s3://a/": 1}', '{"": "s3://b/"}', '{"s3://a/": "dbfs:/b/"}', '{"a/": "s3://b"}'],
     "queue URLs": ["", "orders"],
     "queue URL": ["", "orders", "sqs://a,sqs://b"],
     "database URL": ["", "cuesqueue.db"],
@@ -201,14 +202,16 @@ def test_every_bad_value_is_refused_with_the_option_and_the_next_step(option: Op
 
 
 @pytest.mark.parametrize(
-    ("option", "text"),
+    ("option", "text", "instead"),
     [
-        ("fileFormat", "xml"),
-        ("schemaEvolutionMode", "addNewColumnsWithTypeWidening"),
+        ("fileFormat", "xml", "Spark's own reader"),
+        ("schemaEvolutionMode", "addNewColumnsWithTypeWidening", "write addNewColumns"),
     ],
 )
-def test_a_value_that_is_known_elsewhere_is_said_to_be_not_supported(option: str, text: str) -> None:
-    assert "is not supported; write one of" in refusal({**LEAST, option: text}).problem
+def test_a_value_that_is_known_elsewhere_is_refused_with_what_to_do_instead(
+    option: str, text: str, instead: str
+) -> None:
+    assert f"is not supported; {instead}" in refusal({**LEAST, option: text}).problem
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Pure, except for requested sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import NamedTuple, Protocol
 
@@ -150,7 +151,8 @@ def _parsed(message: Received, options: NotificationOptions, paths: JsonPaths | 
         return _Parsed(message, ignored=1)
     try:
         announcement = parse_notification(message.body, message.headers, options.notification_format, paths)
-        ours = [notice for notice in announcement.objects if not _is_left_to_others(notice.uri, options)]
+        objects = [_rewritten(notice, options.path_rewrites) for notice in announcement.objects]
+        ours = [notice for notice in objects if not _is_left_to_others(notice.uri, options)]
         _check_number(len(ours), options)
         chosen = tuple(notice for notice in ours if is_wanted(notice.uri, options))
         for notice in chosen:
@@ -158,7 +160,7 @@ def _parsed(message: Received, options: NotificationOptions, paths: JsonPaths | 
     except MalformedNotification as error:
         cause = OUTSIDE_PREFIXES if isinstance(error, _OutsidePrefixes) else "malformed-message"
         return _Parsed(message, error=_error(message, cause, str(error)))
-    ignored, foreign = announcement.ignored + len(ours) - len(chosen), len(announcement.objects) - len(ours)
+    ignored, foreign = announcement.ignored + len(ours) - len(chosen), len(objects) - len(ours)
     return _Parsed(message, chosen, ignored=ignored, foreign=foreign)
 
 
@@ -216,6 +218,22 @@ def _message_of(message: Received, options: NotificationOptions, queue_names: Ma
 
 def _tag_matches(message: Received, options: NotificationOptions) -> bool:
     return options.tag_filter is None or matches_any(options.tag_filter, message.tag)
+
+
+def _rewritten(notice: ObjectNotice, rewrites: Sequence[tuple[str, str]]) -> ObjectNotice:
+    """Return the notice of the object where it is read.
+
+    The store there has ETags of its own: the announced one is left to distinguish versions.
+    """
+    scheme = notice.uri.partition("://")[0]
+    for prefix, target in rewrites:
+        start = prefix if "://" in prefix else f"{scheme}://{prefix}"
+        if notice.uri.startswith(start):
+            uri = target + notice.uri.removeprefix(start)
+            if uri.startswith(f"{scheme}://"):
+                return replace(notice, uri=uri)
+            return replace(notice, uri=uri, etag=None, version=notice.version or notice.etag)
+    return notice
 
 
 def _check_number(objects: int, options: NotificationOptions) -> None:

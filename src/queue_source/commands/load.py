@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 import time
@@ -18,6 +19,7 @@ from queue_source.options.content import FILE_FORMATS
 from queue_source.options.reader import DEFAULT_STORE
 
 if TYPE_CHECKING:
+    from queue_source.spark.load import LoadQuery
     from shard_store.operators.status import PipelineStatus, Published
     from shard_store.store import ShardStore
 
@@ -76,24 +78,24 @@ def load(
         raise OptionError("--table", "or --path or --delta is required, one of them: name where the objects go")
     into = table or (f"delta:{delta}" if delta else _folder(path or ""))
     options = {"logLevel": "warning", **_options(option or [])}
-    named: dict[str, Any] = {"format": format.value, "prefixes": ",".join(prefix), "schema": schema, "store": store}
+    began = time.monotonic()
+    from queue_source.spark.load import LoadQuery  # late: it imports Spark
+
+    query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)  # before Spark starts
     if dry_run:
         from queue_source.spark.load_preview import preview
 
-        print_result(
-            _for_people(preview(queue, into, **named, **options), as_json), as_json, title="dry run: nothing loaded"
-        )
+        print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return
-    began = time.monotonic()
     with ExitStack() as stack:
-        query, pipeline, opened = stack.enter_context(_started(queue, into, named, options, master, watch=watch))
-        before = _total(opened, pipeline)
+        running, opened = stack.enter_context(_started(query, store, master, watch=watch))
+        before = _total(opened, query.pipeline)
         follow = stack.enter_context(_progress(visible=not as_json))
-        problem = _run(query, lambda: follow(opened, pipeline, before))
-        after = _total(opened, pipeline)
+        problem = _run(running, lambda: follow(opened, query.pipeline, before))
+        after = _total(opened, query.pipeline)
     numbers = _loaded(before, after)
     seconds = round(time.monotonic() - began, 1)
-    result = {"pipeline": pipeline, "into": into, **numbers, "seconds": seconds}
+    result = {"pipeline": query.pipeline, "into": into, **numbers, "seconds": seconds}
     print_result(_for_people(result, as_json), as_json, title="not all is loaded" if problem else "loaded")
     if problem:
         print_error(problem)
@@ -131,19 +133,15 @@ def _options(pairs: list[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _started(
-    queue: str | None, into: str, named: Mapping[str, Any], options: Mapping[str, str], master: str, *, watch: bool
-) -> Iterator[tuple[Any, str, ShardStore]]:
+def _started(query: LoadQuery, url: str, master: str, *, watch: bool) -> Iterator[tuple[Any, ShardStore]]:
     """Start the query in a session of its own, which ends with the block."""
-    from queue_source.spark.load import load as start
-    from queue_source.spark.load import pipeline_of, quiet_session
+    from queue_source.spark.load import quiet_session
     from shard_store.store import open_store
 
-    pipeline = pipeline_of(queue, into, **named, options=options)  # before Spark starts: it says what is wrong
-    with open_store(named["store"]) as store:
+    with open_store(url) as store:
         spark = quiet_session(master)
         try:
-            yield start(queue, into, **named, spark=spark, available_now=not watch, **options), pipeline, store
+            yield query.start(spark, available_now=not watch), store
         finally:
             with suppress(Exception):  # gone already, where Java had the signal that ends us
                 spark.stop()
@@ -156,22 +154,23 @@ def _run(query: Any, follow: Callable[[], None]) -> str | None:
     is_stopped = False
 
     def stop(*_: object) -> None:
+        """Let a call to Java end by itself, since py4j would print the trace of an interrupted one."""
         nonlocal is_stopped
         is_stopped = True
-        raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # who is in a hurry presses Ctrl-C again
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Java may have had the same signal, and be gone
 
-    previous = signal.signal(signal.SIGTERM, stop)
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not query.awaitTermination(timeout=_POLL):
+        while not is_stopped and not query.awaitTermination(timeout=_POLL):
             follow()
-    except KeyboardInterrupt:
-        with suppress(Exception):  # Java may have had the same signal, and be gone: that stops the query, too
+        if is_stopped:
             query.stop()
-        return None
     except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
         return None if is_stopped else _cause(str(error))
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     follow()
     return None
 

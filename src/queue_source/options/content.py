@@ -17,6 +17,12 @@ from queue_source.options.declaring import OnChange, option
 _BAD_OBJECT = types.choice("quarantine", "fail", "skip")
 MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
 FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
+NOT_READ = {"xml": "Spark's own reader reads it, from references to the objects: see docs/how-to/references.md"}
+"""Formats of other sources, and what to do instead."""
+_NO_WIDENING = {
+    "addNewColumnsWithTypeWidening": "write addNewColumns, and name the wider types in schemaHints: a value that does "
+    "not fit its column goes to rescuedDataColumn until then"
+}
 LINE_FORMATS = ("json", "csv", "text")
 RECORD_FORMATS = ("json", "csv")
 INFERRED_FORMATS = ("json", "csv", "parquet", "orc", "avro")
@@ -39,7 +45,7 @@ class FormatOptions:
 
     # fmt: off
     file_format: str = option(
-        "fileFormat", types.choice(*FILE_FORMATS, refused=("xml",)), example="json",
+        "fileFormat", types.choice(*FILE_FORMATS, refused=NOT_READ), example="json",
         required="the objects need a format", unless=(("content", "message"), ("content", "reference")),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
         "they are. Objects of other formats are read [by Spark's own readers](../how-to/references.md).",
@@ -235,7 +241,7 @@ class SchemaOptions:
     )
     schema_evolution_mode: str = option(
         "schemaEvolutionMode",
-        types.choice("none", "rescue", "addNewColumns", "failOnNewColumns", refused=("addNewColumnsWithTypeWidening",)),
+        types.choice("none", "rescue", "addNewColumns", "failOnNewColumns", refused=_NO_WIDENING),
         example="rescue", note="`addNewColumns` with `schemaLocation`, else `none`", formats=INFERRED_FORMATS,
         help="What happens with columns that the schema lacks. `none`: they are ignored. `rescue`: they go to "
         "`rescuedDataColumn`. `addNewColumns`: the query fails, and has them when started again. `failOnNewColumns`: "

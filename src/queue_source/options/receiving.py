@@ -98,6 +98,14 @@ class NotificationOptions:
         on_change="Refused while an unfinished object is outside of the new prefixes; `cuesqueue shards quarantine` "
         "gives it up. Otherwise for what is received or listed from then on.",
     )
+    path_rewrites: tuple[tuple[str, str], ...] = option(
+        "pathRewrites", types.REWRITES, "{}", example='{"s3://landing/": "file:///mnt/landing/"}',
+        help="Objects whose announced URI begins with a key are read at the key's value followed by the rest, as where "
+        "a bucket is mounted; a key without a scheme is of any scheme. The longest key counts. The new URI is the "
+        "object's name everywhere: for `allowedPrefixes`, identities, `_metadata`.",
+        on_change="For what is received from then on. An object that was announced under its former name before is "
+        "another one.",
+    )
     on_foreign_object: str = option(
         "onForeignObject", types.choice("quarantine", "ignore"), "quarantine", example="ignore",
         help="What happens with a message that announces an object outside of `allowedPrefixes`. `quarantine`: it "

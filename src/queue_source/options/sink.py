@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from queue_source.options import types
 from queue_source.options.columns import PartitionField
 from queue_source.options.connections import StorageOptions
-from queue_source.options.content import FILE_FORMATS, ContentOptions
+from queue_source.options.content import FILE_FORMATS, NOT_READ, ContentOptions
 from queue_source.options.declaring import OnChange, option
 from queue_source.options.reader import LogOptions, store_url
 from queue_source.options.secrets import Secret, SecretUrl
@@ -89,7 +89,7 @@ class LoadOptions:
     cutting: Mapping[str, str]
     # fmt: off
     format: str | None = option(
-        "load", types.choice(*FILE_FORMATS, refused=("xml",)), example="json", note="none: the rows are written",
+        "load", types.choice(*FILE_FORMATS, refused=NOT_READ), example="json", note="none: the rows are written",
         help="Format of the objects that the rows name, which the sink's tasks [read and write without "
         "rows](../how-to/load.md), into `path` or a table. The rows are those of a reader with `content` = "
         "`reference`. The reader's options of [content](#content), [formats](#file-formats) and [inferred "
@@ -158,7 +158,8 @@ class SinkOptions:
         "folder in which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).",
     )
     compression: str = option(
-        "compression", types.choice("zstd", "snappy", refused=("gzip", "lz4", "none")), "zstd", example="snappy",
+        "compression", types.choice("zstd", "snappy", refused={"gzip": "", "lz4": "", "none": ""}), "zstd",
+        example="snappy",
         help="Compression of the Parquet files.",
     )
     # fmt: on

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import Any
 
 from queue_source.common.globs import PathGlob, name_matcher, path_glob
@@ -24,6 +26,7 @@ from queue_source.tags import parse_filters
 from queue_source.uris import climbs, plain_prefix, plain_uri
 
 MAX_NAME = 200
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _LEAST_MEMORY = 64 << 20
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # ASCII only: `\d` would let other scripts' digits through.
@@ -39,10 +42,13 @@ class OptionType:
     parse: Callable[[str], Any]
 
 
-def choice(*names: str, refused: Sequence[str] = ()) -> OptionType:
-    """Make the type of one of `names`, in any case; `refused` are values of the option elsewhere, and not here."""
+def choice(*names: str, refused: Mapping[str, str] = _NOTHING) -> OptionType:
+    """Make the type of one of `names`, in any case.
+
+    `refused` are values of the option elsewhere, and not here, each with what to do instead; "" where there is nothing.
+    """
     names_by_word = {name.lower(): name for name in names}
-    elsewhere = {name.lower() for name in refused}
+    elsewhere = {name.lower(): instead for name, instead in refused.items()}
 
     def parse(text: str) -> str:
         word = text.strip().lower()
@@ -50,7 +56,7 @@ def choice(*names: str, refused: Sequence[str] = ()) -> OptionType:
             return names_by_word[word]
         allowed = f"write {names[0]}" if len(names) == 1 else f"write one of {', '.join(names)}"
         if word in elsewhere:
-            raise ValueError(f"{quote(text)} is not supported; {allowed}")
+            raise ValueError(f"{quote(text)} is not supported; {elsewhere[word] or allowed}")
         close = difflib.get_close_matches(word, names_by_word, n=1)
         hint = f"did you mean {names_by_word[close[0]]!r}? " if close else ""
         raise ValueError(f"{quote(text)} is not a value of this option; {hint}{allowed}")
@@ -193,6 +199,27 @@ def _prefixes(text: str) -> tuple[str, ...]:
     if climbing := next((prefix for prefix in plain_prefixes if climbs(prefix)), None):
         raise ValueError(f"{quote(climbing)} {_CLIMBS}")
     return plain_prefixes
+
+
+def _rewrites(text: str) -> tuple[tuple[str, str], ...]:
+    """Return pairs of a prefix and what it becomes, the longest first."""
+    form = 'write a JSON object of prefixes, as in {"s3://landing/": "file:///mnt/landing/"}'
+    try:
+        rewrites = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{quote(text)} is not JSON ({error}); {form}") from None
+    if not isinstance(rewrites, dict) or not all(isinstance(value, str) for value in rewrites.values()):
+        raise ValueError(f"{quote(text)} is not an object of texts; {form}")
+    if not all(rewrites):
+        raise ValueError(f"{quote(text)} has an empty prefix, which would rewrite everything; {form}")
+    targets = {prefix: _prefixes(target) for prefix, target in rewrites.items()}
+    if two := next((prefix for prefix, target in targets.items() if len(target) > 1), None):
+        raise ValueError(f"{quote(rewrites[two])} has a comma, and a prefix becomes one other; {form}")
+    for prefix, target in rewrites.items():
+        if prefix.endswith("/") != target.endswith("/"):
+            raise ValueError(f"{quote(prefix)} and {quote(target)} must both end with '/', or neither; {form}")
+    pairs = [(plain_prefix(prefix) if "://" in prefix else prefix, target) for prefix, (target,) in targets.items()]
+    return tuple(sorted(pairs, key=lambda pair: -len(pair[0].partition("://")[2] or pair[0])))
 
 
 _CLIMBS = "has a segment '.' or '..'; write the path that it stands for"
@@ -359,6 +386,7 @@ DATE_PATTERN = OptionType("date pattern", "a pattern in Spark's letters for numb
 FOLDER = OptionType("folder", "the URI of a folder", _folder)
 CLEAN_SOURCE = OptionType("choice", f"{_CLEAN_SOURCE.values} (or `archive`)", _clean_source)
 PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
+REWRITES = OptionType("rewrites", "a JSON object: prefix of a URI -> what it becomes", _rewrites)
 QUEUE_URLS = OptionType("queue URLs", "URLs (or `env:NAME`, `file:PATH`), separated by commas", split_queue_urls)
 QUEUE_URL = OptionType("queue URL", "the URL of one queue, or `env:NAME` or `file:PATH`", _queue_url)
 STORE_URL = OptionType("database URL", "an SQLAlchemy URL, or `env:NAME` or `file:PATH`", _store_url)

@@ -10,81 +10,9 @@ from typing import Any
 from queue_source.errors import OptionError
 from queue_source.options import types
 from queue_source.options.declaring import Option
+from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS
 from queue_source.options.places import PLACES, READER, SINK, Place
 from queue_source.options.secrets import Secret, check_shown
-
-# other names of options: those of earlier versions, of other sources and of Spark, and their meaning here
-
-ALIASES = {
-    "store": "storeUrl",
-    "azure.accountKey": "azure.accessKey",
-    "delimiter": "sep",
-    "sourceArchiveDir": "cleanSource.moveDestination",
-    "charset": "encoding",
-    "inferSchema": "inferColumnTypes",
-    "cloudFiles.format": "fileFormat",
-    "cloudFiles.fetchParallelism": "receiveThreads",
-    "cloudFiles.region": "aws.region",
-    "cloudFiles.awsAccessKey": "aws.accessKeyId",
-    "cloudFiles.awsSecretKey": "aws.secretAccessKey",
-    "cloudFiles.roleArn": "aws.roleArn",
-    "cloudFiles.roleExternalId": "aws.roleExternalId",
-    "cloudFiles.projectId": "gcp.project",
-}
-"""Names of earlier versions and of other sources with the same meaning. Any other `cloudFiles.X` is taken as X."""
-
-_INFERENCE = "schemas are inferred by other rules; leave it out, and name types in schemaHints"
-_RELAXED = "JSON that needs it is a bad record; leave it out"
-_AS_BY_DEFAULT = "as by default in Spark; leave it out"
-CANNOT = {
-    "samplingRatio": _INFERENCE,
-    "mergeSchema": _INFERENCE,
-    "primitivesAsString": _INFERENCE,
-    "prefersDecimal": _INFERENCE,
-    "preferDate": _INFERENCE,
-    "dropFieldIfAllNull": _INFERENCE,
-    "avroSchema": _INFERENCE,
-    "enforceSchema": "columns of CSV are matched by the names of the header; leave it out",
-    "unescapedQuoteHandling": "a quote in the middle of a field is read as with STOP_AT_DELIMITER; leave it out",
-    "charToEscapeQuoteEscaping": "there is no second escape character; leave it out",
-    "maxColumns": "a record has up to 20,480 columns, or as many as are declared; leave it out",
-    "maxCharsPerColumn": "a whole record is limited; set maxRecordBytes, or leave it out",
-    "locale": "numbers and dates are read as in en-US; leave it out",
-    "allowComments": _RELAXED,
-    "allowUnquotedFieldNames": _RELAXED,
-    "allowSingleQuotes": f"single quotes are read, {_AS_BY_DEFAULT}",
-    "allowNumericLeadingZeros": _RELAXED,
-    "allowNonNumericNumbers": f"NaN and Infinity are read, {_AS_BY_DEFAULT}",
-    "allowBackslashEscapingAnyCharacter": _RELAXED,
-    "allowUnquotedControlChars": _RELAXED,
-    "datetimeRebaseMode": "dates are read as they are written, which is CORRECTED; leave it out",
-    "int96RebaseMode": "dates are read as they are written, which is CORRECTED; leave it out",
-    "ignoreCorruptFiles": "set onCorruptObject to quarantine or skip",
-    "ignoreMissingFiles": "set onMissingObject to quarantine or skip",
-    "recursiveFileLookup": "a prefix stands for all that is below it; leave it out",
-    "latestFirst": "objects are read in the order in which they were announced or listed; leave it out",
-}
-"""Options of Spark's own file sources that have no equal here, and what to do instead."""
-
-_GOOGLE_KEY = "set gcp.credentialsFile to the key's file, or leave it out where the machine has an account"
-CLOUD_FILES_CANNOT = {
-    "subscription": "write the subscription as a queue: set queueUrl to pubsub://PROJECT/SUBSCRIPTION",
-    "client": _GOOGLE_KEY,
-    "clientEmail": _GOOGLE_KEY,
-    "privateKey": _GOOGLE_KEY,
-    "privateKeyId": _GOOGLE_KEY,
-    "maxFileAge": "there it is how long a file is remembered: set deduplicationWindow; maxFileAge without cloudFiles "
-    "is Spark's, and leaves out what is older",
-}
-"""The same for options `cloudFiles.X`, by X."""
-
-_BY_QUEUE = "notifications are used where queueUrl is set, listings where backfillPrefixes is"
-MEANINGLESS = {
-    "cloudFiles.useNotifications": _BY_QUEUE,
-    "cloudFiles.useManagedFileEvents": _BY_QUEUE,
-    "pendingTimeout": "what is received stays held until it is acknowledged, or its reader ends",
-}
-"""Accepted with a warning, and why they have no effect."""
 
 SPARK_OWN = ("checkpointLocation", "queryName")
 """What Spark hands to a sink, though it is meant for Spark itself (seen with PySpark 4: spark-facts)."""
@@ -94,6 +22,7 @@ _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _CLOUD_FILES_CANNOT = {name.lower(): why for name, why in CLOUD_FILES_CANNOT.items()}
 _ALIASES = {alias.lower(): name.lower() for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower(): why for name, why in MEANINGLESS.items()}
+_MEANINGLESS_GROUPS = tuple(name.removesuffix("*") for name in _MEANINGLESS if name.endswith("*"))
 _SPARK_OWN = {name.lower() for name in SPARK_OWN}
 
 
@@ -138,9 +67,11 @@ def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option 
     name = written.lower()
     if place is SINK and name in _SPARK_OWN:
         return None
-    if place is READER and name in _MEANINGLESS:
+    group = next((group for group in _MEANINGLESS_GROUPS if name.startswith(group)), None)
+    why = _MEANINGLESS.get(name if group is None else f"{group}*")
+    if place is READER and why:
         warnings.warn(
-            f"option {written!r} has no meaning: {_MEANINGLESS[name]}; leave it out",
+            f"option {written!r} has no meaning: {why}; leave it out",
             UserWarning,
             stacklevel=2,
         )

@@ -6,6 +6,8 @@ read. So that attempt reads the plan in one task. It reads the suspects first, i
 then all the others under one mark. Now a remaining mark counts as a death: the next try, often by the same task, splits
 that part again, until it is one object. An object at which `maxAttempts` readers have died is given up.
 
+Where the same process writes the rows, too, suspects are tried without rows first (`read_tried`, docs/decisions/0082).
+
 So it takes a few deaths to identify one object among 100,000, and some dozens of short transactions for each of them.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,6 +40,11 @@ Interval = tuple[int, int]
 EVERYTHING = ReadMark(0, 1 << 62, ALONE)
 
 Read = Callable[[Sequence[Piece]], Iterator[pa.RecordBatch]]
+Try = Callable[[Sequence[Piece]], None]
+GiveUp = Callable[[Piece, int], None]
+
+_FIRST = 0
+"""A task's number, for what is read while others work, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +79,58 @@ class Marks:
 
 
 def read_alone(
-    marks: Marks, pieces: Sequence[Piece], max_attempts: int, read: Read, give_up: Callable[[Piece, int], None]
+    marks: Marks, pieces: Sequence[Piece], max_attempts: int, read: Read, give_up: GiveUp
 ) -> Iterator[pa.RecordBatch]:
     """Read a whole plan in one task, each piece once, and identify the object that ends its reader's process.
 
     `give_up` gets a piece that is not read, since at least `max_attempts` readers have died at it.
     """
     remaining_marks = marks.left_behind()
-    deaths = {(mark.first, mark.end): mark.unended for mark in remaining_marks if mark.task == ALONE}
     suspects, others = split_suspects(pieces, remaining_marks)
-    for part in suspects:
-        interval = interval_of(part)
-        killed = deaths.get(interval, 0)
-        if len(part) == 1 and killed >= max_attempts:
-            give_up(part[0], killed)
-            continue
-        with marks.during(ReadMark(*interval, ALONE, killed)):
+    for part, mark in _still_read(suspects, remaining_marks, max_attempts, give_up):
+        with marks.during(mark):
             yield from read(part)
     if remaining_marks:
         marks.clear()
     if others:
         with marks.during(ReadMark(*interval_of(others), ALONE)):
             yield from read(others)
+
+
+def read_tried(
+    marks: Marks, pieces: Sequence[Piece], max_attempts: int, attempt: Try, read: Read, give_up: GiveUp
+) -> Iterator[pa.RecordBatch]:
+    """Read a whole plan in one task whose process writes the rows, too: all suspects are tried without rows, then read.
+
+    The process may end for rows that are written, of any object or of none: no mark counts a death meanwhile. That of
+    the others only makes them suspects, which the next attempt tries.
+    """
+    remaining_marks = marks.left_behind()
+    suspects, others = split_suspects(pieces, remaining_marks)
+    readable = [*others]
+    for part, mark in _still_read(suspects, remaining_marks, max_attempts, give_up):
+        with marks.during(mark):
+            attempt(part)
+        readable += part
+    if remaining_marks:
+        marks.clear()
+    readable.sort(key=lambda piece: (piece.place, piece.start))
+    with marks.during(ReadMark(*interval_of(others), _FIRST)) if others else nullcontext():
+        yield from read(readable)
+
+
+def _still_read(
+    suspects: Sequence[list[Piece]], remaining_marks: Sequence[ReadMark], max_attempts: int, give_up: GiveUp
+) -> Iterator[tuple[list[Piece], ReadMark]]:
+    """Yield each part with its mark, but what is given up."""
+    deaths = {(mark.first, mark.end): mark.unended for mark in remaining_marks if mark.task == ALONE}
+    for part in suspects:
+        interval = interval_of(part)
+        killed = deaths.get(interval, 0)
+        if len(part) == 1 and killed >= max_attempts:
+            give_up(part[0], killed)
+        else:
+            yield part, ReadMark(*interval, ALONE, killed)
 
 
 def interval_of(pieces: Sequence[Piece]) -> Interval:

@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced
+from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Part
 from queue_source.formats.metadata import ObjectMetadata
@@ -23,7 +23,7 @@ from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_toge
 from queue_source.read.error_records import KILLS, bad_object, bad_records, fatal_object
 from queue_source.read.fixed_rows import check_begun, fixed_rows
 from queue_source.read.gathering import gathered
-from queue_source.read.isolation import Marks, interval_of, read_alone
+from queue_source.read.isolation import Marks, interval_of, read_alone, read_tried
 from queue_source.read.message_records import Message, parsed_messages
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
@@ -56,9 +56,13 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The only task of a plan that has an object suspected of ending its readers' processes."""
+    """The only task of a plan that has an object suspected of ending its readers' processes.
+
+    `writes`: the rows are written in the same process.
+    """
 
     max_attempts: int
+    writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,15 @@ def read_marked(work: Work, schema: pa.Schema, report: Report) -> Generator[pa.R
     def give_up(piece: Piece, killed: int) -> None:
         report([fatal_object(piece, work.identity, killed)])
 
+    def attempt(pieces: Sequence[Piece]) -> None:
+        """Read without rows and reports: those of the second reading count."""
+        for _ in read_pieces(replace(work, pieces=pieces), schema, lambda records: None):
+            pass
+
     marks = Marks(work.identity, work.store)
-    if isinstance(work.isolation, Alone):
+    if isinstance(work.isolation, Alone) and work.isolation.writes:
+        yield from read_tried(marks, work.pieces, work.isolation.max_attempts, attempt, read, give_up)
+    elif isinstance(work.isolation, Alone):
         yield from read_alone(marks, work.pieces, work.isolation.max_attempts, read, give_up)
     elif isinstance(work.isolation, Beside) and work.pieces:
         # a remaining mark makes these pieces suspects of the next attempt
@@ -169,7 +180,8 @@ def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.Re
 def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     format = work.content.format
     assert format is not None
-    refusals = Refusals(work.content.storage, work.max_attempts, partial(_others, work))
+    fails = work.content.on_forbidden_object == "fail"
+    refusals = Refusals(work.content.storage, work.max_attempts, partial(_others, work), fails=fails)
     for group in _groups(work.pieces, may_be_joined(schema, format)):
         if len(group) == 1:
             yield from _read_piece(work, group[0], schema, format, report, refusals)
@@ -206,35 +218,26 @@ def _read_piece(
 ) -> Iterator[pa.RecordBatch]:
     reach("object-read", piece.content.shard_id)
     uri, expected = _announced(piece)
-    bad: BadObject | None = None
-    for tries in itertools.count(1):
-        problems = BadRecords(format.mode)
-        try:
-            yield from read_object(
-                uri,
-                schema,
-                format,
-                problems,
-                storage=work.content.storage,
-                expected=expected,
-                metadata=_metadata(piece, work.identity),
-                part=_part(piece),
-            )
-            refusals.was_read(uri)
-        except BadObject as error:
-            bad = error
-        except ObjectReplaced:  # before any row: the next try reads the present version
-            if tries < work.max_attempts:
-                continue
-            raise
-        except ObjectRefused as refused:  # before any row
-            if work.content.on_forbidden_object == "fail":
-                bad = BadObject("forbidden-object", str(refused))
-            elif (bad := refusals.give_up(uri, refused, tries)) is None:
-                continue
-        break
-    if bad is not None:
-        _report_bad(piece, work, bad, report)
+    problems = BadRecords(format.mode)
+
+    def read() -> Iterator[pa.RecordBatch]:
+        nonlocal problems
+        problems = BadRecords(format.mode)  # those of the last try
+        return read_object(
+            uri,
+            schema,
+            format,
+            problems,
+            storage=work.content.storage,
+            expected=expected,
+            metadata=_metadata(piece, work.identity),
+            part=_part(piece),
+        )
+
+    try:
+        yield from refusals.read(uri, read)
+    except BadObject as error:
+        _report_bad(piece, work, error, report)
     if problems.count:
         report(bad_records(piece, work.identity, problems))
 

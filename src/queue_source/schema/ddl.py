@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.types import is_bytes, is_text
+from queue_source.formats.types import is_bytes, is_text, special_struct
 from queue_source.options.columns import DdlType, Path
 from queue_source.options.columns import parse_fields as read_fields
 
@@ -54,12 +54,14 @@ def arrow_type(kind: DdlType) -> pa.DataType:
 
 
 def format_columns(schema: Iterable[pa.Field]) -> str:
-    """Format columns as DDL that `parse_columns` reads."""
+    """Format columns as DDL, which `parse_columns` reads, but for VARIANT, GEOMETRY and GEOGRAPHY."""
     return ", ".join(f"{_quoted(field.name)} {format_type(field.type)}" for field in schema)
 
 
 def format_type(kind: pa.DataType) -> str:
     """Format a type as DDL. Raises ValueError for one that Spark has no name for."""
+    if special := special_struct(kind):
+        return special
     if pt.is_struct(kind):
         parts = (kind.field(i) for i in range(kind.num_fields))
         return f"STRUCT<{', '.join(f'{_quoted(part.name)}: {format_type(part.type)}' for part in parts)}>"

@@ -90,7 +90,7 @@ class PlanToLoad:
         reading = batch.reading
         isolation: Alone | Beside | None = None
         if self.is_suspected:
-            isolation = Alone(max_attempts)
+            isolation = Alone(max_attempts, writes=True)
         elif self.attempt > 1:
             isolation = Beside(0 if reading is None else reading.partition)
         if self.is_suspected and pieces:

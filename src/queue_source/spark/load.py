@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.options import parse_reader_options, parse_sink_options
 from queue_source.options.content import INFERRED_FORMATS, ContentOptions, SchemaOptions
 from queue_source.options.declaring import options_of
+from queue_source.options.other_names import ALIASES
 from queue_source.options.places import READER, SINK
-from queue_source.options.values import ALIASES, SPARK_OWN
+from queue_source.options.values import SPARK_OWN
 from queue_source.schema.ddl import format_columns
 from queue_source.spark.compat import arrow_schema
 from queue_source.spark.process import driver_folder
@@ -71,46 +73,76 @@ def load(
     Process:
         The driver's script.
     """
-    reading, writing, of_spark = divided(queue, into, format, prefixes, schema, store, options)
-    pipeline = checked(reading, writing)
-    session = spark or SparkSession.getActiveSession() or _new_session()
-    folder = Path(driver_folder())
-    if "schemaLocation" in writing:
-        writing["schemaLocation"] = str(folder / writing["schemaLocation"])
-    # the shown URL: it has no password, which may change
-    of_store = hashlib.sha256(str(parse_sink_options(writing).store).encode()).hexdigest()[:8]
-    of_spark.setdefault("checkpointLocation", (folder / _CHECKPOINTS / f"{pipeline}-{of_store}").as_uri())
-    rows = session.readStream.format("cuesqueue").schema(_COLUMNS).options(**reading).load()
-    writer = rows.writeStream.format("cuesqueue").options(**writing, **of_spark)
-    if available_now:
-        writer = writer.trigger(availableNow=True)
-    return writer.start()
+    query = LoadQuery.of(queue, into, format, prefixes, schema, store, options)
+    return query.start(spark or SparkSession.getActiveSession() or _new_session(), available_now=available_now)
 
 
-def pipeline_of(
-    queue: str | Sequence[str] | None,
-    into: str,
-    *,
-    format: str,
-    prefixes: str | Sequence[str],
-    schema: str | StructType | None,
-    store: str | None,
-    options: Mapping[str, object],
-) -> str:
-    """Return the name under which `load` would run, once all options are known to be right. Raises OptionError."""
-    reading, writing, _ = divided(queue, into, format, prefixes, schema, store, options)
-    return checked(reading, writing)
+@dataclass(frozen=True, slots=True)
+class LoadQuery:
+    """What a call of `load` asks for: the options of its reader, of its sink, and of Spark, known to be right."""
 
+    queue: str | None
+    into: str
+    pipeline: str
+    reading: dict[str, str]
+    writing: dict[str, str]
+    of_spark: dict[str, str]
 
-def checked(reading: dict[str, str], writing: dict[str, str]) -> str:
-    """Return the pipeline's name, and complete the options of the sink. Raises OptionError for wrong ones."""
-    pipeline = writing["pipeline"] = parse_reader_options(reading).pipeline
-    names = {name.lower() for name in writing}
-    is_said = names & {"table", "delta", "schemalocation", "schema"}
-    if not is_said and writing["load"] in INFERRED_FORMATS:
-        writing["schemaLocation"] = f"{_SCHEMAS}/{pipeline}"
-    parse_sink_options(writing)
-    return pipeline
+    @classmethod
+    def of(
+        cls,
+        queue: str | Sequence[str] | None,
+        into: str,
+        format: str,
+        prefixes: str | Sequence[str],
+        schema: str | StructType | None,
+        store: str | None,
+        options: Mapping[str, object],
+    ) -> LoadQuery:
+        """Divide the arguments of `load` by where they act. Raises OptionError for wrong ones; starts nothing."""
+        reading = {"content": "reference", "fileFormat": format, "allowedPrefixes": _listed(prefixes)}
+        writing = {"load": format, **_target(into)}
+        of_spark: dict[str, str] = {}
+        urls = None if queue is None else _listed(queue)
+        if urls is None:
+            reading["backfillPrefixes"] = reading["allowedPrefixes"]
+        else:
+            reading["queueUrl"] = urls
+        if store is not None:
+            reading["storeUrl"] = writing["storeUrl"] = store
+        if schema is not None:
+            writing["schema"] = schema if isinstance(schema, str) else format_columns(arrow_schema(schema))
+        for name, value in options.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if own := next((own for own in SPARK_OWN if own.lower() == name.lower()), None):
+                of_spark[own] = text
+                continue
+            places = _places(name)
+            if not places:
+                raise OptionError(name, "is unknown to load; see docs/reference/options.md for all options")
+            for place in places:
+                (reading if place is READER else writing)[name] = text
+        pipeline = writing["pipeline"] = parse_reader_options(reading).pipeline
+        is_said = {name.lower() for name in writing} & {"table", "delta", "schemalocation", "schema"}
+        if not is_said and format in INFERRED_FORMATS:
+            writing["schemaLocation"] = f"{_SCHEMAS}/{pipeline}"
+        parse_sink_options(writing)
+        return cls(urls, into, pipeline, reading, writing, of_spark)
+
+    def start(self, spark: SparkSession, *, available_now: bool) -> StreamingQuery:
+        """Start the query. What it keeps beside the store is in Spark's working folder, unless options say more."""
+        folder, writing = Path(driver_folder()), dict(self.writing)
+        if "schemaLocation" in writing:
+            writing["schemaLocation"] = str(folder / writing["schemaLocation"])
+        # the shown URL: it has no password, which may change
+        of_store = hashlib.sha256(str(parse_sink_options(writing).store).encode()).hexdigest()[:8]
+        checkpoint = (folder / _CHECKPOINTS / f"{self.pipeline}-{of_store}").as_uri()
+        rows = spark.readStream.format("cuesqueue").schema(_COLUMNS).options(**self.reading).load()
+        of_spark = {"checkpointLocation": checkpoint, **self.of_spark}
+        writer = rows.writeStream.format("cuesqueue").options(**writing, **of_spark)
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        return writer.start()
 
 
 def quiet_session(master: str) -> SparkSession:
@@ -118,40 +150,6 @@ def quiet_session(master: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("cuesqueue load").config(map=_SETTINGS)
     quiet: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
     return builder.config(map=quiet).getOrCreate()
-
-
-def divided(
-    queue: str | Sequence[str] | None,
-    into: str,
-    format: str,
-    prefixes: str | Sequence[str],
-    schema: str | StructType | None,
-    store: str | None,
-    options: Mapping[str, object],
-) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Return the options of the reader, of the sink, and of Spark. Raises OptionError for one that nothing knows."""
-    reading = {"content": "reference", "fileFormat": format, "allowedPrefixes": _listed(prefixes)}
-    writing = {"load": format, **_target(into)}
-    of_spark: dict[str, str] = {}
-    if queue is None:
-        reading["backfillPrefixes"] = reading["allowedPrefixes"]
-    else:
-        reading["queueUrl"] = _listed(queue)
-    if store is not None:
-        reading["storeUrl"] = writing["storeUrl"] = store
-    if schema is not None:
-        writing["schema"] = schema if isinstance(schema, str) else format_columns(arrow_schema(schema))
-    for name, value in options.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        if own := next((own for own in SPARK_OWN if own.lower() == name.lower()), None):
-            of_spark[own] = text
-            continue
-        places = _places(name)
-        if not places:
-            raise OptionError(name, "is unknown to load; see docs/reference/options.md for all options")
-        for place in places:
-            (reading if place is READER else writing)[name] = text
-    return reading, writing, of_spark
 
 
 _AT_THE_SINK = {option.name.lower() for option in options_of(ContentOptions, SchemaOptions)}

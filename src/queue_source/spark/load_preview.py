@@ -15,29 +15,22 @@ from queue_source.schema.ddl import format_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
 from queue_source.sinks.base import open_target
-from queue_source.spark.load import checked, divided
+from queue_source.spark.load import LoadQuery
 from shard_store.model import Content
 
 _SHOWN = 10
 
 
-def preview(
-    queue: str | None, into: str, *, format: str, prefixes: str, schema: str | None, store: str | None, **options: str
-) -> dict[str, Any]:
-    """Return what would be loaded, without a session of Spark. Nothing is acknowledged, and nothing is written.
-
-    Raises OptionError for options that `load` would refuse.
-    """
-    reading, writing, _ = divided(queue, into, format, prefixes, schema, store, options)
-    checked(reading, writing)
-    reader, sink = parse_reader_options(reading), parse_sink_options(writing)
+def preview(query: LoadQuery) -> dict[str, Any]:
+    """Return what would be loaded, without a session of Spark. Nothing is acknowledged, and nothing is written."""
+    reader, sink = parse_reader_options(query.reading), parse_sink_options(query.writing)
     assert sink.load is not None
     problems: list[str] = []
     samples = list(samples_of(reader, problems))
     return {
         "pipeline": reader.pipeline,
-        "into": into,
-        **({} if queue is None else {"messages_waiting": _waiting(reader)}),
+        "into": query.into,
+        **({} if query.queue is None else {"messages_waiting": _waiting(reader)}),
         "next_objects": [content.uri for content in samples[:_SHOWN]],
         "columns": _columns(sink, samples, problems),
         "problems": problems,

@@ -45,6 +45,7 @@ NO_KEY_OF_KMS = Refusal(
     "User: arn:aws:iam::1:user/reader is not authorized to perform: kms:Decrypt on the resource",
     get_only=True,
 )
+NOT_IMPLEMENTED = Refusal(501, "NotImplemented")
 SLOW_DOWN = Refusal(503, "SlowDown", "Please reduce your request rate.")
 
 
@@ -96,6 +97,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._get()
+
+    def do_PUT(self) -> None:
+        self._refuse()
+
+    def do_POST(self) -> None:
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Nothing can be written here."""
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        name = unquote(urlsplit("http://host" + self.path).path)[1:]
+        self._fail(*(self.server.s3.refusal(self.command, name) or NOT_IMPLEMENTED)[:3])  # type: ignore[attr-defined]
 
     def _get(self) -> None:
         s3: S3Server = self.server.s3  # type: ignore[attr-defined]

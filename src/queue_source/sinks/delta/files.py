@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,13 +17,10 @@ from queue_source.sinks.delta.nulls import check_nulls
 from queue_source.sinks.delta.partitions import check_partition, folder_of, split
 from queue_source.sinks.delta.schemas import DeltaField, arrow_type
 from queue_source.sinks.delta.statistics import Statistics
+from queue_source.sinks.partitioned_files import OpenFile, PartitionedFiles, Values
 from queue_source.sinks.splits import make_durable
 from queue_source.storage.files import is_local, resolve
 
-BUFFERED_BYTES = 128 * 1024 * 1024
-"""Rows of one task that wait to become row groups, over all its partitions."""
-OPEN_FILES = 16
-"""More files than this do not wait for further rows: each holds buffers of its own."""
 FILE_BYTES = 512 * 1024 * 1024
 """A file of this size gets no further rows."""
 _ROWS_PER_GROUP = 1_000_000
@@ -70,127 +66,63 @@ def write_files(
     storage: StorageOptions,
 ) -> TaskFiles:
     """Write the rows to new files, one or more for each partition. They are invisible until a commit names them."""
-    writer = _TableWriter(schema, target, prefix, compression, storage)
-    try:
-        for batch in batches:
-            writer.write(batch)
-        return TaskFiles(target, writer.finish())
-    finally:
-        writer.abandon()
+    return TaskFiles(target, _TableFiles(schema, target, prefix, compression, storage).write_all(batches))
 
 
-class _TableWriter:
-    """Buffers rows by partition, and writes the largest buffer out when all together are large."""
-
+class _TableFiles(PartitionedFiles[DataFile]):
     def __init__(
         self, schema: pa.Schema, target: Target, prefix: str, compression: str, storage: StorageOptions
     ) -> None:
         self._target, self._prefix, self._compression, self._storage = target, prefix, compression, storage
         # columns that the rows lack are not in the files either: to readers they are null
         self._fields = [field for field in target.fields if field["name"] in schema.names]
-        in_files = [field for field in self._fields if field["name"] not in target.partition_by]
-        self._in_files = in_files
-        self._schema = pa.schema([(field["name"], arrow_type(field["type"])) for field in in_files])
-        self._buffers: dict[tuple[str | None, ...], list[pa.RecordBatch]] = {}
-        self._sizes: dict[tuple[str | None, ...], int] = {}
-        self._open: dict[tuple[str | None, ...], _OpenFile] = {}
-        self._done: list[DataFile] = []
+        self._in_files = [field for field in self._fields if field["name"] not in target.partition_by]
+        self._partition_columns = [name for name in target.partition_by if name in schema.names]
+        super().__init__(
+            pa.schema([(field["name"], arrow_type(field["type"])) for field in self._in_files]), FILE_BYTES
+        )
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
-            return
-        for values, rows in split(conform(batch, self._fields), self._partition_columns):
-            self._buffers.setdefault(values, []).append(rows)
-            self._sizes[values] = self._sizes.get(values, 0) + rows.nbytes
-        while sum(self._sizes.values()) >= BUFFERED_BYTES:
-            values = max(self._sizes, key=self._sizes.__getitem__)
-            self._write_out(values)
-            if len(self._open) > OPEN_FILES or self._open[values].size >= FILE_BYTES:
-                self._finish_file(values)
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+        return split(conform(batch, self._fields), self._partition_columns)
 
-    @property
-    def _partition_columns(self) -> Sequence[str]:
-        names = {field["name"] for field in self._fields}
-        return [name for name in self._target.partition_by if name in names]
-
-    def finish(self) -> list[DataFile]:
-        for values in [*self._sizes]:
-            self._write_out(values)
-            self._finish_file(values)
-        for values in [*self._open]:
-            self._finish_file(values)
-        return self._done
-
-    def abandon(self) -> None:
-        """Close open files after a failure: no commit will name them. Does nothing after `finish`."""
-        for file in self._open.values():
-            with suppress(Exception):  # another error is being raised already
-                file.stream.close()
-        self._open.clear()
-
-    def _write_out(self, values: tuple[str | None, ...]) -> None:
-        del self._sizes[values]
-        rows = pa.Table.from_batches(self._buffers.pop(values), self._schema)
-        file = self._open.get(values)
-        if file is None:
-            by_name = dict(zip(self._partition_columns, values, strict=True))
-            partition = {name: by_name.get(name) for name in self._target.partition_by}
-            check_partition(self._target.fields, partition)
-            path = f"{folder_of(partition)}{self._prefix}-{uuid.uuid4().hex}.parquet"
-            statistics = Statistics(self._in_files, self._target.configuration)
-            filesystem, place = resolve(f"{self._target.uri}/{path}", self._storage)
-            if is_local(self._target.uri):
-                filesystem.create_dir(str(PurePosixPath(place).parent), recursive=True)
-            stream = filesystem.open_output_stream(place)
-            file = self._open[values] = _OpenFile(stream, path, partition, self._schema, statistics, self._compression)
-        file.write(rows)
-
-    def _finish_file(self, values: tuple[str | None, ...]) -> None:
-        file = self._open[values].finish()
-        del self._open[values]
-        if is_local(self._target.uri):
-            self._make_durable(file.path)
-        self._done.append(file)
-
-    def _make_durable(self, path: str) -> None:
-        """Flush a local file, and the names of its folders inside of the table, which may be new."""
-        _, place = resolve(f"{self._target.uri}/{path}", self._storage)
-        file = Path(place)
-        for part in (file, *list(file.parents)[: path.count("/")]):
-            make_durable(part)
+    def _new_file(self, values: Values) -> _OpenFile:
+        by_name = dict(zip(self._partition_columns, values, strict=True))
+        partition = {name: by_name.get(name) for name in self._target.partition_by}
+        check_partition(self._target.fields, partition)
+        path = f"{folder_of(partition)}{self._prefix}-{uuid.uuid4().hex}.parquet"
+        statistics = Statistics(self._in_files, self._target.configuration)
+        filesystem, place = resolve(f"{self._target.uri}/{path}", self._storage)
+        local = Path(place) if is_local(self._target.uri) else None
+        if local is not None:
+            local.parent.mkdir(parents=True, exist_ok=True)
+        stream = filesystem.open_output_stream(place)
+        return _OpenFile(stream, path, local, partition, self._schema, statistics, self._compression)
 
 
-class _OpenFile:
-    """A Parquet file that is being written to a stream."""
-
+class _OpenFile(OpenFile[DataFile]):
     def __init__(
         self,
         stream: pa.NativeFile,
         path: str,
+        local: Path | None,
         partition: Mapping[str, str | None],
         schema: pa.Schema,
         statistics: Statistics,
         compression: str,
     ) -> None:
-        self.stream = stream
-        self._path, self._partition, self._statistics = path, partition, statistics
         # without Arrow's own schema: it would make readers give large strings
-        self._writer = pq.ParquetWriter(stream, schema, compression=compression, store_schema=False)
-
-    @property
-    def size(self) -> int:
-        return int(self.stream.tell())
+        writer = pq.ParquetWriter(stream, schema, compression=compression, store_schema=False)
+        super().__init__(stream, writer, _ROWS_PER_GROUP)
+        self._path, self._local, self._partition, self._statistics = path, local, partition, statistics
 
     def write(self, rows: pa.Table) -> None:
         self._statistics.add(rows)
-        self._writer.write_table(rows, row_group_size=_ROWS_PER_GROUP)
+        super().write(rows)
 
-    def finish(self) -> DataFile:
-        """Close the file for good, and return what a commit needs to name it."""
-        self._writer.close()
-        size = self.size
-        self.stream.close()
-        footer = self._writer.writer.metadata
+    def _finished(self, size: int, footer: pq.FileMetaData) -> DataFile:
+        if self._local is not None:  # with the names of its folders inside of the table, which may be new
+            for part in (self._local, *list(self._local.parents)[: self._path.count("/")]):
+                make_durable(part)
         modified = int(time.time() * 1000)
         return DataFile(self._path, size, self._partition, footer.num_rows, modified, self._statistics.text(footer))
 

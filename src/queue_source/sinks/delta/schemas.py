@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from queue_source.errors import OptionError
-from queue_source.sinks.spark_structs import special_type
+from queue_source.formats.types import special_struct
 
 DeltaType = str | Mapping[str, Any]
 """`long`, `decimal(9,2)`, or an object with the `type` struct, array or map."""
@@ -69,7 +69,7 @@ def _type(kind: pa.DataType, column: str) -> DeltaType:
         key, value = _type(kind.key_type, f"{column}.key"), _type(kind.item_type, f"{column}.value")
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if pa.types.is_struct(kind) and kind.num_fields:
-        if special := special_type(kind):
+        if special := special_struct(kind):
             raise _refused(column, special)
         return {"type": "struct", "fields": [_field(field, f"{column}.{field.name}") for field in kind]}
     raise _refused(column, str(kind))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 
 if TYPE_CHECKING:  # executors write without SQL, and without delta-rs
+    from queue_source.sinks.delta.tables import OpenTable
     from shard_store.batches.publishing import Published
     from shard_store.sql.transaction import Transaction
     from shard_store.store import ShardStore
@@ -36,18 +37,23 @@ class DeltaSink(Sink):
         assert options.delta is not None
         self._options = options
         self._target: Target | None = None
+        self._opened: OpenTable | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": None}
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where needed; refuse what it cannot hold."""
         from queue_source.sinks.delta.tables import TableMaker
 
-        self._target = TableMaker(self._options).ready(schema, store.database.patience).target()
+        maker = TableMaker(self._options, self._opened)
+        self._target = maker.ready(schema, store.database.patience).target()
 
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         from queue_source.sinks.delta.tables import TableMaker
 
-        table = TableMaker(self._options).open()
-        return None if table is None else arrow_columns(table.fields)
+        self._opened = TableMaker(self._options).open()
+        return None if self._opened is None else arrow_columns(self._opened.fields)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskFiles:
         assert self._target is not None

@@ -85,12 +85,16 @@ def _takes(now: DeltaField, before: DeltaField) -> bool:
 
 
 class TableMaker:
-    """Opens the table of a sink's options; makes it, or adds the columns that rows need."""
+    """Opens the table of a sink's options; makes it, or adds the columns that rows need.
 
-    def __init__(self, options: SinkOptions) -> None:
+    `opened`: the table as it was a moment ago. The first try of `ready` goes by it: where it has changed since, adding
+    columns is refused, and so is the commit of files that do not fit any more.
+    """
+
+    def __init__(self, options: SinkOptions, opened: OpenTable | None = None) -> None:
         assert options.delta is not None
         self._options, self._delta = options, options.delta
-        self._uri = options.delta.uri
+        self._uri, self._opened = options.delta.uri, opened
         self._place = delta_uri(self._uri)
 
     def open(self) -> OpenTable | None:
@@ -115,7 +119,7 @@ class TableMaker:
         return table
 
     def _ready(self, columns: Sequence[DeltaField]) -> OpenTable:
-        table = self.open()
+        table, self._opened = self._opened or self.open(), None
         if table is None:
             self._create(columns)
         elif added := added_fields(self._uri, table.fields, columns):

@@ -32,7 +32,7 @@ from pyiceberg.types import (
 )
 
 from queue_source.errors import OptionError
-from queue_source.sinks.spark_structs import special_type
+from queue_source.formats.types import special_struct
 
 _SIMPLE: dict[pa.DataType, PrimitiveType] = {
     pa.bool_(): BooleanType(),
@@ -99,7 +99,7 @@ def _type(kind: pa.DataType, column: str, ids: Iterator[int]) -> IcebergType:
         value = _type(kind.item_type, f"{column}.value", ids)
         return MapType(next(ids), key, next(ids), value, value_required=False)
     if pa.types.is_struct(kind) and kind.num_fields:
-        if special := special_type(kind):
+        if special := special_struct(kind):
             raise _refused(column, special)
         return StructType(*[_field(field, f"{column}.{field.name}", ids) for field in kind])
     raise _refused(column, str(kind))

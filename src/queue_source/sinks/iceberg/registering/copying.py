@@ -6,6 +6,7 @@ Types that `columns` refuses are allowed here, as far as the table has a type fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -32,6 +33,7 @@ from queue_source.options.columns import PartitionField
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, read_object
+from queue_source.read.refused import Refusals
 from queue_source.sinks.iceberg.registering.candidates import TableOfFiles, check_required, collect, take_up
 from queue_source.sinks.iceberg.registering.columns import (
     Bound,
@@ -93,12 +95,13 @@ def all_rows(
     copies: Sequence[Copy],
     table: TableOfFiles,
     storage: StorageOptions,
+    refusals: Refusals,
     refuse: Callable[[Copy, BadObject], None],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one object after the other; a bad object yields none."""
     for copy in copies:
         try:
-            yield from copy.rows(table, storage)
+            yield from refusals.read(copy.uri, partial(copy.rows, table, storage))
         except BadObject as error:
             refuse(copy, error)
 

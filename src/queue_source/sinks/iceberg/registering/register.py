@@ -105,7 +105,8 @@ class _Task:
 
     def run(self, objects: Sequence[Named], prefix: str) -> None:
         copies: list[Copy] = []
-        for named, described in self._described(objects):
+        refusals = Refusals(self._options.storage, _TRIES, lambda: [named.uri for named in objects])
+        for named, described in self._described(objects, refusals):
             if isinstance(described, BadObject):
                 self._refuse(named, described)
             elif not described.rows:
@@ -113,14 +114,13 @@ class _Task:
             else:
                 copies += self._register(named, described)
         if copies:
-            self._copy(copies, prefix)
+            self._copy(copies, prefix, refusals)
 
     def _use(self, target: Target | None) -> None:
         self._target = target
         self._files = None if target is None else TableOfFiles(target.read()[0])
 
-    def _described(self, objects: Sequence[Named]) -> Iterator[tuple[Named, Described | BadObject]]:
-        refusals = Refusals(self._options.storage, _TRIES, lambda: [named.uri for named in objects])
+    def _described(self, objects: Sequence[Named], refusals: Refusals) -> Iterator[tuple[Named, Described | BadObject]]:
         with ThreadPoolExecutor(min(THREADS, len(objects)), thread_name_prefix="cuesqueue-footers") as threads:
             results = list(threads.map(self._describe, objects))
         for named, result in zip(objects, results, strict=True):
@@ -181,7 +181,7 @@ class _Task:
         assert self._files is not None
         return self._files
 
-    def _copy(self, copies: Sequence[Copy], prefix: str) -> None:
+    def _copy(self, copies: Sequence[Copy], prefix: str, refusals: Refusals) -> None:
         assert self._files is not None
         assert self._target is not None
         bad: set[Copy] = set()
@@ -190,7 +190,7 @@ class _Task:
             bad.add(copy)
             self._refuse(self._names[copy], error)
 
-        rows = all_rows(copies, self._files, self._options.storage, refuse)
+        rows = all_rows(copies, self._files, self._options.storage, refusals, refuse)
         self.result.copied = write_files(rows, self._files.metadata, self._target.read()[1], prefix)
         self.result.copies = len(copies) - len(bad)
         self.result.targets.add(self._files.identity)
