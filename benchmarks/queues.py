@@ -46,7 +46,7 @@ def queues(settings: Settings) -> Iterator[Measurement]:
 @benchmark("queue-services")
 def queue_services(settings: Settings) -> Iterator[Measurement]:
     """notifications received, opened and acknowledged over the network of this machine: Kafka, compared with SQS"""
-    messages = 500 if settings.quick else 5_000
+    messages = 2_000 if settings.quick else 5_000
     with (
         ministack_server() as server,
         tansu_broker() as broker,

@@ -37,6 +37,7 @@ _GATHER = 0.1  # seconds for which records of other partitions are waited for on
 _FULL = 1.0  # seconds for which the buffer is full before partitions are paused, which throws away what was fetched
 _COMMIT_AGAIN = 0.5
 _JOINING = 60.0  # seconds for the group to let us in
+_UNASSIGNED = 10.0  # seconds without an assignment after which there is none for us
 _SILENCE = 30.0  # seconds for which a partition may have records that do not come
 _RESET = "or set failOnDataLoss to false to go on with the oldest that is left"
 
@@ -68,6 +69,7 @@ class Reader:
         self._paused: set[int] = set()
         self._full_since: float | None = None
         self._is_in_group = False
+        self._hears_only_changes = False
         self._stopping = False
         self._consumer: Any = None
         self._thread: threading.Thread | None = None
@@ -76,7 +78,9 @@ class Reader:
     def start(self) -> None:
         with self._service.mapped("joining the group"):
             settings = self._service.consumer_settings()
-            if settings.get("group.protocol", "classic").lower() != "consumer":  # there the brokers assign
+            # there the brokers assign, and a member that gets no partition is not called back
+            self._hears_only_changes = settings.get("group.protocol", "classic").lower() == "consumer"
+            if not self._hears_only_changes:
                 settings["partition.assignment.strategy"] = "cooperative-sticky"
             settings["error_cb"] = self._on_error
             self._consumer = Consumer(settings)
@@ -237,9 +241,11 @@ class Reader:
 
     def _run(self) -> None:
         try:
-            again = 0.0
+            again, began = 0.0, time.monotonic()
             while not self._stopping and self.failure is None:
                 self._regulate()
+                if self._hears_only_changes and time.monotonic() - began > _UNASSIGNED:
+                    self._is_in_group = True
                 if self._room():
                     self._fill(self._consumer.poll(_POLL))
                 elif self._paused:
