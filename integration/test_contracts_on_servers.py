@@ -1,5 +1,5 @@
 """The contracts on the servers that users have: Debian's MariaDB, PostgreSQL and RabbitMQ; SQS in full, on two servers;
-Google's emulator of Pub/Sub where it is found.
+Azurite, where npm can install it; Google's emulator of Pub/Sub where it is found.
 
 What Debian has is installed where that may be. CUESQUEUE_TEST_MYSQL_URL names another MySQL or MariaDB server instead,
 whose user may create databases.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.servers import postgres
+from support.servers import azurite, postgres
 from support.servers.debian import NotInstalled, install
 from support.servers.mariadb import mariadb_server
 from support.servers.ministack import moto_server
@@ -93,6 +93,16 @@ def test_every_contract_of_queues_holds_on_sqs_with_all_that_takes_long() -> Non
 def test_every_contract_of_queues_that_moto_keeps_holds_on_moto() -> None:
     with moto_server() as url:
         expect_contracts("sqs", CUESQUEUE_TEST_SQS_URL=url)
+
+
+@pytest.mark.timeout(1200)
+def test_every_contract_of_queues_and_containers_holds_on_azurite() -> None:
+    try:
+        azurite.install()
+        with azurite.azurite_server() as server:
+            expect_contracts("azurequeue or azurite", CUESQUEUE_TEST_AZURE_QUEUE_URL=server.queues)
+    except azurite.NoAzurite as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.timeout(1200)

@@ -6,6 +6,7 @@ is the input of a sink: the beginning of another delivery.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -35,6 +36,18 @@ class Received:
     headers: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
     has_id: bool = True
+
+    @property
+    def content(self) -> Any:
+        """Return the value of the body if it is JSON, else its text if it is UTF-8, else the bytes."""
+        try:
+            text = self.body.decode()
+        except UnicodeDecodeError:
+            return self.body
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
 
 
 MessageKey = tuple[str, Receipt]

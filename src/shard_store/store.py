@@ -296,6 +296,8 @@ class ShardStore:
     check_arrival = _reads(moving.check_arrival)
     moved_sources = _reads(sources.moved_sources)
     refuse_changes = _reads(sources.refuse_changes)
+    kept_ids = _reads(sources.kept_ids)
+    spellings = _reads(sources.spellings)
     publisher_moved = _reads(sources.publisher_moved)
 
     # views and pruning

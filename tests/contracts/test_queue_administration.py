@@ -1,4 +1,4 @@
-"""`Administered` of the kinds that live on a server: SQS and Pub/Sub. RabbitMQ's is in `integration/`."""
+"""`Administered` of the kinds that live on a server: SQS, Azure and Pub/Sub. RabbitMQ's is in `integration/`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from queue_source.queues.base import administered
 from queue_source.queues.pubsub import PubSubQueue
 from queue_source.queues.pubsub.calls import EMULATOR
 from queue_source.queues.sqs import SqsQueue
+from support.servers.azure_queue import ACCOUNT as AZURE_ACCOUNT
+from support.servers.azure_queue import AzureQueueServer
 from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue
 from support.servers.pubsub import PubSubServer, pubsub_server
 
@@ -34,19 +36,23 @@ def server() -> Iterator[PubSubServer]:
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch, ministack_url: str, server: PubSubServer) -> None:
+def environment(
+    monkeypatch: pytest.MonkeyPatch, ministack_url: str, server: PubSubServer, azure_queue_server: AzureQueueServer
+) -> None:
     """What commands go by: they have no options for this."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", ministack_url)
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEYS["access_key_id"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEYS["secret_access_key"])
     monkeypatch.setenv(EMULATOR, server.host)
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure_queue_server.connection_string)
 
 
 URLS: dict[str, Callable[[str], str]] = {
     "sqs": lambda _: f"sqs://{new_name()}",
     "sqs-fifo": lambda _: f"sqs://{new_name()}.fifo",
     "sqs-by-url": lambda server: f"{server}/{ACCOUNT}/{new_name()}",
+    "azurequeue": lambda _: f"azurequeue://{AZURE_ACCOUNT}/made-{next(_names)}",
     "pubsub": lambda _: f"pubsub://p/made-{next(_names)}",
 }
 

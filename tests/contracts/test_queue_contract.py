@@ -33,6 +33,15 @@ BODIES = {
 }
 
 
+BODY = pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(body, id=name, marks=pytest.mark.needs("large") if name == "256 KB" else ())
+        for name, body in BODIES.items()
+    ],
+)
+
+
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     with BACKENDS[request.param](request, tmp_path) as made:
@@ -109,7 +118,7 @@ def test_a_message_that_was_sent_is_received_with_all_that_was_said_of_it(
     assert message.queue == other.name
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+@BODY
 def test_bytes_come_out_as_they_went_in(queue: Queue, body: bytes) -> None:
     queue.send([body])
     assert bodies(take(queue)) == [body]
@@ -361,7 +370,7 @@ def test_a_rejected_message_never_comes_again(queue: Queue, clock: Clock) -> Non
     assert bodies(take(queue)) == [b"good"]
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+@BODY
 def test_a_republished_message_goes_to_the_back_untouched_and_counted(queue: Queue, clock: Clock, body: bytes) -> None:
     (first_id, _) = queue.send([body, b"next"], tag="a.b", headers={"trace": "7"})
     clock.advance(1)

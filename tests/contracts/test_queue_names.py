@@ -22,7 +22,7 @@ from support.queues import BACKENDS
 from support.queues.backend import Backend
 from support.store_backends import rows
 
-_PREFIXES = {"kafka": "kafka.", "sqs": "sqs.", "pubsub": "gcp."}
+_PREFIXES = {"azurequeue": "azureQueue.", "kafka": "kafka.", "pubsub": "gcp.", "sqs": "sqs."}
 MESSAGES: dict[str, Any] = {
     "content": "message", "fileFormat": "", "allowedPrefixes": "", "source": "s", "visibilityTimeout": "5m"
 }  # fmt: skip
@@ -145,6 +145,7 @@ def _keys(backend: Backend) -> dict[str, Any]:
         (["sql+sqlite:////tmp/../srv/jobs.db?queue=q", "sql+sqlite+pysqlite:////srv/jobs.db?queue=q"],
          "sql:sqlite:/srv/jobs.db?queue=q"),
         (["sim://s?dir=/srv&tags=a", "sim://s?pool=s&dir=/tmp/../srv"], "sim://s?dir=/srv&pool=s"),
+        (["azurequeue://account/files", "AzureQueue://Account/files/"], "azurequeue://account/files"),
         (["pubsub://project/orders"], "pubsub://project/orders"),
         (["shop://user:pass@host/q"], "shop://user:***@host/q"),
     ],

@@ -34,7 +34,7 @@ def test_a_name_of_auto_loader_is_taken_or_refused_with_the_option_that_the_page
 def _taken_or_refused(name: str) -> list[str]:
     """The option that is meant, or what the refusal says."""
     try:
-        return list(given_texts(READER, {name: "x"}))
+        return list(given_texts(READER, {name: "env:NAME" if "connection" in name else "x"}))
     except OptionError as error:
         return [error.problem.partition("is unknown")[0]]
 
@@ -85,7 +85,7 @@ def _row(name: str) -> str:
 def test_each_option_of_auto_loader_is_taken_warned_of_or_refused_with_a_hint_as_the_page_says(name: str) -> None:
     written = f"cloudFiles.{name}" if name in COMMON.split() else name
     row = _row(name)
-    options = {written: "env:NAME" if "Key" in name or "Secret" in name else "x"}
+    options = {written: "env:NAME" if any(word in name for word in ("Key", "Secret", "connection")) else "x"}
     if row.startswith("refused"):
         with pytest.raises(OptionError, match="has no equivalent here: "):
             given_texts(READER, options)

@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 import cuesqueue
 from queue_source.commands.main import app
+from queue_source.uris import plain_prefix
 from shard_store.completeness.comparing import Category
 from shard_store.model import Content, ErrorRecord, Semantics, Split
 from shard_store.operators import views
+from shard_store.shards.sources import Naming
 from shard_store.sql.schema import sources
 from shard_store.store import open_store
 from support.engine.queries import described, read, run
@@ -234,6 +236,22 @@ def test_a_frame_is_a_listing_and_the_readers_options_choose(spark: SparkSession
         cuesqueue.reconcile(spark, listing.select("uri", "size"), world.store_url, BUCKET)
     with pytest.raises(cuesqueue.StoreConfigurationError, match="has no source 't'"):
         cuesqueue.reconcile(spark, listing, world.store_url, BUCKET, source="t")
+
+
+def test_objects_of_azure_that_were_read_by_another_name_are_found(spark: SparkSession, world: World) -> None:
+    today, before = "abfss://landing@lake.dfs.core.windows.net/", "abfs://landing@lake.dfs.core.windows.net/"
+    with open_store(world.store_url) as store:
+        us = Pipeline.start(store, "p", "s")
+        us.snapshot(*store.open_shards(us.token, "s", [Content(f"{before}a", f"{before}a", 10)]).values())
+        us.publish(us.plan(), Split("/x", 1, 1))
+        us.confirm()
+        store.start("s", "p", naming=Naming(versions=False, plain=plain_prefix))
+    modified = datetime.now(timezone.utc) - timedelta(days=2)
+    rows = [(f"{today}{name}", 10, None, modified) for name in "ab"]
+    frame = spark.createDataFrame(rows, "uri STRING, size BIGINT, etag STRING, last_modified TIMESTAMP")
+    result = cuesqueue.reconcile(spark, frame, world.store_url, before, options={"allowedPrefixes": today})
+    found = {row["uri"]: row["category"] for row in result.collect()}
+    assert found == {f"{today}a": "published", f"{today}b": "missing"}
 
 
 def test_shards_are_read_side_by_side_and_by_the_columns_that_are_declared(

@@ -26,14 +26,25 @@ SCALARS = st.one_of(
     st.floats(),
     st.text(st.characters(exclude_categories=())),  # lone surrogates too
     st.sampled_from(
-        ["ObjectCreated:Put", "s3:TestEvent", "Notification", "Object Created", "s3://b/k", "%FF", "{}", "[", "\0"]
+        [
+            "ObjectCreated:Put",
+            "s3:TestEvent",
+            "Notification",
+            "Microsoft.Storage.BlobCreated",
+            "Object Created",
+            "s3://b/k",
+            "%FF",
+            "{}",
+            "[",
+            "\0",
+        ]
     ),
 )
 FIELDS = st.sampled_from(
     [
         "Records", "s3", "bucket", "object", "key", "name", "size", "eTag", "versionId", "eventName", "eventSource",
         "Type", "Message", "Event", "detail", "detail-type", "source", "kind", "generation", "timeDeleted", "uri",
-        "files", "path"
+        "files", "path", "eventType", "data", "url", "subject", "specversion", "type", "api"
     ]
 )  # fmt: skip
 JSON = st.recursive(

@@ -297,8 +297,8 @@ def _azure(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> I
 @contextmanager
 def _azurite(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Iterator[BucketBackend]:
     try:
-        with azurite_server() as url:
-            backend = AzureBackend(url, azurite.ACCOUNT, azurite.KEY)
+        with azurite_server() as server:
+            backend = AzureBackend(server.blobs, azurite.ACCOUNT, azurite.KEY)
             try:
                 yield backend
             finally:

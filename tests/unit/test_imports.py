@@ -56,7 +56,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.store",),
     ("shard_store.kept_store",),
     ("shard_store",),
-    ("queue_source.common.aws", "queue_source.errors"),
+    ("queue_source.common.aws", "queue_source.common.azure", "queue_source.errors"),
     ("queue_source.messages", "queue_source.tags"),
     ("queue_source.common.local_paths", "queue_source.uris"),
     ("queue_source.common.globs",),
@@ -129,7 +129,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "py4j": ("queue_source.spark",),
     "boto3": ("queue_source.queues.sqs",),
     "botocore": ("queue_source.queues.sqs",),
-    "azure": ("queue_source.storage",),
+    "azure": ("queue_source.queues.azurequeue", "queue_source.storage"),
     "google": ("queue_source.queues.pubsub",),
     "grpc": ("queue_source.queues.pubsub",),
     "pika": ("queue_source.queues.amqp",),
@@ -173,6 +173,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.common.aws", "botocore"): "what SQS and S3 do alike with it",
+    ("queue_source.common.azure", "azure"): "what queues and containers do alike with it",
     ("queue_source.admin.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.storage.aws_access", "botocore"): "finds what options leave open, for pyarrow too",

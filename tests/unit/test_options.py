@@ -412,6 +412,43 @@ def test_settings_of_kafka_that_are_ours_or_in_sight_are_refused(option: str, va
     assert SECRET not in str(error)
 
 
+def test_an_azure_queue_is_reached_by_the_options_of_azure_and_its_own_go_before() -> None:
+    url = "azurequeue://account/files"
+    given = {"azure.accountName": "lake", "azure.accessKey": SECRET, "azure.endpointUrl": "http://localhost:10000"}
+    own = {"azureQueue.endpointUrl": "http://localhost:10001", "azureQueue.messageEncoding": "base64"}
+    options = parse_reader_options({**LEAST, "queueUrl": url, **given, **own}).queue
+    assert connection_options(SecretUrl(url), options) == {
+        "account_name": "lake",
+        "access_key": SECRET,
+        "endpoint_url": "http://localhost:10001",
+        "message_encoding": "base64",
+    }
+    assert SECRET not in repr(options)
+    assert options.connections["sqs"] == {}
+
+
+def test_a_credential_of_the_azure_queue_replaces_that_of_objects_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "azurequeue://account/files"
+    monkeypatch.setenv("CONNECTION", f"AccountName=account;AccountKey={SECRET}")
+    objects = {**LEAST, "queueUrl": url, "azure.accessKey": "of objects"}
+    for name, text, keyword in (
+        ("azureQueue.sasToken", SECRET, "sas_token"),
+        ("azureQueue.clientId", "id", "client_id"),
+        ("azureQueue.connectionString", "env:CONNECTION", "connection_string_secret"),
+        ("cloudFiles.connectionString", "env:CONNECTION", "connection_string_secret"),
+    ):
+        found = connection_options(SecretUrl(url), parse_reader_options({**objects, name: text}).queue)
+        assert found.keys() == {keyword, "message_encoding"}, name
+    assert "exclude each other" in str(
+        refusal({**objects, "azureQueue.sasToken": SECRET, "azureQueue.accessKey": SECRET})
+    )
+    assert "set all three" in str(refusal({**LEAST, "queueUrl": url, "azureQueue.clientSecret": SECRET}))
+    shown = refusal({**objects, "azureQueue.connectionString": f"AccountKey={SECRET}"})
+    assert "env:NAME" in str(shown)
+    assert SECRET not in str(shown)
+    assert "azurequeue://ACCOUNT/NAME" in str(refusal({**LEAST, "cloudFiles.queueName": "files"}))
+
+
 def test_object_storage_assumes_a_role_of_its_own_or_that_of_all_but_never_beside_keys() -> None:
     storage = read(aws__roleArn="arn:one", s3__roleArn="arn:two", aws__roleExternalId="id").content.storage
     assert (storage.role_arn, storage.external_id) == ("arn:two", "id")

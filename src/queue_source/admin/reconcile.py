@@ -32,6 +32,7 @@ from shard_store.store import ShardStore
 LISTED = "listing"
 """The evidence of a certificate that is no inventory."""
 
+_AZURE = "abfss://"
 _HALF = ROWS_PER_STATEMENT // 2  # each object may have been read under two ids
 _TRIES = 5
 """For one page: a job of thousands of requests meets one that fails."""
@@ -294,7 +295,11 @@ def _compare(
             selected.append((listed, shard))
     if not selected:
         return
-    findings = store.compare(report.scope.source, [shard for _, shard in selected], report.clocks)
+    listed_shards = [shard for _, shard in selected]
+    if any(shard.shard_id.startswith(_AZURE) for shard in listed_shards):
+        kept = store.kept_ids(report.scope.source, [shard.shard_id for shard in listed_shards])
+        listed_shards = [shard._replace(shard_id=kept.get(shard.shard_id, shard.shard_id)) for shard in listed_shards]
+    findings = store.compare(report.scope.source, listed_shards, report.clocks)
     for (listed, _), finding in zip(selected, findings, strict=True):
         report.tally.add(listed.uri, listed.size, listed.etag, finding.category)
         if finding.category in UNPUBLISHED:

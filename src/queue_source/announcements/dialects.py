@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from queue_source.uris import unquoted
+from queue_source.errors import MalformedNotification
+from queue_source.uris import azure_event_uri, unquoted
 
 Json = Mapping[str, object]
 
@@ -44,6 +45,12 @@ class Dialect:
     decode_key: Callable[[str], str] = str
     missing_size: int | None = None  # the meaning of a missing size; None: unknown
     senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: senders that differ
+    uri_of: Callable[[Json, Json], str] | None = None  # the object's name from record and item, in place of both parts
+    begun: Callable[[Json], bool] = lambda item: False  # the object has been begun: another event announces it
+    moved: Mapping[str, Dialect] = field(default_factory=dict)  # by event: events whose fields are elsewhere
+    shared: tuple[str, ...] = ()  # fields of the document that its records get; one that is text gets it as its key
+    near: tuple[str, ...] = ()  # fields of the document: one with some of them is nearly of this form
+    in_lists: bool = False  # several may come in one message, as a list
 
     def announces(self, event: str) -> bool | None:
         """Tell whether such an event announces an object; None where the name is unknown."""
@@ -79,6 +86,7 @@ _S3 = Dialect(
     recognises=lambda document: "Records" in document or _is_s3_test(document),
     is_test=_is_s3_test,
     records="Records",
+    near=("Records", "eventName", "s3"),
     event="eventName",
     events=_S3_EVENTS,
     about="s3",
@@ -96,6 +104,7 @@ _S3 = Dialect(
 
 _GCS_OBJECT = Dialect(
     recognises=lambda document: document.get("kind") == "storage#object",
+    near=("kind", "bucket", "name"),
     scheme="gs",
     bucket="bucket",
     key="name",
@@ -123,30 +132,128 @@ GCS_ATTRIBUTES = replace(
 )
 """Cloud Storage through Pub/Sub: the attributes of the message, together with the fields of its body."""
 
+
+def _azure_object(record: Json, item: Json, field: str) -> str:
+    url, subject = item.get(field), record.get("subject")
+    if not isinstance(url, str):
+        raise MalformedNotification(f"{field!r} has to be text")
+    return azure_event_uri(url, subject if isinstance(subject, str) else "")
+
+
+_AZURE_EVENTS = {
+    "Microsoft.Storage.BlobCreated": True,
+    "Microsoft.Storage.BlobRenamed": True,  # the name is new, as that of a copy
+    **{
+        f"Microsoft.Storage.{name}": False
+        for name in (
+            "AsyncOperationInitiated", "BlobDeleted", "BlobInventoryPolicyCompleted", "BlobTierChanged",
+            "DirectoryCreated", "DirectoryDeleted", "DirectoryRenamed", "LifecyclePolicyCompleted",
+            "LifecyclePolicyRunCompleted", "StorageTaskAssignmentCompleted", "StorageTaskAssignmentQueued",
+            "StorageTaskCompleted", "StorageTaskQueued",
+        )
+    },
+    # sent to test the connection, and when it ends
+    "Microsoft.EventGrid.SubscriptionValidationEvent": False,
+    "Microsoft.EventGrid.SubscriptionDeletedEvent": False,
+}  # fmt: skip
+
+_EVENT_GRID = Dialect(
+    recognises=lambda document: "eventType" in document and "data" in document,
+    near=("eventType", "data", "topic"),
+    event="eventType",
+    event_label="event type of Event Grid",
+    events=_AZURE_EVENTS,
+    scheme="abfss",
+    bucket="",
+    key="",
+    uri_of=lambda record, item: _azure_object(record, item, "url"),
+    item="data",
+    etag="eTag",
+    version="",
+    size="contentLength",
+    sequencer="sequencer",
+    time="eventTime",
+    event_time="eventTime",
+    # files of Data Lake Storage are created, written and closed; SFTP does the same
+    begun=lambda item: item.get("api") in ("CreateFile", "SftpCreate"),
+    in_lists=True,
+)
+_RENAMED = replace(_EVENT_GRID, etag="", size="", uri_of=lambda record, item: _azure_object({}, item, "destinationUrl"))
+
+
+def _is_of_security_lake(detail: object) -> bool:
+    return isinstance(detail, dict) and detail.get("requester") == "securitylake.amazonaws.com"
+
+
+_EVENTBRIDGE = Dialect(
+    # another source may forward S3's events under its own name
+    recognises=lambda document: (
+        "detail-type" in document
+        and (document.get("source") == "aws.s3" or document["detail-type"] == "Object Created")
+    ),
+    near=("detail-type", "source", "detail"),
+    event="detail-type",
+    event_label="detail-type",
+    # CloudTrail's "AWS API Call via CloudTrail" has the source aws.s3 too, and may be about a new object
+    events={"Object Created": True, "Object ": False},
+    separator=" ",
+    about="detail",
+    scheme="s3",
+    bucket="detail.bucket.name",
+    item="detail.object",
+    key="key",
+    etag="etag",
+    version="version-id",
+    sequencer="sequencer",
+    time="time",
+    event_time="time",
+)
+
 DIALECTS: Mapping[str, Dialect] = {
     "s3": replace(_S3, senders={"ceph:s3": replace(_S3, decode_key=str), "minio:s3": replace(_S3, missing_size=0)}),
-    "eventbridge": Dialect(
-        # another source may forward S3's events under its own name
-        recognises=lambda document: (
-            "detail-type" in document
-            and (document.get("source") == "aws.s3" or document["detail-type"] == "Object Created")
-        ),
-        event="detail-type",
-        event_label="detail-type",
-        # CloudTrail's "AWS API Call via CloudTrail" has the source aws.s3 too, and may be about a new object
-        events={"Object Created": True, "Object ": False},
-        separator=" ",
-        about="detail",
+    "eventbridge": _EVENTBRIDGE,
+    # as Security Lake tells its subscribers: without a type of event, since all of them are of new objects
+    "securitylake": replace(
+        _EVENTBRIDGE,
+        recognises=lambda document: "detail-type" not in document and _is_of_security_lake(document.get("detail")),
+        event=None,
+        near=(),
+    ),
+    # one of CloudTrail through SNS: names of files, as they are
+    "cloudtrail": Dialect(
+        recognises=lambda document: "s3Bucket" in document and "s3ObjectKey" in document,
+        records="s3ObjectKey",
+        shared=("s3Bucket",),
+        near=("s3Bucket", "s3ObjectKey"),
         scheme="s3",
-        bucket="detail.bucket.name",
-        item="detail.object",
+        bucket="s3Bucket",
         key="key",
-        etag="etag",
-        version="version-id",
-        sequencer="sequencer",
+        etag="",
+        version="",
+    ),
+    # of Falcon Data Replicator: a batch of files; the checksum of a file is no ETag
+    "crowdstrike": Dialect(
+        recognises=lambda document: "bucket" in document and "files" in document,
+        records="files",
+        shared=("bucket",),
+        near=("bucket", "files"),
+        scheme="s3",
+        bucket="bucket",
+        key="path",
+        etag="",
+        version="",
+    ),
+    "cloudevents": replace(
+        _EVENT_GRID,
+        recognises=lambda document: "specversion" in document and "type" in document,
+        near=("specversion", "type", "data"),
+        event="type",
+        event_label="type of the CloudEvent",
         time="time",
         event_time="time",
+        moved={"Microsoft.Storage.BlobRenamed": replace(_RENAMED, time="time", event_time="time")},
     ),
+    "eventgrid": replace(_EVENT_GRID, moved={"Microsoft.Storage.BlobRenamed": _RENAMED}),
     "gcs": _GCS_OBJECT,  # the body alone, where the attributes were lost on the way
 }
 """The forms that are recognised by their documents; the first that recognises one reads it."""

@@ -22,11 +22,26 @@ from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
 from queue_source.uris import check_object, looks_like_uri, plain_uri
 
-FORMATS = ("s3", "sns", "eventbridge", "gcs", "minio", "uri", "json")
+FORMATS = (
+    "s3",
+    "sns",
+    "eventbridge",
+    "securitylake",
+    "cloudtrail",
+    "crowdstrike",
+    "cloudevents",
+    "eventgrid",
+    "gcs",
+    "minio",
+    "uri",
+    "json",
+)
 """The forms that may be forced; `sns` is an SNS envelope with any form in it, `minio` is S3's own form."""
 
 _DEEPEST_ENVELOPE = 3  # SNS may carry an EventBridge event, a forwarder may wrap it once more
 _LARGEST_SIZE = 2**63 - 1
+_OF_CLOUDTRAIL = "CloudTrail validation message."
+"""What CloudTrail sends through SNS to test a topic."""
 _LONGEST_VERSION = 1024
 
 
@@ -71,6 +86,8 @@ def _parse(body: bytes, attributes: Mapping[str, str], format: str) -> Announcem
 
 
 def _document(value: object, format: str, envelopes: int) -> Announcement:
+    if isinstance(value, list) and value and isinstance(value[0], dict) and format != "uri":
+        return _listed(value, format)
     if isinstance(value, str | list) and format in ("auto", "uri"):
         return _uri(value) if isinstance(value, str) else _uris(value)
     if not isinstance(value, dict):
@@ -81,6 +98,8 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
         message = _string(value, "Message").strip()
         if looks_like_uri(message):
             return _uri(message)
+        if message == _OF_CLOUDTRAIL:
+            return Announcement((), ignored=1)
         return _document(_json(message), "auto", envelopes - 1)
     for name, dialect in DIALECTS.items():
         if dialect.recognises(value) and format in ("auto", name):
@@ -88,7 +107,44 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
     if value.get("Type") in ("SubscriptionConfirmation", "UnsubscribeConfirmation"):
         raise MalformedNotification("SNS asks to confirm the subscription: visit the SubscribeURL in the message")
     expected = "a known form" if format == "auto" else f"form {format!r}"
-    raise MalformedNotification(f"not a notification of {expected}; it has the fields {_fields(value)}")
+    nearly = _nearest(value, format)
+    raise MalformedNotification(f"not a notification of {expected}{nearly}; it has the fields {_fields(value)}")
+
+
+def _nearest(document: Json, format: str) -> str:
+    """Return what a document lacks to be of the form of which it has most fields; "" for one that has none."""
+    best: tuple[int, str] = (0, "")
+    for name, dialect in DIALECTS.items():
+        lacking = [field for field in dialect.near if field not in document]
+        present = len(dialect.near) - len(lacking)
+        if lacking and present > best[0] and format in ("auto", name):
+            best = present, f": it is nearly of form {name!r}, without {', '.join(map(repr, lacking))}"
+    return best[1]
+
+
+def _listed(documents: list[object], format: str) -> Announcement:
+    """Parse several events in one message."""
+    announcements = []
+    for number, document in enumerate(documents):
+        try:
+            dialect = next(
+                (
+                    dialect
+                    for name, dialect in DIALECTS.items()
+                    if dialect.in_lists
+                    and format in ("auto", name)
+                    and isinstance(document, dict)
+                    and dialect.recognises(document)
+                ),
+                None,
+            )
+            if dialect is None:
+                raise MalformedNotification("not an event of a known form that comes in lists")
+            announcements.append(_announced(dialect, document))  # type: ignore[arg-type]
+        except MalformedNotification as error:
+            raise MalformedNotification(f"event {number + 1} of {len(documents)}: {error}") from None
+    objects = tuple(notice for announcement in announcements for notice in announcement.objects)
+    return Announcement(objects, sum(announcement.ignored for announcement in announcements))
 
 
 # --- what a dialect describes ----------------------------------------------------------------------------------------
@@ -109,17 +165,26 @@ def _announced(dialect: Dialect, document: Json) -> Announcement:
     notices = []
     for number, record in enumerate(records):
         try:
-            notices.append(_notice(_of_sender(dialect, record), record))
+            notices.append(_notice(*_of_sender(dialect, _with_shared(dialect, document, record))))
         except MalformedNotification as error:
             raise MalformedNotification(f"record {number + 1} of {len(records)}: {error}") from None
     objects = tuple(notice for notice in notices if notice is not None)
     return Announcement(objects, ignored=len(records) - len(objects))
 
 
-def _of_sender(dialect: Dialect, record: object) -> Dialect:
+def _with_shared(dialect: Dialect, document: Json, record: object) -> object:
+    """Return the record with the fields that its document has for all of them."""
+    shared = {name: document[name] for name in dialect.shared}
+    if shared and isinstance(record, str):
+        return {**shared, dialect.key: record}
+    return {**record, **shared} if isinstance(record, dict) else record
+
+
+def _of_sender(dialect: Dialect, record: object) -> tuple[Dialect, Json]:
+    """Return the dialect of the record's sender, and the record."""
     if not isinstance(record, dict):
         raise MalformedNotification(f"a record is an object, not {_kind(record)}")
-    return dialect.senders.get(str(record.get("eventSource")), dialect)
+    return dialect.senders.get(str(record.get("eventSource")), dialect), record
 
 
 def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
@@ -131,7 +196,24 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
         raise MalformedNotification(f"unknown {dialect.event_label} {str(event)[:50]!r}")
     if not announces:
         return None
+    dialect = dialect.moved.get(event or "", dialect)
     item = _object_at(record, dialect.item)
+    if dialect.begun(item):
+        return None
+    uri = _uri_of(dialect, record, item)
+    size = _size(item.get(dialect.size, dialect.missing_size))
+    if uri.endswith("/") and size == 0:
+        return None
+    etag, version = _optional(item, dialect.etag), _optional(item, dialect.version)
+    # a sender without the size is not the store, and has the time of its own event
+    modified = None if size is None else time_of(record, dialect.time)
+    event_time = time_of(record, dialect.event_time)
+    return ObjectNotice(uri, size, etag, version, sequence_of(dialect, record, item), modified, event_time)
+
+
+def _uri_of(dialect: Dialect, record: Json, item: Json) -> str:
+    if dialect.uri_of is not None:
+        return dialect.uri_of(record, item)
     key = dialect.decode_key(_string(item, dialect.key))
     holder, _, name = dialect.bucket.rpartition(".")
     bucket = _string(_object_at(record, holder), name)
@@ -139,15 +221,7 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
         raise MalformedNotification(f"{bucket[:100]!r} is not a bucket name")
     if not key:
         raise MalformedNotification("the key is empty")
-    size = _size(item.get(dialect.size, dialect.missing_size))
-    if key.endswith("/") and size == 0:
-        return None
-    uri = f"{dialect.scheme}://{bucket}/{key}"
-    etag, version = _optional(item, dialect.etag), _optional(item, dialect.version)
-    # a sender without the size is not the store, and has the time of its own event
-    modified = None if size is None else time_of(record, dialect.time)
-    event_time = time_of(record, dialect.event_time)
-    return ObjectNotice(uri, size, etag, version, sequence_of(dialect, record, item), modified, event_time)
+    return f"{dialect.scheme}://{bucket}/{key}"
 
 
 def _gcs(body: bytes, attributes: Mapping[str, str]) -> Announcement:

@@ -88,6 +88,64 @@ def aws(
         tell("objects that were there before are not announced: publish them once")
 
 
+@app.command()
+def azure(
+    prefix: Annotated[
+        str,
+        typer.Argument(
+            metavar="PREFIX", help="What is announced, as abfss://container@account.dfs.core.windows.net/prefix."
+        ),
+    ],
+    queue: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of queue and subscription; otherwise made of container and prefix."),
+    ] = None,
+    queue_account: Annotated[
+        str | None, typer.Option(metavar="ACCOUNT", help="Storage account of the queue; otherwise that of the objects.")
+    ] = None,
+    suffix: Annotated[str, typer.Option(metavar="TEXT", help="Announce only names that end so, as .json.")] = "",
+    dead_letters: Annotated[
+        str, typer.Option(metavar="CONTAINER", help="Where Event Grid leaves what it could not deliver.")
+    ] = "cuesqueue-dead-letters",
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Metadata of the queue and the container, label of the subscription."),
+    ] = None,
+    auth_mode: Annotated[
+        str, typer.Option(metavar="MODE", help="How az makes queue and container: login, or key, the account's.")
+    ] = "login",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, with the commands, as JSON; do nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a storage queue, and let Event Grid announce new objects of the prefix to it, by Azure's command line, az.
+
+    What is there already stays as it is; a second run changes nothing. Without az, --dry-run prints all commands. The
+    result ends with the options for the reader.
+    """
+    from queue_source.admin.setup_azure import Setup, default_name, parse_place
+
+    if wrong := next((text for text in tag or () if not text.partition("=")[1]), None):
+        raise OptionError("--tag", f"{wrong!r} has no value; write NAME=VALUE")
+    account, container, inner = parse_place(prefix)
+    name = queue or default_name(container, inner)
+    setup = Setup(account, container, inner, name, queue_account or account, suffix, dead_letters, tag or (), auth_mode)
+    changes = setup.changes()
+    if not dry_run:
+        setup.apply(changes)
+    options = setup.reader_options()
+    listed = [{part: value for part, value in change.items() if part != "arguments"} for change in changes]
+    if dry_run or as_json:
+        print_result({"changes": listed, "dry_run": dry_run, "options": options}, True, title="")
+        return
+    done = {f"{place}. {change['action']}": change["name"] for place, change in enumerate(changes, 1)}
+    print_result(done or {"nothing to change": "everything was there"}, False, title="done")
+    print_result(options, False, title="options of the reader")
+    if changes:
+        tell("objects that were there before are not announced: list them once (backfillPrefixes)")
+
+
 def _about(change: dict[str, object]) -> str:
     if "queue" in change:
         return f"{change['queue']}: {json.dumps(change['attributes'])}"

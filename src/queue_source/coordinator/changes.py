@@ -13,6 +13,7 @@ from queue_source.messages import MESSAGE_URI
 from queue_source.options import ReaderOptions
 from queue_source.options.content import ContentKind
 from queue_source.options.places import WHILE_PARTLY_READ, WHILE_UNFINISHED
+from queue_source.uris import azure_uri
 from shard_store.batches.starting import Started
 from shard_store.model import BEGINNING, Content, Position, is_end
 
@@ -96,7 +97,7 @@ def _compare_with_contents(options: ReaderOptions, unfinished: Iterable[_Unfinis
 
 def _check_prefixes(options: ReaderOptions, contents: Iterable[Content]) -> None:
     allowed = options.notifications.allowed_prefixes
-    outside = [content.uri for content in contents if not content.uri.startswith(allowed)]
+    outside = [uri for uri in (content.uri for content in contents) if not (azure_uri(uri) or uri).startswith(allowed)]
     if outside:
         raise OptionError(
             "allowedPrefixes",

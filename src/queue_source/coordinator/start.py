@@ -38,6 +38,7 @@ from queue_source.options.checks import warn_of_retention
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
+from queue_source.uris import plain_prefix
 from shard_store.batches.starting import Started
 from shard_store.model import LISTING, Runtime, Semantics
 from shard_store.shards.sources import Naming
@@ -174,4 +175,4 @@ def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:
     kind, semantics = options.content.kind, Semantics(options.delivery.delivery_semantics)
     lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
     versions = options.notifications.allow_overwrites if kind.is_announced and semantics.keeps_shards else None
-    return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions)
+    return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions, plain_prefix)

@@ -1,4 +1,4 @@
-"""How to reach object stores and queues: `s3.X`, `sqs.X`, else `aws.X`; `azure.X` and `gcp.X`.
+"""How to reach object stores and queues: `s3.X`, `sqs.X`, else `aws.X`; `azureQueue.X`, else `azure.X`; and `gcp.X`.
 
 One way for all kinds of queues: the option `PREFIX.someName` becomes the keyword `some_name` of the adapters that take
 the prefix, so a kind with options of its own is one line in `_PREFIXES`.
@@ -123,6 +123,35 @@ def _narrower(prefix: str, purpose: str) -> tuple[Option, ...]:
 _AWS = tuple(replace(option, name=f"aws.{option.name}") for option in options_of(StorageOptions))
 STORAGE_OPTIONS = (*_AWS, *_narrower("s3", "object storage"), *options_of(AzureOptions))
 SQS_OPTIONS = _narrower("sqs", "Amazon SQS")
+AZURE_QUEUE_OPTIONS = (
+    *(
+        replace(
+            option,
+            name=option.name.replace("azure.", "azureQueue."),
+            help=f"As `{option.name}`, for Azure Storage Queue only.",
+            note=f"`{option.name}`",
+        )
+        for option in options_of(AzureOptions)
+        if option.name != "azure.domains"
+    ),
+    Option(
+        "azureQueue.connectionStringSecret",
+        types.SECRET,
+        help="Connection string of the queue's account, instead of a key, a token and an endpoint.",
+        on_change=OnChange.AT_ONCE,
+    ),
+    Option(
+        "azureQueue.messageEncoding",
+        types.choice("auto", "base64", "text"),
+        "auto",
+        example="base64",
+        help="What messages are: `text`, `base64`, or `auto`: text, but notifications in base64, as Event Grid sends "
+        "them, are decoded. Messages are sent as text, with `base64` in base64.",
+        on_change=OnChange.ANNOUNCED,
+    ),
+)
+"""Keywords of the adapter of Azure Storage Queue."""
+
 GOOGLE_OPTIONS = (
     Option(
         "gcp.project",
@@ -238,8 +267,16 @@ def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 # queues
 
-_PREFIXES = {"kafka": ("kafka",), "pubsub": ("gcp",), "sqs": ("sqs", "aws")}
+_PREFIXES = {
+    "azurequeue": ("azureQueue", "azure"),
+    "kafka": ("kafka",),
+    "pubsub": ("gcp",),
+    "sqs": ("sqs", "aws"),
+}
 """Kind of queue -> the prefixes whose options it takes; the first that is given wins."""
+
+_AZURE_WAYS = ("accessKey", "sasToken", "connectionStringSecret", "clientSecret")
+_AZURE_CREDENTIALS = (*_AZURE_WAYS, "clientId", "tenantId")
 
 
 def kafka_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Secret]]:
@@ -284,12 +321,36 @@ def connections(urls: Sequence[SecretUrl], values: Mapping[str, Any]) -> dict[st
     from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is named
 
     values_by_kind = {kind: _with_prefixes(prefixes, values) for kind, prefixes in _PREFIXES.items()}
-    for kind in {adapter_name(url.reveal()) for url in urls} & values_by_kind.keys():
+    kinds = {adapter_name(url.reveal()) for url in urls} & values_by_kind.keys()
+    for kind in kinds:
         check_keys(_PREFIXES[kind][-1], values_by_kind[kind])
+    values_by_kind["azurequeue"] = _for_azure_queue(values, values_by_kind["azurequeue"], check="azurequeue" in kinds)
     return {
         kind: {_snake_case(name): value for name, value in values_of_kind.items()}
         for kind, values_of_kind in values_by_kind.items()
     }
+
+
+def _for_azure_queue(values: Mapping[str, Any], either: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
+    """Return the options of a storage queue: a credential of its own replaces that of objects as a whole.
+
+    `either`: the options `azureQueue.X`, else `azure.X`.
+
+    Raises OptionError for two credentials at once, and for half of a service principal.
+    """
+    own = {name for name in _AZURE_CREDENTIALS if values.get(f"azureQueue.{name}") is not None}
+    left_out = {"domains"} | (set(_AZURE_CREDENTIALS) - own if own else set())
+    mine = {name: value for name, value in either.items() if name not in left_out}
+    if check:
+        ways = [name for name in _AZURE_WAYS if name in mine]
+        if len(ways) > 1:
+            prefix = "azureQueue" if own else "azure"
+            raise OptionError(
+                f"{prefix}.{ways[1]}", f"and {prefix}.{ways[0]} exclude each other; leave one of them out"
+            )
+        if "clientSecret" in mine and not ("clientId" in mine and "tenantId" in mine):
+            raise OptionError("azureQueue.clientSecret", "needs the client's id and tenant too; set all three")
+    return mine
 
 
 def connection_options(url: SecretUrl, options: HasConnections) -> dict[str, Any]:

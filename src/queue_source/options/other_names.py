@@ -5,11 +5,14 @@ from __future__ import annotations
 ALIASES = {
     "store": "storeUrl",
     "azure.accountKey": "azure.accessKey",
+    "azureQueue.accountKey": "azureQueue.accessKey",
+    "azureQueue.connectionString": "azureQueue.connectionStringSecret",
     "delimiter": "sep",
     "sourceArchiveDir": "cleanSource.moveDestination",
     "charset": "encoding",
     "inferSchema": "inferColumnTypes",
     "cloudFiles.format": "fileFormat",
+    "cloudFiles.connectionString": "azureQueue.connectionStringSecret",
     "cloudFiles.fetchParallelism": "receiveThreads",
     "cloudFiles.region": "aws.region",
     "cloudFiles.awsAccessKey": "aws.accessKeyId",
@@ -91,7 +94,6 @@ CLOUD_FILES_CANNOT = {
     "privateKey": _GOOGLE_KEY,
     "privateKeyId": _GOOGLE_KEY,
     "queueName": _QUEUE_BY_URL,
-    "connectionString": "set azure.accessKey to its AccountKey, or azureQueue.connectionString",
     "stsEndpoint": "set the environment variable AWS_ENDPOINT_URL_STS for the driver and the executors",
     "maxFileAge": "there it is how long a file is remembered: set deduplicationWindow; maxFileAge without cloudFiles "
     "is Spark's, and leaves out what is older",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from queue_source.options.connections import GOOGLE_OPTIONS, KAFKA_OPTIONS, SQS_OPTIONS, STORAGE_OPTIONS, StorageOptions
+from queue_source.options.connections import (
+    AZURE_QUEUE_OPTIONS,
+    GOOGLE_OPTIONS,
+    KAFKA_OPTIONS,
+    SQS_OPTIONS,
+    STORAGE_OPTIONS,
+    StorageOptions,
+)
 from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import OnChange, Option, options_of
 from queue_source.options.reader import (
@@ -64,7 +71,7 @@ READER = Place(
         DeliveryOptions,
         CleaningOptions,
         LogOptions,
-        access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS),
+        access=(*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS),
     ),
     no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "
     "set allowedPrefixes to limit what may be read; a folder that is to be listed is named in backfillPrefixes",
@@ -78,7 +85,7 @@ SINK = Place(
         LoadOptions,
         TargetQueue,
         LogOptions,
-        access=(*STORAGE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS),
+        access=(*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS),
     ),
     others=tuple(
         option

@@ -13,7 +13,10 @@ from queue_source.options import types
 from queue_source.options.declaring import OnChange, option
 from queue_source.options.secrets import SecretUrl
 
-_NOTIFICATION_FORMS = ("uri", "s3", "minio", "sns", "eventbridge", "gcs", "json")
+_NOTIFICATION_FORMS = (
+    "uri", "s3", "minio", "sns", "eventbridge", "securitylake", "cloudtrail", "crowdstrike", "eventgrid", "cloudevents",
+    "gcs", "json",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

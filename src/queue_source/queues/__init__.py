@@ -47,6 +47,7 @@ _KINDS: Mapping[str, _Kind] = {
     "sqs": _SQS,
     "https": _SQS,
     "http": _SQS,  # an emulator of SQS
+    "azurequeue": _Kind("queue_source.queues.azurequeue", "AzureQueue", "azurequeue://ACCOUNT/NAME", "azure"),
     "pubsub": _Kind("queue_source.queues.pubsub", "PubSubQueue", "pubsub://PROJECT/SUBSCRIPTION", "pubsub"),
     "amqp": _Kind("queue_source.queues.amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "amqp"),
     "amqps": _Kind("queue_source.queues.amqp", "AmqpQueue", "amqps://HOST/VHOST?source=S&pool=P", "amqp"),

@@ -70,6 +70,8 @@ def canonical(url: str) -> str:
         return redact_url(url)
     if kind in ("sqs", "https", "http"):
         return f"sqs:{queue_name(url)}"
+    if kind == "azurequeue":
+        return f"azurequeue://{parts.netloc.lower()}/{queue_name(url)}"
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     if kind == "sim":
         folder = Path(parameters.get("dir", "")).resolve()

@@ -23,7 +23,8 @@ from queue_source.spark.compat import arrow_schema
 from queue_source.storage import inventory
 from queue_source.uris import plain_prefix
 from shard_store.completeness.comparing import Category, Finding, ListedShard, Memory, StoredShard, judge
-from shard_store.model import micros, shard_key, time_of
+from shard_store.model import Content, ShardKey, micros, shard_key, time_of
+from shard_store.shards.sources import respelled
 from shard_store.store import open_store
 
 _LISTED: dict[str, DataType] = {
@@ -102,12 +103,12 @@ def reconcile(
         under = under | start
     with open_store(SecretUrl(store).reveal(), create=False) as opened:
         name = opened.source_of(source)
-        remembered = opened.memory(name)
-    keyed = objects.where(under).mapInArrow(_keys(choice, name), _KEYED)
+        remembered, spellings = opened.memory(name), opened.spellings(name)
+    keyed = objects.where(under).mapInArrow(_keys(choice, name, spellings), _KEYED)
     shards = spark.read.format("cuesqueue").schema(_SHARDS).options(storeUrl=store, view="shards", source=name).load()
     shards = shards.selectExpr("shard_key", f"{_KNOWN} AS known")
     joined = keyed.join(shards, "shard_key", "left")
-    if choice.notifications.allow_overwrites:
+    if choice.notifications.allow_overwrites or spellings:
         joined = joined.join(shards.toDF("plain_key", "plain"), "plain_key", "left")
     else:
         joined = joined.selectExpr("*", "nullif(known, known) AS plain")
@@ -148,10 +149,10 @@ def _read_files(opened: inventory.Inventory, options: ListingOptions) -> Batches
     return read
 
 
-def _keys(options: ListingOptions, source: str) -> Batches:
+def _keys(options: ListingOptions, source: str, spellings: Mapping[str, Sequence[str]]) -> Batches:
     """Build the function that adds the key of each object's shard, by the reader's own code; null for none.
 
-    Runs in tasks.
+    And that of another id, by which the object may have been read before. Runs in tasks.
     """
     schema = arrow_schema(_KEYED)
     chosen = options.notifications
@@ -166,12 +167,18 @@ def _keys(options: ListingOptions, source: str) -> Batches:
             objects = [ListedObject(**row, modified=time_of(at)) for row, at in zip(rows, modified, strict=True)]
             contents = listed_contents(objects, chosen)
             keys = [None if c is None else shard_key(source, c.shard_id) for c in contents]
-            plain = [None if c is None or c.shard_id == c.uri else shard_key(source, c.uri) for c in contents]
+            plain = [None if c is None else _earlier_key(source, c, spellings) for c in contents]
             arrays = _listed(batch, schema)
             arrays += [pa.array(values, pa.binary()) for values in (keys, plain)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return add
+
+
+def _earlier_key(source: str, content: Content, spellings: Mapping[str, Sequence[str]]) -> ShardKey | None:
+    if others := respelled(content.shard_id, spellings):
+        return shard_key(source, others[0])
+    return None if content.shard_id == content.uri else shard_key(source, content.uri)
 
 
 def _judge(remembered: Memory) -> Batches:

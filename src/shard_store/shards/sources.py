@@ -15,12 +15,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import split_key
+from shard_store.model import ShardKey, shard_key, split_key
 from shard_store.sql.schema import pipelines, shards, sources, splits
 from shard_store.sql.transaction import Transaction
 
 _RECENT = 10_000
 """Shards of a source that are asked for the queue's name of before: more than a reader leaves unacknowledged."""
+
+
+_AZURE = "abfs%://%"
+"""Of objects of Azure that code before 0.3 could read, however their URIs were written."""
 
 
 def _unchanged(name: str) -> str:
@@ -35,11 +39,13 @@ class Naming:
         queues: Name as it is configured now -> identity, which is the same however the queue is written.
         alike: Makes one text of all names that look like one queue's: for names that were used before identities were.
         versions: Whether the ids of objects have their versions; None where there are no objects.
+        plain: Makes one text of all that the beginning of an object's URI can be, up to the slash behind its container.
     """
 
     queues: Mapping[str, str] = field(default_factory=dict)
     alike: Callable[[str], str] = _unchanged
     versions: bool | None = None
+    plain: Callable[[str], str] = _unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,13 @@ class Names:
         queues: What each queue is called in ids of messages and of errors, by the name that it is configured with.
         versionless: Ids have versions, but the source has also read objects by ids that had none.
         had_versions: Ids had versions already when the source was started before, by code that records it.
+        respelled: The source has objects of Azure by ids that are spelled otherwise today: see `kept_ids`.
     """
 
     queues: Mapping[str, str] = field(default_factory=dict)
     versionless: bool = False
     had_versions: bool = False
+    respelled: bool = False
 
 
 def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names:
@@ -72,6 +80,8 @@ def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names
         if naming.versions and not before:
             kept["versionless"] = before is not None or _has_read(transaction, source)
         kept["versions"] = naming.versions
+        if "spellings" not in kept:
+            kept["spellings"] = _other_spellings(transaction, source, naming.plain)
     unnamed = {name: identity for name, identity in naming.queues.items() if identity not in names}
     if unnamed:
         used = _recent_queues(transaction, source)
@@ -83,7 +93,53 @@ def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names
     if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
         transaction.execute(sources.update().where(sources.c.source == source).values(naming=settled))
     named = {name: names[identity] for name, identity in naming.queues.items()}
-    return Names(named, bool(naming.versions) and kept.get("versionless", False), bool(before))
+    versionless = bool(naming.versions) and kept.get("versionless", False)
+    return Names(named, versionless, bool(before), bool(kept.get("spellings")))
+
+
+def kept_ids(transaction: Transaction, source: str, ids: Sequence[str]) -> dict[str, str]:
+    """Return the ids by which the source has objects already, where those are spelled otherwise: today's id -> its own.
+
+    Code before 0.3 took a URI of Azure as it was written, and the same object has more than one.
+    """
+    others = spellings(transaction, source)
+    candidates: dict[ShardKey, tuple[str, str]] = {}
+    for shard_id in ids if others else ():
+        for own in respelled(shard_id, others):
+            candidates[shard_key(source, own)] = (shard_id, own)
+    query = sa.select(shards.c.shard_key)
+    present = transaction.select_among(query, shards.c.shard_key, candidates) if candidates else ()
+    return dict(candidates[ShardKey(bytes(row.shard_key))] for row in present)
+
+
+def spellings(transaction: Transaction, source: str) -> dict[str, list[str]]:
+    """Return today's beginnings of ids -> how the source has also spelled them."""
+    text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one_or_none()
+    others: dict[str, list[str]] = json.loads(text or "{}").get("spellings", {})
+    return others
+
+
+def respelled(shard_id: str, others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the ids that the same object may have in a source with these `spellings`."""
+    beginning = _beginning(shard_id)
+    return [other + shard_id[len(beginning) :] for other in others.get(beginning, ())]
+
+
+def _other_spellings(transaction: Transaction, source: str, plain: Callable[[str], str]) -> dict[str, list[str]]:
+    """Return today's beginnings of ids -> those of the source's shards, where they differ. Reads all its ids, once."""
+    query = sa.select(shards.c.shard_id).where(shards.c.source == source, shards.c.shard_id.like(_AZURE))
+    beginnings = {_beginning(shard_id) for shard_id in transaction.execute(query).scalars()}
+    others: dict[str, list[str]] = {}
+    for beginning in sorted(beginnings):
+        if (today := plain(beginning)) != beginning:
+            others.setdefault(today, []).append(beginning)
+    return others
+
+
+def _beginning(shard_id: str) -> str:
+    """Return the id up to the slash behind its container."""
+    place = shard_id.find("/", shard_id.find("://") + 3)
+    return shard_id[: place + 1]
 
 
 def _versions_are_lost(source: str) -> StoreConfigurationError:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from support.queues import amqp, kafka, pubsub, sim, sql, sqs
+from support.queues import amqp, azurequeue, kafka, pubsub, sim, sql, sqs
 from support.queues.backend import Backend
 
 BACKENDS: Mapping[str, Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Backend]]] = {
     **sql.BACKENDS,
     **sim.BACKENDS,
     **amqp.BACKENDS,
+    **azurequeue.BACKENDS,
     **kafka.BACKENDS,
     **pubsub.BACKENDS,
     **sqs.BACKENDS,

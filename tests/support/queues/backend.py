@@ -159,5 +159,6 @@ PROMISES = {
     "count": "the receive count tells each delivery",
     "depth": "the depth is exact, and tells leased from delayed messages",
     "exclusive": "a leased message is given to nobody else, however many consumers there are",
+    "large": "a message may have 256 KB",
     "places": "a message given back keeps its place",
 }

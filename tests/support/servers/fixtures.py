@@ -8,6 +8,8 @@ from threading import Barrier
 
 import pytest
 
+from support.servers.azure_queue import AzureQueueServer
+from support.servers.azure_queue import azure_queue_server as started_azure_queue
 from support.servers.gcs import GcsServer
 from support.servers.gcs import gcs_server as started_gcs
 from support.servers.kafka import Kafka, NoKafka, mock_cluster, tansu_broker
@@ -38,6 +40,13 @@ def ministack_url() -> Iterator[str]:
 def gcs_server() -> Iterator[GcsServer]:
     """A server that speaks Google Cloud Storage; whoever is to find it by its variable has to start later."""
     with started_gcs() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure_queue_server() -> Iterator[AzureQueueServer]:
+    """A server that speaks Azure Storage Queue; it makes queues."""
+    with started_azure_queue() as server:
         yield server
 
 

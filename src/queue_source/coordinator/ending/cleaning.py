@@ -18,7 +18,7 @@ from queue_source.coordinator.session import Session
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.storage.buckets.base import Bucket, Known, Outcome
 from queue_source.storage.files import bucket_of
-from queue_source.uris import climbs
+from queue_source.uris import azure_uri, climbs
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.model import time_of
@@ -78,10 +78,11 @@ class Cleaner:
 
     def _choose(self, shard_id: str, uri: str) -> Planned | None:
         """Plan what to do with the object of a finished shard; None for one that is not allowed."""
-        if not uri.startswith(self._allowed):
+        plain = azure_uri(uri) or uri  # older code took it as it was written
+        if not plain.startswith(self._allowed):
             return None
         version = shard_id[len(uri) + 1 :] if shard_id.startswith(f"{uri}#") else None
-        return Planned(uri, self._target(uri, version), version)
+        return Planned(plain, self._target(plain, version), version)
 
     def _target(self, uri: str, version: str | None) -> str | None:
         return None if self._destination is None else moved_to(uri, version, self._destination)
@@ -112,7 +113,7 @@ class Cleaner:
         for due_object in due:
             if due_object.again:
                 ended.append(Ended(due_object.shard_key, due_object.read_at, cleaning.CHANGED, "announced-again"))
-            elif not due_object.uri.startswith(self._allowed) or climbs(due_object.uri):
+            elif not (azure_uri(due_object.uri) or due_object.uri).startswith(self._allowed) or climbs(due_object.uri):
                 detail = f"{due_object.uri!r} is outside of allowedPrefixes"
                 ended.append(
                     Ended(

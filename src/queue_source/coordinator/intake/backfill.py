@@ -285,6 +285,9 @@ class Backfill:
         contents = with_versions(
             [content for _, content in announced], self._stat, partial(may_come_in_pieces, session.options)
         )
+        if session.names.respelled:
+            kept = session.store.kept_ids(session.options.source, [content.shard_id for content in contents])
+            contents = [c._replace(shard_id=kept.get(c.shard_id, c.shard_id)) for c in contents]
         candidates = [
             Found(
                 content,

@@ -72,7 +72,23 @@ class Opener:
             announced = [with_separate_shards(announcement, queue_names) for announcement in announced]
         if self._session.names.versionless:
             announced = self._without_versions(announced)
+        if self._session.names.respelled and self._session.semantics.keeps_shards:
+            announced = self._with_kept_ids(announced)
         return announced
+
+    def _with_kept_ids(self, announced: list[Announced]) -> list[Announced]:
+        """Keep the ids of objects that were opened when their URIs were spelled otherwise."""
+        session = self._session
+        ids = {c.shard_id for announcement in announced for c in (*announcement.contents, *announcement.left_out)}
+        kept = session.store.kept_ids(session.options.source, list(ids))
+
+        def named(contents: Sequence[Content]) -> tuple[Content, ...]:
+            return tuple(c._replace(shard_id=kept.get(c.shard_id, c.shard_id)) for c in contents)
+
+        return [
+            announcement._replace(contents=named(announcement.contents), left_out=named(announcement.left_out))
+            for announcement in announced
+        ]
 
     def _without_versions(self, announced: list[Announced]) -> list[Announced]:
         """Keep the URI as the id of objects that were begun before `allowOverwrites` was set.

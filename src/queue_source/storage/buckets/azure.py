@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from queue_source.common.azure import new_credential
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
@@ -168,25 +169,14 @@ class AzureBucket(Bucket):
 
 
 def _credential(account: str, options: AzureOptions) -> Any:
-    """Return the credential by pyarrow's rules.
-
-    A key, token, service principal or managed identity, else Azure's default chain.
-    """
-    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
-
-    if options.account_key is not None:
-        return AzureNamedKeyCredential(account, options.account_key)
-    if options.sas_token is not None:
-        return AzureSasCredential(options.sas_token.lstrip("?"))
-    from azure.identity import ClientSecretCredential, DefaultAzureCredential, ManagedIdentityCredential
-
-    if options.client_secret is not None:
-        assert options.tenant_id is not None  # checked with the options
-        assert options.client_id is not None
-        return ClientSecretCredential(options.tenant_id, options.client_id, options.client_secret)
-    if options.client_id is not None:
-        return ManagedIdentityCredential(client_id=options.client_id)
-    return DefaultAzureCredential()
+    return new_credential(
+        account,
+        account_key=options.account_key,
+        sas_token=options.sas_token,
+        tenant_id=options.tenant_id,
+        client_id=options.client_id,
+        client_secret=options.client_secret,
+    )
 
 
 def _is_copy(present: Any, source: Any) -> bool:

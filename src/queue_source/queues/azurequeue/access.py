@@ -1,0 +1,187 @@
+"""The way from a queue's URL and options to a client of Azure Storage Queue.
+
+| URL | account |
+|---|---|
+| `azurequeue://ACCOUNT/NAME` | in the URL |
+| `azurequeue:///NAME` | of the option `azureQueue.connectionStringSecret`, or `azureQueue.accountName` |
+
+The endpoint is `https://ACCOUNT.queue.core.windows.net`, or that of the connection string, or the option `endpointUrl`:
+the address of an emulator, where paths begin with the account, or the whole address of the account in another cloud.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from azure.storage.queue import LinearRetry, QueueClient
+
+from queue_source.common.azure import new_credential
+from queue_source.errors import QueueConfigurationError
+from queue_source.queues.azurequeue.requests import MessageRequests
+from queue_source.queues.azurequeue.transport import new_transport
+from shard_store.redaction import redact_url
+
+FORM = "azurequeue://ACCOUNT/NAME"
+_NAME = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_PUBLIC = "queue.core.windows.net"
+_ACCOUNT_VARIABLE = "AZURE_STORAGE_ACCOUNT"
+_CONNECTION_VARIABLE = "AZURE_STORAGE_CONNECTION_STRING"
+_KEY_VARIABLE = "AZURE_STORAGE_KEY"
+_TOKEN_VARIABLE = "AZURE_STORAGE_SAS_TOKEN"
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach an account; None leaves it to Azure's default credential. Secrets are not in its repr."""
+
+    account_name: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    sas_token: str | None = field(default=None, repr=False)
+    connection_string_secret: str | None = field(default=None, repr=False)
+    tenant_id: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    endpoint_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A queue: the address of its account's queue service, and its name."""
+
+    account: str
+    queue: str
+    service: str
+
+    @property
+    def name(self) -> str:
+        return f"azurequeue://{self.account}/{self.queue}"
+
+
+def parse_address(url: str, access: Access) -> tuple[Address, Access]:
+    """Return the queue that the URL names, and its access with what the environment and a connection string add."""
+    name = redact_url(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise QueueConfigurationError(name, f"not a URL; write {FORM}") from None
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise QueueConfigurationError(
+            name, "the URL of an Azure queue has no parameters and no password; set the options azureQueue.* instead"
+        )
+    queue = parts.path.removeprefix("/").removesuffix("/")
+    account = parts.netloc.lower()
+    if not _NAME.fullmatch(queue) or (account and not _ACCOUNT.fullmatch(account)):
+        raise QueueConfigurationError(
+            name,
+            f"names no Azure queue; write {FORM}, with the account's name alone, and a queue's name of 3 to 63 small "
+            "letters, digits and single hyphens",
+        )
+    connected = _connection(name, access.connection_string_secret)
+    access = _with_environment(access, account) if connected is None else _connected(access, connected)
+    owner = account or (access.account_name or "").lower()
+    if not owner:
+        raise QueueConfigurationError(name, f"names no account; write {FORM}, or set option 'azureQueue.accountName'")
+    if connected is not None and owner != connected.get("accountname", owner).lower():
+        raise QueueConfigurationError(
+            name,
+            f"is of the account {owner!r}, and azureQueue.connectionStringSecret of {connected['accountname']!r}; use "
+            "the connection string of the queue's account",
+        )
+    return Address(owner, queue, _service(owner, access.endpoint_url)), access
+
+
+def _connection(name: str, text: str | None) -> dict[str, str] | None:
+    """Return the parts of a connection string, by their names in small letters; none of them is in an error."""
+    if text is None:
+        return None
+    pairs = [part.strip().partition("=") for part in text.split(";") if part.strip()]
+    parts = {key.strip().lower(): value.strip() for key, _, value in pairs}
+    if parts.get("usedevelopmentstorage", "").lower() == "true":
+        raise QueueConfigurationError(
+            name, "an emulator has no connection string; set azureQueue.accessKey and azureQueue.endpointUrl"
+        )
+    if not all(equals for _, equals, _ in pairs) or not ({"accountkey", "sharedaccesssignature"} & parts.keys()):
+        raise QueueConfigurationError(
+            name,
+            "azureQueue.connectionStringSecret has no AccountKey and no SharedAccessSignature; copy the whole "
+            "connection string of the account (Security + networking, Access keys)",
+        )
+    return parts
+
+
+def _connected(access: Access, parts: Mapping[str, str]) -> Access:
+    account = parts.get("accountname") or access.account_name
+    suffix = parts.get("endpointsuffix")
+    named = f"{parts.get('defaultendpointsprotocol', 'https')}://{account}.queue.{suffix}" if suffix else None
+    return Access(
+        account_name=account,
+        access_key=parts.get("accountkey"),
+        sas_token=parts.get("sharedaccesssignature"),
+        endpoint_url=parts.get("queueendpoint") or access.endpoint_url or named,
+    )
+
+
+def _with_environment(access: Access, account: str) -> Access:
+    """Add what Azure's own command line reads, where it is of this account, and no option says otherwise."""
+    if access.access_key or access.sas_token or access.client_secret or access.client_id:
+        return access
+    variables = os.environ
+    if text := variables.get(_CONNECTION_VARIABLE):
+        parts = _connection(_CONNECTION_VARIABLE, text) or {}
+        if account in ("", parts.get("accountname", "").lower()):
+            return _connected(access, parts)
+    if variables.get(_ACCOUNT_VARIABLE, "").lower() != (account or "-"):
+        return access
+    return Access(
+        account_name=account,
+        access_key=variables.get(_KEY_VARIABLE),
+        sas_token=None if variables.get(_KEY_VARIABLE) else variables.get(_TOKEN_VARIABLE),
+        endpoint_url=access.endpoint_url,
+    )
+
+
+def _service(account: str, endpoint: str | None) -> str:
+    if endpoint is None:
+        return f"https://{account}.{_PUBLIC}"
+    url = (endpoint if "://" in endpoint else f"https://{endpoint}").rstrip("/")
+    host_names_it = (urlsplit(url).hostname or "").startswith(f"{account}.")
+    return url if host_names_it or url.endswith(f"/{account}") else f"{url}/{account}"
+
+
+def make_credential(address: Address, access: Access) -> Any:
+    """Make the credential of the account; one that has a method `close` is to be closed."""
+    return new_credential(
+        address.account,
+        account_key=access.access_key,
+        sas_token=access.sas_token,
+        tenant_id=access.tenant_id,
+        client_id=access.client_id,
+        client_secret=access.client_secret,
+    )
+
+
+def make_client(address: Address, credential: Any, connections: int) -> tuple[Any, MessageRequests]:
+    """Make a client of the queue, and what makes its requests for single messages; all threads may use them.
+
+    Closing the client closes the connections of both. No request is made.
+    """
+    transport = new_transport(address.service, connections, _CONNECT_SECONDS, _READ_SECONDS)
+    client = QueueClient(
+        address.service,
+        address.queue,
+        credential,
+        transport=transport,
+        connection_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        retry_policy=LinearRetry(backoff=1, retry_total=1, random_jitter_range=1),  # the receivers back off themselves
+    )
+    url = f"{address.service}/{address.queue}"
+    return client, MessageRequests(url, client.api_version, credential, transport)
