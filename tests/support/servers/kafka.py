@@ -28,8 +28,15 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from support.servers.programs import end, free_port, start
 
-SINGLE: Mapping[str, str] = {"batch.num.messages": "1", "session.timeout.ms": "6000"}
-"""Settings with which tansu counts what was sent, and lets a reader into its group in three seconds and not in 23."""
+SINGLE: Mapping[str, str] = {
+    "batch.num.messages": "1",
+    "session.timeout.ms": "6000",
+    "fetch.wait.max.ms": "50",
+}
+"""Settings with which tansu counts what was sent, and lets a reader into its group in three seconds and not in 23.
+
+Its requests that wait for records do not see those that come meanwhile, as those of the mock cluster.
+"""
 AT_ONCE: Mapping[str, str] = {"group.protocol": "consumer", "fetch.wait.max.ms": "50"}
 """Settings with which the mock cluster lets a reader into its group at once.
 

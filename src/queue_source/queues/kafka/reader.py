@@ -335,8 +335,11 @@ class Reader:
         return translated(error, self._address, doing)
 
     def _on_error(self, error: KafkaError) -> None:
-        """Fail for what waiting does not mend, such as a refused login; the rest librdkafka tries again by itself."""
-        if error.fatal() or error.code() in LASTING:
+        """Fail for what waiting does not mend, such as a refused login; the rest librdkafka tries again by itself.
+
+        Once we were let in, a login or a handshake that fails is a broker that comes or goes.
+        """
+        if error.fatal() or (error.code() in LASTING and not self._is_in_group):
             self._fail(self._address_error(error, "reading"))
 
     def _commit(self) -> None:
