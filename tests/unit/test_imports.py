@@ -133,6 +133,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "google": ("queue_source.queues.pubsub",),
     "grpc": ("queue_source.queues.pubsub",),
     "pika": ("queue_source.queues.amqp",),
+    "confluent_kafka": ("queue_source.queues.kafka",),
     "sqlalchemy": (
         "shard_store.sql",
         "shard_store.shards",

@@ -18,7 +18,7 @@ from typing import Any
 from queue_source.common.local_paths import absolute_path, absolute_url
 from queue_source.errors import OptionError
 from queue_source.options import checks, types
-from queue_source.options.connections import StorageOptions, connections, storage_options
+from queue_source.options.connections import StorageOptions, connections, kafka_settings, storage_options
 from queue_source.options.content import RECORD_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import build, declared
 from queue_source.options.places import LISTING, READER, RECORDED, ROUTING, SINK, VIEWS, WHILE_PARTLY_READ
@@ -41,10 +41,10 @@ from queue_source.options.receiving import (
     QueueOptions,
     ReceiverOptions,
 )
-from queue_source.options.secrets import Literal, Secret, SecretUrl, quote
+from queue_source.options.secrets import SPARK_HIDES, Literal, Secret, SecretUrl, check_shown, quote
 from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
 from queue_source.options.times import instant, machine_time_zone
-from queue_source.options.values import SPARK_HIDES, check_shown, given_texts, read
+from queue_source.options.values import given_texts, read
 from queue_source.uris import plain_prefix
 from shard_store.model import STORE
 
@@ -57,7 +57,8 @@ _SECRET_PROPERTY = re.compile("credential|account-?key|connection-?string|author
 
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """Parse the options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
-    values = read(READER, options)
+    others, kafka = kafka_settings(options)
+    values = _with_kafka(read(READER, others), kafka)
     if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
         values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
     if values["maxPartitionBytes"] is None:  # unread content may be in one partition, however large it is
@@ -98,9 +99,19 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     return parsed
 
 
+def _with_kafka(values: dict[str, Any], settings: Mapping[str, Secret]) -> dict[str, Any]:
+    """Return the values with what Kafka's adapter takes of them, under its own names."""
+    return values | {
+        "kafka.settings": settings or None,
+        "kafka.startingOffsets": values["startingOffsets"],
+        "kafka.failOnDataLoss": values["failOnDataLoss"],
+    }
+
+
 def parse_receiver_options(url: str, options: Mapping[str, str], *, quarantines: bool = True) -> ReceiverOptions:
     """Parse the options of a receiver (names in any case) of the queue at `url`. Raises OptionError."""
-    values = read(ROUTING, options)
+    others, kafka = kafka_settings(options)
+    values = _with_kafka(read(ROUTING, others), kafka)
     urls = types.queue_url(url)
     chosen = [option.name for option in ROUTING.sections[NotificationOptions.TITLE]]
     fields = {field: option.name for field, option in declared(NotificationOptions).items() if option.name in chosen}
@@ -129,8 +140,9 @@ def _setting(value: object) -> str:
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
-    others = {name: text for name, text in options.items() if name not in of_catalog}
+    others, kafka = kafka_settings({name: text for name, text in options.items() if name not in of_catalog})
     values = read(SINK, others)
+    values["kafka.settings"] = kafka or None
     checks.check_target(values)
     table = _table(values, of_catalog)
     url: SecretUrl | None = None if values["queueUrl"] is None else _absolute("queueUrl", values["queueUrl"])

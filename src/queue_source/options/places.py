@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from queue_source.options.connections import (
     AZURE_QUEUE_OPTIONS,
     GOOGLE_OPTIONS,
+    KAFKA_OPTIONS,
     SQS_OPTIONS,
     STORAGE_OPTIONS,
     StorageOptions,
@@ -54,7 +55,7 @@ def _sections(*groups: type, access: tuple[Option, ...]) -> dict[str, tuple[Opti
     return {**{group.TITLE: options_of(group) for group in groups}, StorageOptions.TITLE: access}  # type: ignore[attr-defined]
 
 
-_ACCESS = (*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS)
+_ACCESS = (*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS)
 """How objects and queues are reached."""
 
 
@@ -132,9 +133,10 @@ _PARSING = ("pathRewrites", "notificationFormat", "maxObjectsPerMessage", "uriPa
 ROUTING = Place(
     "route",
     {
-        QueueOptions.TITLE: _named(QueueOptions, "receiveThreads", "queueRetryTimeout"),
+        QueueOptions.TITLE: _named(QueueOptions, "receiveThreads", "queueRetryTimeout", "startingOffsets"),
         NotificationOptions.TITLE: _named(NotificationOptions, *_PARSING),
         LeaseOptions.TITLE: _named(LeaseOptions, "visibilityTimeout"),
+        DeliveryOptions.TITLE: _named(DeliveryOptions, "failOnDataLoss"),
         StorageOptions.TITLE: _ACCESS,
     },
 )

@@ -66,6 +66,12 @@ class QueueOptions:
         help="Maximum size of the objects that such messages announce, or with `content` = `message` of the messages, "
         "which are held in memory. At the limit nothing more is received.",
     )
+    starting_offsets: str = option(
+        "startingOffsets", types.choice("earliest", "latest"), "earliest", example="latest",
+        help="Kafka: where a group begins that has no offsets, because it is new or was not read for long. `latest` "
+        "leaves out what is in the topic already. Partitions that are added later are read from their beginning.",
+        on_change="No effect once the group has offsets.",
+    )
     queue_shares: str = option(
         "queueShares", types.SHARES, "round-robin", example="percentage:70,30",
         help="How several queues share the micro-batches: in turn, the first queue first, or by weight. With "

@@ -1,4 +1,4 @@
-"""Takes what a receiver has recorded for the source of a reader without a queue (`queueUrl=store`, decision 0085)."""
+"""Takes what a receiver has recorded for the source of a reader without a queue (`queueUrl=store`, decision 0086)."""
 
 from __future__ import annotations
 
