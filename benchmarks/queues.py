@@ -1,6 +1,6 @@
 """Queues on this machine: messages a second that are received and acknowledged.
 
-Those of SQS and of Azure are local servers, in processes of their own.
+Those of SQS, Azure and Kafka are local servers, in processes of their own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from queue_source.queues import Queue, open_queue
 from queue_source.queues.azurequeue import AzureQueue
 from queue_source.queues.base import encode_payload, send_messages
 from support.servers.azure_queue import ACCOUNT, AzureQueueServer, azure_queue_server
+from support.servers.kafka import SINGLE, Kafka, tansu_broker
 from support.servers.ministack import KEYS, ministack_server, new_queue
 
 RABBITMQ = "CUESQUEUE_BENCH_AMQP"
 """Names a broker to measure as well, as amqp://USER:PASSWORD@HOST/VHOST."""
-_BODY = encode_payload({"Records": [{"s3": {"bucket": {"name": "b"}, "object": {"key": "k" * 100}}}]})
+_RECORD = {"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "b"}, "object": {"key": "k" * 100, "size": 1}}}
+_BODY = encode_payload({"Records": [_RECORD]})
 _BATCH = 1000
 
 
@@ -36,6 +38,7 @@ def queues(settings: Settings) -> Iterator[Measurement]:
             "simulator": open_queue(f"sim://bench?dir={settings.folder}&pool=p&tags=a.%23"),
             "Amazon SQS": open_queue(new_queue(stack.enter_context(ministack_server())), **KEYS),
             "Azure Storage Queue": _azure_queue(stack.enter_context(azure_queue_server())),
+            "Kafka": _kafka(stack.enter_context(tansu_broker())),
         }
         if broker := os.environ.get(RABBITMQ):
             name = f"bench-{uuid.uuid4().hex[:8]}"
@@ -45,8 +48,14 @@ def queues(settings: Settings) -> Iterator[Measurement]:
         runs = [partial(_emptied, queue, messages) for queue in opened.values()]
         seconds = dict(zip(opened, alternate(runs, settings.repetitions), strict=True))
         for case, own in seconds.items():
-            against = "Amazon SQS" if case.startswith("Azure") else ""
+            against = "Amazon SQS" if case.startswith(("Azure", "Kafka")) else ""
             yield Measurement(case, own, messages, "messages", against, seconds.get(against, ()))
+
+
+def _kafka(broker: Kafka) -> Queue:
+    queue = open_queue(broker.url(broker.new_topic(4)), settings=dict(SINGLE))
+    queue.receive(1, lease=60, wait=0)  # joins the group
+    return queue
 
 
 def _azure_queue(server: AzureQueueServer) -> Queue:

@@ -106,6 +106,11 @@ def test_every_contract_of_queues_and_containers_holds_on_azurite() -> None:
 
 
 @pytest.mark.timeout(1200)
+def test_every_contract_of_queues_holds_on_a_kafka_broker() -> None:
+    expect_contracts("kafka", CUESQUEUE_TEST_KAFKA="everything")
+
+
+@pytest.mark.timeout(1200)
 def test_every_contract_of_queues_holds_on_rabbitmq() -> None:
     try:
         with rabbitmq_server() as server:

@@ -21,6 +21,7 @@ from shard_store.sql.schema import shards
 from shard_store.store import open_store
 from support.driver_loop import published
 from support.servers.debian import NotInstalled
+from support.servers.kafka import SINGLE, NoKafka, tansu_broker
 from support.servers.ministack import KEYS, ministack_server, new_queue
 from support.servers.rabbitmq import rabbitmq_server
 
@@ -56,7 +57,21 @@ def rabbitmq() -> Iterator[Service]:
         pytest.skip(str(error))
 
 
-SERVICES: Mapping[str, Callable[[], AbstractContextManager[Service]]] = {"sqs": sqs, "rabbitmq": rabbitmq}
+@contextmanager
+def kafka() -> Iterator[Service]:
+    try:
+        with tansu_broker() as broker:
+            settings = {f"kafka.{name}": value for name, value in SINGLE.items()}
+            yield Service(broker.url(broker.new_topic(4, "killed")), settings, {"settings": SINGLE})
+    except NoKafka as error:
+        pytest.skip(str(error))
+
+
+SERVICES: Mapping[str, Callable[[], AbstractContextManager[Service]]] = {
+    "kafka": kafka,
+    "rabbitmq": rabbitmq,
+    "sqs": sqs,
+}
 OPTIONS = {
     "visibilityTimeout": "15s",
     "commitTimeout": "2s",

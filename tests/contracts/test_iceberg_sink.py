@@ -384,6 +384,34 @@ def test_a_commit_whose_answer_is_lost_is_found_by_its_hash(lake: Lake, rest_ser
     assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 2)
 
 
+@pytest.mark.parametrize("lake", ["rest"], indirect=True)
+@pytest.mark.parametrize("code", [401, 403, 419, 429, 500, 502, 503, 504])
+def test_a_commit_that_a_catalog_refuses_is_made_once_by_a_later_attempt(
+    lake: Lake, rest_server: RestCatalogServer, code: int
+) -> None:
+    """An expired token, a right that was taken away, an outage: with or without a retry of the client's own."""
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    rest_server.refusals = [code] * 20
+    with pytest.raises(Exception, match=r"(?i)refused|token|authori|forbidden|expired"):
+        query.attempt(table_of([2]))
+    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1], 1)
+    rest_server.refusals = []
+    query.attempt(table_of([2]))
+    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 2)
+
+
+@pytest.mark.parametrize("lake", ["rest"], indirect=True)
+def test_a_commit_that_loses_against_another_is_repeated(lake: Lake, rest_server: RestCatalogServer) -> None:
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    rest_server.refusals = [409, 409]
+    query.attempt(table_of([2]))
+    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 2)
+
+
 def test_a_table_that_was_partitioned_anew_while_the_batch_was_written_is_left_alone(lake: Lake) -> None:
     query = Query(lake)
     query.begin()

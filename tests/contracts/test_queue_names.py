@@ -22,7 +22,7 @@ from support.queues import BACKENDS
 from support.queues.backend import Backend
 from support.store_backends import rows
 
-_PREFIXES = {"azurequeue": "azureQueue.", "sqs": "sqs.", "pubsub": "gcp."}
+_PREFIXES = {"azurequeue": "azureQueue.", "kafka": "kafka.", "pubsub": "gcp.", "sqs": "sqs."}
 MESSAGES: dict[str, Any] = {
     "content": "message", "fileFormat": "", "allowedPrefixes": "", "source": "s", "visibilityTimeout": "5m"
 }  # fmt: skip
@@ -48,6 +48,7 @@ def world(tmp_path: Path) -> World:
 def reading(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The reader's options for a queue that `open_queue` opens with these keywords."""
     prefix = _PREFIXES.get(adapter_name(url), "")
+    options = options.get("settings", options)
     named = {re.sub("_(.)", lambda letter: letter[1].upper(), name): value for name, value in options.items()}
     return {**MESSAGES, "queueUrl": url, **{prefix + n: v for n, v in named.items() if n != "shortestWait"}}
 

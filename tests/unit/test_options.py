@@ -23,17 +23,20 @@ from queue_source.options import (
     StorageOptions,
     connection_options,
     parse_reader_options,
+    parse_sink_options,
     parse_view_options,
 )
 from queue_source.options.connections import with_secrets
 from queue_source.options.declaring import Option
 from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS
 from queue_source.options.places import PLACES, READER
+from queue_source.options.secrets import SPARK_HIDES
 from queue_source.options.times import parse_pattern
-from queue_source.options.values import SPARK_HIDES
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv", "allowedPrefixes": "s3://in/"}
 SECRET = "n0t-t0-be-sh0wn"
+NAMED = [option for option in READER.options if option.name != "kafka.*"]
+"""All but those whose names librdkafka gives."""
 
 
 def read(**more: str) -> ReaderOptions:
@@ -99,6 +102,7 @@ COMPANIONS = {
     "backfillPrefixes": {"allowedPrefixes": "s3://landing/"},
     "backfillInterval": {"backfillPrefixes": "s3://in/"},
     "backfillGrace": {"backfillPrefixes": "s3://in/"},
+    "onUnroutedObject": {"routes": "/etc/cuesqueue/routes.json"},
     "cleanSource": {"allowedPrefixes": "s3://landing/in/", "cleanSource.moveDestination": "s3://landing/archive/"},
     "cleanSource.moveDestination": {"allowedPrefixes": "s3://landing/in/", "cleanSource": "move"},
     "cleanSource.retentionDuration": {"cleanSource": "delete"},
@@ -107,7 +111,7 @@ COMPANIONS = {
 """What an option does not go without."""
 
 
-@pytest.mark.parametrize("option", READER.options, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", NAMED, ids=lambda option: option.name)
 @pytest.mark.parametrize("change", [str, str.lower, str.upper])
 def test_every_option_of_the_reader_acts_in_any_case(option: Option, change: Any) -> None:
     text = option.example or SECRET
@@ -186,7 +190,7 @@ BAD: dict[str, list[str]] = {
     ("option", "text"),
     [
         pytest.param(option, text, id=f"{option.name}={text[:20]!r}")
-        for option in READER.options
+        for option in NAMED
         for text in BAD[option.type.name]
         if option.name not in ("nullValue", "emptyValue", "nanValue", "positiveInf", "negativeInf")  # any text is good
     ],
@@ -361,6 +365,52 @@ def test_pubsub_is_reached_by_the_options_of_google() -> None:
     assert connection_options(SecretUrl("pubsub:///files"), options) == expected
     assert connection_options(SecretUrl("sqs://files"), options) == {}
     assert parse_reader_options({**LEAST, "cloudFiles.projectId": "p"}).queue.connections["pubsub"] == {"project": "p"}
+
+
+def test_kafka_is_reached_by_the_settings_of_librdkafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
+    url = SecretUrl("kafka://h:9092/files?group=g")
+    given = {
+        "kafka.security.protocol": "SASL_SSL",
+        "KAFKA.SASL.Username": "reader",
+        "kafka.sasl.password": "env:KAFKA_PASSWORD",
+        "startingOffsets": "latest",
+        "failOnDataLoss": "false",
+    }
+    options = parse_reader_options({**LEAST, **given}).queue
+    settings = {"security.protocol": "SASL_SSL", "sasl.username": "reader", "sasl.password": SECRET}
+    expected = {"settings": settings, "starting_offsets": "latest", "fail_on_data_loss": False}
+    assert connection_options(url, options) == expected
+    assert connection_options(SecretUrl("sqs://files"), options) == {}
+    assert SECRET not in repr(options)
+    assert b"KAFKA_PASSWORD" in pickle.dumps(options)
+    assert SECRET.encode() not in pickle.dumps(options)
+    defaults = connection_options(url, parse_reader_options(LEAST).queue)
+    assert defaults == {"starting_offsets": "earliest", "fail_on_data_loss": True}
+    sink = parse_sink_options({"pipeline": "p", "queueUrl": "kafka://h/out", "kafka.sasl.password": SECRET})
+    assert sink.queue is not None
+    assert connection_options(url, sink.queue) == {"settings": {"sasl.password": SECRET}}
+    assert SECRET not in repr(sink)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("kafka.group.id", "g", r"\?group=GROUP"),
+        ("kafka.auto.offset.reset", "latest", "startingOffsets"),
+        ("kafka.enable.auto.commit", "true", "offsets are committed when"),
+        ("kafka.bootstrap.servers", "h:9092", "queue's URL"),
+        ("kafka.plugin.library.paths", "/tmp/x.so", "names code"),
+        ("kafka.sasl.kerberos.kinit.cmd", "rm -rf /", "names a command"),
+        ("kafka.sasl.password", "env:NOT_THERE", "'NOT_THERE' is not set"),
+        ("kafka.ssl.key.pem", SECRET, "Spark shows options of this name; write env:NAME"),
+    ],
+)
+def test_settings_of_kafka_that_are_ours_or_in_sight_are_refused(option: str, value: str, problem: str) -> None:
+    error = refusal({**LEAST, option: value})
+    assert error.option == option
+    assert re.search(problem, error.problem), error.problem
+    assert SECRET not in str(error)
 
 
 def test_an_azure_queue_is_reached_by_the_options_of_azure_and_its_own_go_before() -> None:
@@ -566,7 +616,10 @@ def test_a_secret_under_a_name_that_spark_prints_is_refused_with_the_one_that_it
 def test_spark_hides_every_option_that_takes_a_secret() -> None:
     for place in PLACES:
         for option in place.options:
-            if option.type.name in ("secret", "database URL", "queue URL", "queue URLs") and option.name != "catalog.*":
+            if option.type.name in ("secret", "database URL", "queue URL", "queue URLs") and option.name not in (
+                "catalog.*",
+                "kafka.*",
+            ):
                 assert SPARK_HIDES.search(option.name), option.name
 
 

@@ -35,7 +35,7 @@ def test_a_sql_url_opens_a_queue_and_connects_to_nothing_yet(tmp_path: Path) -> 
         ("sqlite:///jobs.db", "did you mean 'sql+sqlite://...?queue=NAME'?"),
         ("postgresql+psycopg://u:hunter2@h/db", "did you mean 'sql+postgresql+psycopg://...?queue=NAME'?"),
         ("postgres://u:hunter2@h/db", "did you mean 'sql+postgresql://...?queue=NAME'?"),
-        ("kafka://h/topic", "there are amqp://"),
+        ("nats://h/topic", "there are amqp://"),
         ("jobs.db", "not a queue URL"),
         ("", "not a queue URL"),
     ],
@@ -82,7 +82,7 @@ def test_a_factory_of_ones_own_is_called_with_the_url_and_the_options(tmp_path: 
     assert open_queue("Shop://orders?depth=3", region="x").name.endswith("queue=q")
     assert seen == [("Shop://orders?depth=3", {"region": "x"})]
     with pytest.raises(QueueConfigurationError, match=r"there are .*shop://"):
-        open_queue("kafka://h/topic")
+        open_queue("nats://h/topic")
     with pytest.raises(ValueError, match="small letters"):
         register_queue("shop://", make)
 

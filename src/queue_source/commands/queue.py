@@ -68,8 +68,9 @@ def create(queue_url: QueueUrl, as_json: Json = False) -> None:
 def delete(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None:
     """Delete a queue with all its messages.
 
-    RabbitMQ: deletes the pool, or the source where the URL names no pool. Pub/Sub: deletes the subscription; its topic
-    stays. SQL: deletes the messages; the table stays, since other queues may be in it.
+    Kafka: deletes the topic, for all groups. RabbitMQ: deletes the pool, or the source where the URL names no pool.
+    Pub/Sub: deletes the subscription; its topic stays. SQL: deletes the messages; the table stays, since other queues
+    may be in it.
     """
     with _administered(queue_url, "delete") as (queue, manager):
         existed = manager.exists()

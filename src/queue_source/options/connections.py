@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from queue_source.errors import OptionError
 from queue_source.options import types
 from queue_source.options.declaring import OnChange, Option, build, declared, option, options_of
-from queue_source.options.secrets import Secret, SecretUrl, is_reference, revealed
+from queue_source.options.secrets import Literal, Secret, SecretUrl, check_shown, is_reference, revealed
 
 _SDK = "the SDK's own chain"
 _KEYS = ("accessKeyId", "secretAccessKey")
@@ -180,6 +180,18 @@ GOOGLE_OPTIONS = (
     ),
 )
 """Keywords of the adapter of Pub/Sub, which has no group: `connections` hands them over."""
+KAFKA_OPTIONS = (
+    Option(
+        "kafka.*",
+        types.SECRET,
+        help="Settings of Kafka's client, by [librdkafka's names](../how-to/kafka.md#security): "
+        "`kafka.security.protocol`, `kafka.sasl.password` ...",
+        on_change=OnChange.AT_ONCE,
+        note="librdkafka's",
+    ),
+)
+"""The settings of librdkafka, which defines them: `kafka_settings` reads them."""
+_KAFKA = "kafka."
 
 
 def storage_options(values: Mapping[str, Any]) -> StorageOptions:
@@ -255,11 +267,45 @@ def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 # queues
 
-_PREFIXES = {"azurequeue": ("azureQueue", "azure"), "pubsub": ("gcp",), "sqs": ("sqs", "aws")}
+_PREFIXES = {
+    "azurequeue": ("azureQueue", "azure"),
+    "kafka": ("kafka",),
+    "pubsub": ("gcp",),
+    "sqs": ("sqs", "aws"),
+}
 """Kind of queue -> the prefixes whose options it takes; the first that is given wins."""
 
 _AZURE_WAYS = ("accessKey", "sasToken", "connectionStringSecret", "clientSecret")
 _AZURE_CREDENTIALS = (*_AZURE_WAYS, "clientId", "tenantId")
+
+
+def kafka_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Secret]]:
+    """Divide the options into those of ours, and the settings of librdkafka. Raises OptionError for a secret in sight.
+
+    Secrets are recognised by their names; the adapter refuses settings that are its own when it is opened.
+    """
+    others = {name: text for name, text in options.items() if not name.lower().startswith(_KAFKA)}
+    if len(others) == len(options):
+        return others, {}
+    from queue_source.queues.kafka_settings import REFUSED, is_secret  # here: as below
+
+    settings: dict[str, Secret] = {}
+    for written, text in options.items():
+        setting = written.lower().removeprefix(_KAFKA)
+        if written in others:
+            continue
+        if setting in REFUSED:
+            raise OptionError(written, f"is the reader's own: {REFUSED[setting]}")
+        if setting in settings:
+            raise OptionError(written, "is given twice; keep one of them")
+        if is_secret(setting):
+            check_shown(written, written, text, secret=True)
+        settings[setting] = Secret(text) if is_secret(setting) else Literal(text)
+        try:
+            settings[setting].reveal()  # a reference that leads nowhere is reported before anything starts
+        except ValueError as error:
+            raise OptionError(written, str(error)) from None
+    return others, settings
 
 
 class HasConnections(Protocol):
@@ -312,7 +358,13 @@ def connection_options(url: SecretUrl, options: HasConnections) -> dict[str, Any
     from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is opened
 
     keywords = options.connections.get(adapter_name(url.reveal()), {})
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in keywords.items()}
+    return {name: _revealed(value) for name, value in keywords.items()}
+
+
+def _revealed(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _revealed(item) for name, item in value.items()}
+    return value.reveal() if isinstance(value, Secret) else value
 
 
 def _with_prefixes(prefixes: tuple[str, ...], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,13 @@ import re
 from pathlib import Path
 
 from queue_source.common.local_paths import check_file
+from queue_source.errors import OptionError
 from shard_store.redaction import HIDDEN, redact_url
+
+SPARK_HIDES = re.compile("url|secret|password|token|access[.]?key", re.IGNORECASE)
+"""Names of options whose values Spark replaces wherever it prints options: its defaults of `spark.redaction.regex` and
+`spark.sql.redaction.options.regex`, as far as all supported versions agree.
+"""
 
 _REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
 _LARGEST = 64 * 1024
@@ -123,3 +129,12 @@ def quote(value: str) -> str:
     """Return the value for an error message: quoted, shortened, without passwords."""
     text = redact_url(value)
     return repr(text if len(text) <= 100 else text[:100] + "...")
+
+
+def check_shown(written: str, own: str, text: str, secret: bool) -> None:
+    """Refuse a secret under a name whose value Spark prints: in errors, in `explain`, in the event log. OptionError."""
+    if (secret or redact_url(text) != text) and not SPARK_HIDES.search(written) and not is_reference(text.strip()):
+        better = f"write {own!r}, or " if SPARK_HIDES.search(own) else "write "
+        raise OptionError(
+            written, f"holds a secret, and Spark shows options of this name; {better}env:NAME or file:PATH"
+        )

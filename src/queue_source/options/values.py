@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,16 +12,10 @@ from queue_source.options import types
 from queue_source.options.declaring import Option
 from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS
 from queue_source.options.places import PLACES, READER, SINK, Place
-from queue_source.options.secrets import Secret, is_reference
-from shard_store.redaction import redact_url
+from queue_source.options.secrets import Secret, check_shown
 
 SPARK_OWN = ("checkpointLocation", "queryName")
 """What Spark hands to a sink, though it is meant for Spark itself (seen with PySpark 4: spark-facts)."""
-
-SPARK_HIDES = re.compile("url|secret|password|token|access[.]?key", re.IGNORECASE)
-"""Names of options whose values Spark replaces wherever it prints options: its defaults of `spark.redaction.regex` and
-`spark.sql.redaction.options.regex`, as far as all supported versions agree.
-"""
 
 _CLOUD_FILES = "cloudfiles."
 _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
@@ -93,15 +86,6 @@ def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option 
     if place is READER and name in _CANNOT:
         raise OptionError(written, f"has no equivalent here: {_CANNOT[name]}")
     raise OptionError(written, _unknown(place, table, name))
-
-
-def check_shown(written: str, own: str, text: str, secret: bool) -> None:
-    """Refuse a secret under a name whose value Spark prints: in errors, in `explain`, in the event log. OptionError."""
-    if (secret or redact_url(text) != text) and not SPARK_HIDES.search(written) and not is_reference(text.strip()):
-        better = f"write {own!r}, or " if SPARK_HIDES.search(own) else "write "
-        raise OptionError(
-            written, f"holds a secret, and Spark shows options of this name; {better}env:NAME or file:PATH"
-        )
 
 
 def _unknown(place: Place, table: Mapping[str, Option], name: str) -> str:

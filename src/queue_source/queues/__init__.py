@@ -51,6 +51,7 @@ _KINDS: Mapping[str, _Kind] = {
     "pubsub": _Kind("queue_source.queues.pubsub", "PubSubQueue", "pubsub://PROJECT/SUBSCRIPTION", "pubsub"),
     "amqp": _Kind("queue_source.queues.amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "amqp"),
     "amqps": _Kind("queue_source.queues.amqp", "AmqpQueue", "amqps://HOST/VHOST?source=S&pool=P", "amqp"),
+    "kafka": _Kind("queue_source.queues.kafka", "KafkaQueue", "kafka://HOST:PORT/TOPIC?group=GROUP", "kafka"),
     "sim": _Kind("queue_source.queues.sim", "SimQueue", "sim://NAME?dir=PATH"),
     "sql+": _Kind("queue_source.queues.sql", "SqlQueue", "sql+SQLALCHEMY-URL?queue=NAME"),
 }

@@ -16,6 +16,7 @@ NAMES_CODE = (
 )
 # characters that a URL parser would misread: hidden only while the URL is taken apart
 _SHOWN_PASSWORD = f":{HIDDEN}@"
+_KAFKA_PORT = 9092
 _PORTS = {"amqp": 5672, "amqps": 5671, "postgresql": 5432, "mysql": 3306}
 
 
@@ -60,6 +61,8 @@ def canonical(url: str) -> str:
     SQS only the queue's name is kept: its message ids are unique everywhere, so two queues with one text do no harm.
     """
     kind = scheme(url)
+    if kind == "kafka":
+        return _kafka(_split(url))
     try:
         parts = _split(url)
         port = parts.port
@@ -85,6 +88,14 @@ def canonical(url: str) -> str:
             return f"{place}?source={parameters.get('source', '')}&listener=true&tags={parameters.get('tags', '')}"
         return f"{place}?pool={parameters.get('pool', '')}"
     return redact_url(url)
+
+
+def _kafka(parts: SplitResult) -> str:
+    """Return the topic of any brokers in this list; its groups have the same messages."""
+    hosts = sorted(
+        host if re.search(r":\d+$", host) else f"{host}:{_KAFKA_PORT}" for host in parts.netloc.lower().split(",")
+    )
+    return f"kafka://{','.join(hosts)}{parts.path}"
 
 
 def _split(url: str) -> SplitResult:

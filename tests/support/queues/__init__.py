@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.queues import amqp, azurequeue, pubsub, sim, sql, sqs
+from support.queues import amqp, azurequeue, kafka, pubsub, sim, sql, sqs
 from support.queues.backend import Backend
 
 BACKENDS: Mapping[str, Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Backend]]] = {
@@ -16,6 +16,7 @@ BACKENDS: Mapping[str, Callable[[pytest.FixtureRequest, Path], AbstractContextMa
     **sim.BACKENDS,
     **amqp.BACKENDS,
     **azurequeue.BACKENDS,
+    **kafka.BACKENDS,
     **pubsub.BACKENDS,
     **sqs.BACKENDS,
 }

@@ -12,6 +12,7 @@ from support.servers.azure_queue import AzureQueueServer
 from support.servers.azure_queue import azure_queue_server as started_azure_queue
 from support.servers.gcs import GcsServer
 from support.servers.gcs import gcs_server as started_gcs
+from support.servers.kafka import Kafka, NoKafka, mock_cluster, tansu_broker
 from support.servers.ministack import ministack_server
 from support.servers.postgres import NoPostgres, postgres_server
 from support.servers.pubsub import PubSubServer
@@ -46,6 +47,23 @@ def gcs_server() -> Iterator[GcsServer]:
 def azure_queue_server() -> Iterator[AzureQueueServer]:
     """A server that speaks Azure Storage Queue; it makes queues."""
     with started_azure_queue() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[Kafka]:
+    """A Kafka broker in a process of its own; each test makes topics of its own on it."""
+    try:
+        with tansu_broker() as server:
+            yield server
+    except NoKafka as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka_mock() -> Iterator[Kafka]:
+    """librdkafka's mock cluster, in this process."""
+    with mock_cluster() as server:
         yield server
 
 

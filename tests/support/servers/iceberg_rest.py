@@ -30,12 +30,24 @@ _CODES: dict[type[Exception], int] = {
 }
 
 
+class Refused(Exception):
+    """A commit does not take place; `code` is the status of the answer."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"refused with {code}")
+        self.code = code
+
+
 class RestCatalogServer:
-    """One catalog at `url`. `lose_answers`: so many commits take place, and are answered with an error."""
+    """One catalog at `url`. `lose_answers`: so many commits take place, and are answered with an error.
+
+    `refusals`: codes with which the next commits are refused, one after the other.
+    """
 
     def __init__(self, catalog: SqlCatalog) -> None:
         self.catalog = catalog
         self.lose_answers = 0
+        self.refusals: list[int] = []
         self._one = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -61,6 +73,8 @@ class RestCatalogServer:
             case ("GET", ["namespaces", namespace, "tables", name]):
                 return self._loaded(self.catalog.load_table((*namespace.split("\x1f"), name)))
             case ("POST", ["namespaces", namespace, "tables", name]):
+                if self.refusals:
+                    raise Refused(self.refusals.pop(0))
                 request = CommitTableRequest.model_validate_json(body)
                 table = self.catalog.load_table((*namespace.split("\x1f"), name))
                 done = self.catalog.commit_table(table, request.requirements, request.updates)
@@ -100,7 +114,7 @@ class RestCatalogServer:
                     with server._one:
                         code, said = 200, server.answer(method, self.path, body)
                 except Exception as error:  # noqa: BLE001 -- whatever it is, the client is told
-                    code = _CODES.get(type(error), 500)
+                    code = error.code if isinstance(error, Refused) else _CODES.get(type(error), 500)
                     told = {"message": str(error), "type": type(error).__name__, "code": code}
                     said = {"error": told}
                 data = json.dumps(said).encode()

@@ -1,0 +1,205 @@
+"""What is asked of the brokers without being a member of the group: the topic, offsets, and what people create.
+
+One handle of librdkafka for all questions, opened by the first; it joins no group. All methods may be called on any
+thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from queue_source.errors import QueueConfigurationError, QueueNotFound
+from queue_source.queues.kafka.address import Address
+from queue_source.queues.kafka.errors import error_of, translated
+
+_Result = TypeVar("_Result")
+
+PATIENCE = 10.0
+"""Seconds for an answer of the brokers."""
+_NO_GROUP = "cuesqueue"  # librdkafka opens no consumer without one; nothing is ever committed by it
+_LONGEST_PEEK = 5.0
+
+
+class Service:
+    """Asks the brokers of one address."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._consumer: Any = None
+        self._reported: KafkaError | None = None
+        self._is_closed = False
+
+    def common_settings(self) -> dict[str, Any]:
+        """Return the settings of every handle."""
+        return {
+            "log_level": 0,
+            "socket.timeout.ms": 20_000,
+            **self._address.settings,
+            "bootstrap.servers": self._address.hosts,
+            "allow.auto.create.topics": False,
+            "error_cb": self._note,
+        }
+
+    def consumer_settings(self) -> dict[str, Any]:
+        return {
+            **self.common_settings(),
+            "group.id": self._address.group or _NO_GROUP,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+        }
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def cluster(self) -> str:
+        """Return the cluster's id, "" where the brokers have none."""
+        return self._ask("reading the cluster's id", lambda c: c.list_topics(timeout=PATIENCE).cluster_id) or ""
+
+    def partitions(self) -> list[int]:
+        """List the topic's partitions. Raises `QueueNotFound` where there is no topic, or none in it."""
+        topic = self._address.topic
+        metadata = self._ask("reading the topic", lambda c: c.list_topics(topic, timeout=PATIENCE).topics[topic])
+        if metadata.error is not None:
+            raise translated(metadata.error, self._address, "reading the topic")
+        if not metadata.partitions:
+            raise QueueNotFound(self._address.name, "the topic has no partitions; create it anew")
+        return sorted(metadata.partitions)
+
+    def committed(self) -> dict[int, int | None]:
+        """Return the group's offset in each partition, None where it has none."""
+        asked = [self.place(partition) for partition in self.partitions()]
+        answered = self._ask("reading the group's offsets", lambda c: c.committed(asked, timeout=PATIENCE))
+        for place in answered:
+            if place.error is not None:
+                raise translated(place.error, self._address, "reading the group's offsets")
+        return {place.partition: place.offset if place.offset >= 0 else None for place in answered}
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """Return the first offset of the partition, and the one after the last."""
+        place = self.place(partition)
+        low, high = self._ask("reading offsets", lambda c: c.get_watermark_offsets(place, timeout=PATIENCE))
+        return low, high
+
+    def place(self, partition: int, offset: int | None = None) -> Any:
+        topic = self._address.topic
+        return TopicPartition(topic, partition) if offset is None else TopicPartition(topic, partition, offset)
+
+    def _ask(self, doing: str, question: Callable[[Any], _Result]) -> _Result:
+        with self.mapped(doing), self._lock:  # the handle is not closed during a call
+            return question(self._opened())
+
+    def _opened(self) -> Any:
+        if self._is_closed:
+            raise QueueConfigurationError(self._address.name, "is closed; open it again")
+        if self._consumer is None:
+            self._consumer = Consumer(self.consumer_settings())
+        return self._consumer
+
+    def _note(self, error: KafkaError) -> None:
+        """Keep what librdkafka reports by itself: a refused login is reported only here."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._reported is None:
+            self._reported = error
+
+    @contextmanager
+    def mapped(self, doing: str) -> Iterator[None]:
+        """Map the errors of the block to ours."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self.translated(error, doing) from None  # librdkafka's text may hold a secret
+
+    def translated(self, error: KafkaException | KafkaError, doing: str) -> Exception:
+        """Return our error; where the brokers were not reached, the reason that was reported for it."""
+        if error_of(error).code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
+            with self._lock:
+                if self._consumer is not None:
+                    self._consumer.poll(0)  # delivers what is to be reported
+            if self._reported is not None:
+                reported, self._reported = self._reported, None
+                return translated(reported, self._address, doing)
+        return translated(error, self._address, doing)
+
+    # --- for people and commands -------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        try:
+            self.partitions()
+        except QueueNotFound:
+            return False
+        return True
+
+    def create(self) -> None:
+        """Create the topic, with as many partitions and copies as the brokers have for new ones."""
+        if self.exists():
+            return
+        new = NewTopic(self._address.topic, num_partitions=-1, replication_factor=-1)
+        self._administer("creating the topic", lambda admin: admin.create_topics([new], request_timeout=PATIENCE))
+
+    def delete(self) -> None:
+        names = [self._address.topic]
+        if self.exists():
+            self._administer("deleting the topic", lambda admin: admin.delete_topics(names, request_timeout=PATIENCE))
+
+    def _administer(self, doing: str, call: Callable[[Any], Mapping[Any, Any]]) -> None:
+        with self.mapped(doing):
+            admin = AdminClient(self.common_settings())  # its answers end with it
+            for future in call(admin).values():
+                try:
+                    future.result(2 * PATIENCE)
+                except KafkaException as error:
+                    if error_of(error).code() not in (
+                        KafkaError.TOPIC_ALREADY_EXISTS,
+                        KafkaError.UNKNOWN_TOPIC_OR_PART,
+                    ):
+                        raise
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Set the group's offsets. The brokers refuse it while the group has members."""
+        places = [self.place(partition, offset) for partition, offset in offsets.items()]
+        try:
+            with self._lock:
+                self._opened().commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            if error_of(error).code() not in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION):
+                raise self.translated(error, "setting the group's offsets") from None
+            raise QueueConfigurationError(
+                self._address.name, "the group has members, whose offsets nobody else may set; stop its readers first"
+            ) from None
+
+    def records(self, offsets: Mapping[int, int], most: int) -> list[Any]:
+        """Return up to `most` records from these offsets on; changes nothing."""
+        consumer = Consumer(self.consumer_settings())
+        records: list[Any] = []
+        try:
+            with self.mapped("reading"):
+                consumer.assign([self.place(partition, offset) for partition, offset in offsets.items()])
+                open_partitions = set(offsets)
+                while open_partitions and len(records) < most:
+                    messages = consumer.consume(most - len(records), _LONGEST_PEEK)
+                    if not messages:
+                        break
+                    for raw in messages:
+                        if (error := raw.error()) is None:
+                            records.append(raw)
+                        elif error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                            open_partitions.discard(raw.partition())
+                        else:
+                            raise KafkaException(error)
+        finally:
+            consumer.close()
+        return records
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

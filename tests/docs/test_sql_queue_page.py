@@ -1,0 +1,77 @@
+"""The page about queues in a database: its statements announce what a reader receives."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+from sqlalchemy import create_engine
+
+from queue_source.announcements.parser import parse_notification
+from queue_source.queues import open_queue
+from queue_source.queues.base import administered
+from support.servers.postgres import new_database
+from support.snippets import ROOT, blocks
+
+POSTGRESQL, SQLITE, MINIO = [b.text for b in blocks(ROOT / "docs" / "how-to" / "sql-queue.md") if b.language == "sql"]
+
+
+def received(url: str) -> list[tuple[str, str | None, bool]]:
+    """The objects of each message, its id's uniqueness being the table's; and whether it was sent just now."""
+    with open_queue(url) as queue:
+        messages = queue.receive(10, 60.0, 0.0)
+        queue.acknowledge([message.receipt for message in messages])
+        return [
+            (notice.uri, message.group, message.sent_at is not None and message.lease_until > 0)
+            for message in messages
+            for notice in parse_notification(message.body).objects
+        ]
+
+
+def create(url: str) -> None:
+    with open_queue(url) as queue:
+        manager = administered(queue)
+        assert manager is not None
+        manager.create()
+
+
+def execute(database: str, *statements: str) -> None:
+    engine = create_engine(database)
+    with closing(engine.raw_connection()) as connection:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        connection.commit()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_statement_announces_an_object(kind: str, tmp_path: object, request: pytest.FixtureRequest) -> None:
+    if kind == "sqlite":
+        database, statement = f"sqlite:///{tmp_path}/jobs.db", SQLITE
+    else:
+        database, statement = new_database(request.getfixturevalue("postgres_url")), POSTGRESQL
+    url = f"sql+{database}?queue=orders"
+    create(url)
+    execute(database, statement, statement)
+    assert received(url) == [("s3://landing/orders/2.csv", None, True)] * 2
+    assert received(url) == []
+
+
+def test_the_trigger_announces_the_events_of_minio(postgres_url: str) -> None:
+    database = new_database(postgres_url)
+    url = f"sql+{database}?queue=orders"
+    create(url)
+    execute(
+        database,
+        "CREATE TABLE minio_events (event_time TIMESTAMP WITH TIME ZONE NOT NULL, event_data JSONB)",
+        MINIO,
+    )
+    record = {
+        "eventSource": "minio:s3",
+        "eventName": "s3:ObjectCreated:Put",
+        "s3": {"bucket": {"name": "lake"}, "object": {"key": "in%2Fa.csv", "size": 9}},
+    }
+    execute(database, f"INSERT INTO minio_events VALUES (now(), '{json.dumps({'Records': [record]})}')")
+    assert received(url) == [("s3://lake/in/a.csv", None, True)]

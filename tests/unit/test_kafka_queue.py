@@ -1,0 +1,192 @@
+"""Kafka's adapter without brokers: its URLs, its settings, what may be committed, librdkafka's errors in our names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
+from queue_source.messages import Outgoing
+from queue_source.queues import open_queue
+from queue_source.queues.kafka.address import parse_address
+from queue_source.queues.kafka.errors import LASTING, translated
+from queue_source.queues.kafka.ledger import WIDEST, Held, Ledger, OffsetsGone, first_offset
+from queue_source.queues.kafka.messages import KEY, TAG, record_of
+from queue_source.queues.urls import canonical, queue_name
+
+URL = "kafka://h1:9092,h2:9093/landing?group=g"
+SECRET = "n0t-t0-be-sh0wn"
+
+
+def test_the_url_names_brokers_topic_and_group() -> None:
+    address = parse_address("kafka://h1,h2:9093,[::1]:7/landing.v1_a-b?group=read%20ers", {})
+    assert address.hosts == "h1:9092,h2:9093,[::1]:7"
+    assert (address.topic, address.group) == ("landing.v1_a-b", "read ers")
+    assert parse_address("kafka://h/landing", {}).group is None
+    assert queue_name(URL) == "landing"
+    assert {canonical(url) for url in (URL, "kafka://H2:9093,h1/landing?group=other")} == {
+        "kafka://h1:9092,h2:9093/landing"
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("kafka://h:9092", "names no topic"),
+        ("kafka:///landing", "is not HOST:PORT"),
+        ("kafka://h:x/landing", "is not HOST:PORT"),
+        ("kafka://h,/landing", "is not HOST:PORT"),
+        ("kafka://h/a/b", "names no topic"),
+        ("kafka://h/a%20b", "names no topic"),
+        ("kafka://h/..", "names no topic"),
+        (f"kafka://u:{SECRET}@h/t", "'kafka.sasl.username'"),
+        ("kafka://h/t?grup=g", "unknown parameter 'grup'; did you mean 'group'"),
+        ("kafka://h/t?group=a&group=b", "names 2 groups"),
+        ("kafka://h/t?group=", "an empty one"),
+        ("kafka://h/t?sasl.username=u", "options kafka.SETTING"),
+    ],
+)
+def test_other_urls_are_refused(url: str, problem: str) -> None:
+    with pytest.raises(QueueConfigurationError, match=problem) as caught:
+        open_queue(url)
+    assert SECRET not in str(caught.value)
+
+
+def test_settings_that_are_the_adapters_own_are_refused() -> None:
+    with pytest.raises(QueueConfigurationError, match=r"'kafka.group.id' .*\?group=GROUP"):
+        open_queue(URL, settings={"group.id": "g"})
+    with pytest.raises(QueueConfigurationError, match="earliest or latest"):
+        open_queue(URL, starting_offsets="now")
+
+
+def test_what_reads_needs_a_group() -> None:
+    with open_queue("kafka://127.0.0.1:1/t") as queue, pytest.raises(QueueConfigurationError, match="names no group"):
+        queue.receive(1, 60, 0)
+
+
+@pytest.mark.parametrize("settings", [{"nonsense": "1"}, {"session.timeout.ms": "soon"}, {"ssl.key.pem": SECRET}])
+def test_a_wrong_setting_is_named_without_its_secret(settings: dict[str, str]) -> None:
+    more = {"security.protocol": "ssl"} if "ssl.key.pem" in settings else {}
+    with (
+        open_queue(URL, settings={**settings, **more}) as queue,
+        pytest.raises(QueueConfigurationError, match=next(iter(settings))) as caught,
+    ):
+        queue.receive(1, 60, 0)
+    assert SECRET not in str(caught.value)
+
+
+def test_brokers_that_are_away_may_come_back() -> None:
+    settings = {"socket.connection.setup.timeout.ms": "1000"}
+    with (
+        open_queue("kafka://127.0.0.1:1/t?group=g", settings=settings) as queue,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setattr("queue_source.queues.kafka.service.PATIENCE", 0.3)
+        for call in (lambda: queue.receive(1, 60, 0), queue.depth, lambda: queue.send(["x"])):
+            with pytest.raises(QueueUnavailable):
+                call()
+
+
+def test_errors_say_whether_waiting_helps_and_hide_secrets() -> None:
+    address = parse_address(URL, {"sasl.password": SECRET, "sasl.username": "reader"})
+    for code, step in LASTING.items():
+        error = translated(KafkaError(code, f"no: {SECRET} of reader"), address, "reading")
+        assert isinstance(error, QueueConfigurationError)
+        assert step in str(error)
+        assert SECRET not in str(error)
+        assert "reader" in str(error)
+    assert isinstance(translated(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), address, "x"), QueueNotFound)
+    for passing in (KafkaError._TRANSPORT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._ALL_BROKERS_DOWN):
+        assert isinstance(translated(KafkaError(passing), address, "x"), QueueUnavailable)
+    assert SECRET not in repr(address)
+
+
+# --- what may be committed -------------------------------------------------------------------------------------------
+
+
+def test_only_what_is_done_without_a_gap_may_be_committed() -> None:
+    ledger = Ledger(0, "e", 5, 5)
+    held = [ledger.hand_out(offset, None) for offset in (5, 6, 9)]  # 7 and 8 have no records
+    assert (ledger.low, ledger.is_dirty) == (5, False)
+    _finish(ledger, held[1])
+    assert ledger.low == 5
+    _finish(ledger, held[0])
+    assert (ledger.low, ledger.is_dirty) == (9, True)
+    _finish(ledger, held[2])
+    assert ledger.low == 10
+    ledger.reach_end(12)  # after the marker of a transaction
+    assert (ledger.low, ledger.at_end) == (12, True)
+    assert ledger.hand_out(11, None) is None
+
+
+def _finish(ledger: Ledger, held: Held | None) -> None:
+    assert held is not None
+    ledger.finish(held)
+
+
+@given(st.data())
+def test_in_any_order_the_lowest_unfinished_offset_is_committed(data: st.DataObject) -> None:
+    offsets = sorted(data.draw(st.sets(st.integers(0, 60), min_size=1)))
+    ledger = Ledger(0, "e", 0, 0)
+    held: dict[int, Held] = {}
+    for offset in offsets:
+        record = ledger.hand_out(offset, None)
+        assert record is not None
+        held[offset] = record
+    for offset in data.draw(st.permutations(offsets)):
+        ledger.finish(held.pop(offset))
+        assert ledger.low == min(held, default=offsets[-1] + 1)
+        assert ledger.unfinished == len(held)
+
+
+def test_a_partition_whose_oldest_message_is_not_done_gets_no_wider() -> None:
+    ledger = Ledger(0, "e", 0, 0)
+    first = ledger.hand_out(0, None)
+    _finish(ledger, ledger.hand_out(WIDEST, None))
+    assert ledger.is_wide
+    _finish(ledger, first)
+    assert not ledger.is_wide
+
+
+@pytest.mark.parametrize(
+    ("committed", "is_new", "starting", "offset"),
+    [
+        (7, False, "latest", 7),
+        (None, True, "earliest", 3),
+        (None, True, "latest", 9),
+        (None, False, "latest", 3),  # a partition that was added later
+        (9, False, "earliest", 9),
+        (3, False, "earliest", 3),
+    ],
+)
+def test_a_group_begins_where_it_was_or_where_the_option_says(
+    committed: int | None, is_new: bool, starting: str, offset: int
+) -> None:
+    assert first_offset(committed, (3, 9), is_new_group=is_new, starting=starting) == offset
+
+
+def test_messages_that_were_deleted_unread_are_told() -> None:
+    with pytest.raises(OffsetsGone, match="messages 1 to 2 were deleted"):
+        first_offset(1, (3, 9), is_new_group=False, starting="latest")
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_group_or_the_header_becomes_the_key() -> None:
+    record = record_of(Outgoing(b"v", "a.b", {KEY: "k", "h": "\u00fc"}), 1000)
+    assert (record.key, record.headers) == (b"k", [("h", "\u00fc".encode()), (TAG, b"a.b")])
+    assert record_of(Outgoing(b"v", group="g"), 1000).key == b"g"
+    assert record_of(Outgoing(b"v"), 1000) == (b"v", None, [])
+
+
+@pytest.mark.parametrize(
+    "message", [Outgoing(b"x" * 900), Outgoing(b"", headers={TAG: "t"}), Outgoing(b"", group="\ud800")]
+)
+def test_what_kafka_would_refuse_is_refused_before_anything_is_sent(message: Any) -> None:
+    with pytest.raises(ValueError, match=r"kafka.message.max.bytes|cuesqueue's own|surrogates"):
+        record_of(message, 1000)
