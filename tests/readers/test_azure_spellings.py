@@ -20,6 +20,7 @@ from queue_source.commands.main import app
 from queue_source.coordinator.ending import cleaning as cleaner
 from queue_source.options.connections import AzureOptions, StorageOptions
 from queue_source.storage.buckets import Bucket
+from readers.test_routes import receive
 from shard_store.model import shard_key
 from shard_store.sql.schema import pipelines, shards, sources
 from shard_store.upkeep import cleaning as planning
@@ -258,6 +259,38 @@ def test_what_was_read_by_another_name_is_cleaned_by_it(tmp_path: Path, monkeypa
         with world.loop(**{**OPTIONS, **cleaning}) as loop:
             until(lambda: loop.metrics["cleaned"] == 1, patiently(loop))
         assert list(server.blobs) == ["lake/landing/not-announced"]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_receiver_records_what_its_source_has_by_another_name_under_that(
+    world: World, monkeypatch: pytest.MonkeyPatch, started: bool
+) -> None:
+    """Also where no reader of the source has started since the upgrade."""
+    settle(world, f"{ONE}a")
+    spell_as_older_code_did(world, OLD[0])
+    with monkeypatch.context() as older:
+        older.setattr(uris, "azure_uri", lambda uri: None)
+        world.publish(f"{OLD[0]}b")
+        with world.loop(**{**OPTIONS, "allowedPrefixes": OLD[0]}) as loop:
+            until(lambda: len(loop.coordinator.plan(0, loop.latest(0)).ranges) == 1, lambda: None)
+            loop.die_without_leases()
+    with world.store() as store, store.database.engine.begin() as connection:
+        connection.execute(sa.update(sources).values(naming=None))
+    if started:
+        settle(world, f"{ONE}d")
+    world.publish(*(f"{ONE}{name}" for name in "abc"))
+    receive(world, {"files": ONE})
+    given = {**OPTIONS, "queueUrl": "store", "pipeline": "another", "fullPathGlobFilter": f"{ONE}*"}
+    with world.loop(checkpoint="another", **given) as loop:
+
+        def is_read() -> bool:
+            with world.store() as store:
+                return states(store) == {"done": 3 + started}
+
+        until(is_read, patiently(loop))
+    with world.store() as store:
+        assert states(store) == {"done": 3 + started}
+        assert set(published(store).values()) == {1}
 
 
 def test_an_event_of_a_container_outside_the_prefixes_is_as_any_foreign_message(world: World) -> None:

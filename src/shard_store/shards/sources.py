@@ -119,6 +119,17 @@ def kept_ids(transaction: Transaction, source: str, ids: Sequence[str]) -> dict[
     return dict(candidates[ShardKey(bytes(row.shard_key))] for row in present)
 
 
+def note_spellings(transaction: Transaction, names: Collection[str], plain: Callable[[str], str]) -> None:
+    """Write down how these sources have spelled objects of Azure, as far as none of their readers has done so."""
+    query = sa.select(sources.c.source, sources.c.naming).with_for_update()
+    for row in list(transaction.select_among(query, sources.c.source, names)):
+        kept = json.loads(row.naming or "{}")
+        if "spellings" not in kept:
+            kept["spellings"] = _other_spellings(transaction, row.source, plain)
+            text = json.dumps(kept, ensure_ascii=False)
+            transaction.execute(sources.update().where(sources.c.source == row.source).values(naming=text))
+
+
 def spellings(transaction: Transaction, source: str) -> dict[str, list[str]]:
     """Return today's beginnings of ids -> how the source has also spelled them."""
     text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one_or_none()
