@@ -122,10 +122,10 @@ class Setup:
         Names of queues have fewer characters than prefixes.
         """
         query = "--query", "filter.[subjectBeginsWith, subjectEndsWith]", "--output", "json"
-        found = _az(["eventgrid", "event-subscription", "show", *ours, *query], absent=_ABSENT)
-        if found is None:
+        filters = _az(["eventgrid", "event-subscription", "show", *ours, *query], absent=_ABSENT)
+        if filters is None:
             return False
-        begins, ends = (text or "" for text in json.loads(found or "null") or ("", ""))
+        begins, ends = (text or "" for text in json.loads(filters or "null") or ("", ""))
         if (begins, ends) != (self._subject, self.suffix):
             raise CuesqueueError(
                 f"the event subscription {self.queue!r} is there, for objects whose subject begins with {begins!r} and "

@@ -292,14 +292,14 @@ class _OutsidePrefixes(MalformedNotification):
 
 def _check_place(uri: str, options: NotificationOptions) -> None:
     """Check the place of the object, before any store is asked for it."""
-    shown = redact_url(uri)[:300]  # a signed URL holds its token
+    redacted = redact_url(uri)[:300]  # a signed URL holds its token
     if climbs(uri):
         raise MalformedNotification(
-            f"{shown!r} has a segment '.' or '..', by which another object would be read; rename the object"
+            f"{redacted!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
     if not uri.startswith(options.allowed_prefixes):
         raise _OutsidePrefixes(
-            f"{shown!r} starts with none of the allowed prefixes, {_first_of(options.allowed_prefixes)}; name its "
+            f"{redacted!r} starts with none of the allowed prefixes, {_first_of(options.allowed_prefixes)}; name its "
             "prefix in option 'allowedPrefixes', start the query again, and send the message once more with "
             f"`cuesqueue errors requeue --cause {OUTSIDE_PREFIXES}`"
         )

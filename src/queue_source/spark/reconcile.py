@@ -113,13 +113,13 @@ def reconcile(
         .options(storeUrl=store, view="shards", source=name)
         .load()
     )
-    known = shards.selectExpr("shard_key", f"{_KNOWN} AS known")
+    stored = shards.selectExpr("shard_key", f"{_KNOWN} AS known")
     if spellings:
         done_first = F.min_by("known", F.col("known.state")).alias("known")
-        known = known.union(_by_todays_names(shards, name, spellings)).groupBy("shard_key").agg(done_first)
-    joined = keyed.join(known, "shard_key", "left")
+        stored = stored.union(_by_todays_names(shards, name, spellings)).groupBy("shard_key").agg(done_first)
+    joined = keyed.join(stored, "shard_key", "left")
     if choice.notifications.allow_overwrites:
-        joined = joined.join(known.toDF("plain_key", "plain"), "plain_key", "left")
+        joined = joined.join(stored.toDF("plain_key", "plain"), "plain_key", "left")
     else:
         joined = joined.selectExpr("*", "nullif(known, known) AS plain")
     return joined.selectExpr("*", "unix_micros(last_modified) AS modified").mapInArrow(_judge(remembered), _JUDGED)

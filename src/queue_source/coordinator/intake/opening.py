@@ -99,11 +99,11 @@ class Opener:
         uris = {c.uri for announcement in announced for c in announcement.contents if c.shard_id != c.uri}
         kept = session.store.kept_ids(session.options.source, list(uris)) if session.names.respelled else {}
         keys = {uri: self._key(kept.get(uri, uri)) for uri in uris}
-        known = session.store.look(set(keys.values()))
+        stored = session.store.look(set(keys.values()))
         unversioned = {
-            uri: known[key].content
+            uri: stored[key].content
             for uri, key in keys.items()
-            if key in known and known[key].state is not ShardState.QUARANTINED
+            if key in stored and stored[key].state is not ShardState.QUARANTINED
         }
 
         def named(content: Content) -> Content:
