@@ -76,8 +76,8 @@ def _installed_version(name: str) -> str:
         return "not installed"
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(asked: bool) -> None:
+    if asked:
         typer.echo(f"cuesqueue {_installed_version('cuesqueue')}")
         raise typer.Exit
 
