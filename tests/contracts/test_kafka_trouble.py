@@ -1,0 +1,77 @@
+"""Kafka's reader where brokers go, answers fail, and other programs write what nobody should. Over the mock cluster."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
+
+from queue_source.messages import Receipt, Received
+from queue_source.queues import Queue, open_queue
+from queue_source.queues.kafka.messages import received
+from support.servers.kafka import AT_ONCE, Kafka
+
+OPTIONS: dict[str, Any] = {"settings": {**AT_ONCE, "partitioner": "consistent"}}
+"""Records without a key go to one partition."""
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def url(kafka_mock: Kafka) -> str:
+    topic = f"trouble-{time.monotonic_ns()}"
+    Producer({"bootstrap.servers": kafka_mock.hosts, "log_level": 0}).list_topics(topic, timeout=10)
+    return kafka_mock.url(topic, f"group-of-{topic}")
+
+
+def everything(queue: Queue, until: Callable[[list[Received]], bool] = bool) -> list[Received]:
+    taken: list[Received] = []
+    deadline = time.monotonic() + PATIENCE
+    while not until(taken):
+        assert time.monotonic() < deadline, [message.body for message in taken]
+        taken += queue.receive(100, 60, 0.2)
+    return taken
+
+
+# --- what other programs write ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("milliseconds", [1_795_630_105_726_000_000, 1_795_630_105_726_000])
+def test_a_time_that_is_none_is_left_out(url: str, kafka_mock: Kafka, milliseconds: int) -> None:
+    """Nanoseconds are too large for the store, microseconds for Python's dates."""
+    producer = Producer({"bootstrap.servers": kafka_mock.hosts, "log_level": 0})
+    producer.produce(url.partition("?")[0].rpartition("/")[2], b"late", timestamp=milliseconds)
+    assert producer.flush(10) == 0
+    with open_queue(url, **OPTIONS) as queue:
+        queue.send(["now"])
+        sent = {message.body: message.sent_at for message in everything(queue, lambda taken: len(taken) == 2)}
+    assert sent[b"late"] is None
+    now = sent[b"now"]
+    assert now is not None
+    assert datetime.fromtimestamp(now, timezone.utc).year == datetime.now(timezone.utc).year
+
+
+def test_headers_that_the_client_cannot_read_keep_no_message_back(caplog: pytest.LogCaptureFixture) -> None:
+    """The client raises SystemError for a name that is not UTF-8; no sender of it writes one."""
+
+    def headers() -> list[Any]:
+        raise SystemError("returned a result with an exception set")
+
+    raw = SimpleNamespace(
+        headers=headers,
+        key=lambda: None,
+        value=lambda: b"s3://b/k",
+        topic=lambda: "t",
+        partition=lambda: 1,
+        offset=lambda: 7,
+        timestamp=lambda: (TIMESTAMP_CREATE_TIME, 5),
+    )
+    with caplog.at_level(logging.WARNING, "cuesqueue"):
+        message = received(raw, "q", Receipt("r"), 1, 0.0)
+    assert (message.body, message.headers, message.sent_at) == (b"s3://b/k", {}, 0.005)
+    assert "t/1/7" in caplog.text
