@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
 
+from queue_source.errors import QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues import Queue, open_queue
 from queue_source.queues.kafka.messages import received
+from queue_source.queues.kafka.service import Service
 from support.servers.kafka import AT_ONCE, Kafka
 
 OPTIONS: dict[str, Any] = {"settings": {**AT_ONCE, "partitioner": "consistent"}}
@@ -75,3 +77,25 @@ def test_headers_that_the_client_cannot_read_keep_no_message_back(caplog: pytest
         message = received(raw, "q", Receipt("r"), 1, 0.0)
     assert (message.body, message.headers, message.sent_at) == (b"s3://b/k", {}, 0.005)
     assert "t/1/7" in caplog.text
+
+
+# --- questions that fail ---------------------------------------------------------------------------------------------
+
+
+def test_a_question_that_fails_keeps_no_message_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable(*_: object) -> tuple[int, int]:
+        raise QueueUnavailable("q", "the leader moved")
+
+    with open_queue(url, **OPTIONS) as queue:
+        assert queue.receive(10, 60, 0) == []
+        monkeypatch.setattr(Service, "bounds", unavailable)
+        queue.send(["1"])
+        deadline = time.monotonic() + PATIENCE
+        taken: list[Received] = []
+        while not taken:
+            assert time.monotonic() < deadline
+            try:
+                taken += queue.receive(10, 60, 0)
+            except QueueUnavailable:
+                time.sleep(0.05)
+        assert taken[0].body == b"1"

@@ -124,7 +124,8 @@ class Reader:
                     self._changed.wait(min(_POLL, max(until - now, 0.01)))
                     continue
                 ends = {ledger.partition: ledger.position for ledger in self._readable()}
-            if self._is_empty_from(ends):
+            # a question that fails would leave what was taken with nobody
+            if taken or self._is_empty_from(ends):
                 return taken
             with self._changed:
                 self._refuse_silence(time.monotonic() - started, wait)
