@@ -99,3 +99,12 @@ def test_a_question_that_fails_keeps_no_message_back(url: str, monkeypatch: pyte
             except QueueUnavailable:
                 time.sleep(0.05)
         assert taken[0].body == b"1"
+
+
+def test_messages_that_are_deleted_while_they_wait_here_end_no_count(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_queue(url, **OPTIONS) as queue:
+        queue.send(["1", "2"])
+        messages = everything(queue, lambda taken: len(taken) == 2)
+        queue.nack([message.receipt for message in messages])
+        monkeypatch.setattr(Service, "bounds", lambda *_: (2, 2))  # as retention leaves it
+        assert queue.depth().ready == 0
