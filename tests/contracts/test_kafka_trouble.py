@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,11 @@ from queue_source.messages import Receipt, Received
 from queue_source.queues import Queue, open_queue
 from queue_source.queues.kafka.messages import received
 from queue_source.queues.kafka.service import Service
-from support.servers.kafka import AT_ONCE, Kafka
+from support.servers.kafka import AT_ONCE, SINGLE, Kafka, tansu_broker
 
 OPTIONS: dict[str, Any] = {"settings": {**AT_ONCE, "partitioner": "consistent"}}
 """Records without a key go to one partition."""
-PATIENCE = 20.0
+PATIENCE = 40.0
 
 
 @pytest.fixture
@@ -108,3 +109,24 @@ def test_messages_that_are_deleted_while_they_wait_here_end_no_count(url: str, m
         queue.nack([message.receipt for message in messages])
         monkeypatch.setattr(Service, "bounds", lambda *_: (2, 2))  # as retention leaves it
         assert queue.depth().ready == 0
+
+
+# --- brokers that are away -------------------------------------------------------------------------------------------
+
+
+def test_a_reader_without_brokers_acknowledges_and_closes_soon() -> None:
+    """librdkafka itself tries a commit for all of the session's time-out, here six seconds."""
+    with ExitStack() as brokers:
+        broker = brokers.enter_context(tansu_broker())
+        url = broker.url(broker.new_topic(1))
+        with open_queue(url, settings=dict(SINGLE)) as queue:
+            queue.send(["1"])
+            (message,) = everything(queue)
+            time.sleep(1.0)
+            brokers.close()
+            started = time.monotonic()
+            with pytest.raises(QueueUnavailable, match="committing offsets"):
+                queue.acknowledge([message.receipt])
+            acknowledged = time.monotonic()
+            queue.close()
+            assert max(acknowledged - started, time.monotonic() - acknowledged) < 4.5

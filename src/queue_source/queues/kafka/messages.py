@@ -97,7 +97,7 @@ def received(raw: Any, queue: str, receipt: Receipt, count: int, lease_until: fl
     )
 
 
-def _headers(raw: Any) -> list[tuple[str, bytes | str | None]]:
+def _headers(raw: Any) -> Any:
     """Return the headers of a record; none where the client cannot read one: the body is what is waited for."""
     try:
         return raw.headers() or []

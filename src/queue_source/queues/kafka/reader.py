@@ -36,6 +36,8 @@ _ENOUGH = 100  # records with which a receive returns at once
 _GATHER = 0.1  # seconds for which records of other partitions are waited for once there are some
 _FULL = 1.0  # seconds for which the buffer is full before partitions are paused, which throws away what was fetched
 _COMMIT_AGAIN = 0.5
+_HEARD = 1.0  # seconds after an answer for which the brokers are taken to be there
+_ANSWER = 2.0  # seconds for an answer, before a commit, which librdkafka tries for all of the session's time-out
 _JOINING = 60.0  # seconds for the group to let us in
 _UNASSIGNED = 10.0  # seconds without an assignment after which there is none for us
 _SILENCE = 30.0  # seconds for which a partition may have records that do not come
@@ -58,6 +60,7 @@ class Reader:
         self._asked = 0  # how often a commit was asked for, and up to which of these it is answered
         self._answered = 0
         self._refused: QueueError | None = None
+        self._heard = 0.0
         self._has_ended = False
         self._generation = secrets.token_hex(4)
         self._epochs = itertools.count(1)
@@ -342,6 +345,7 @@ class Reader:
         """
         if error.fatal() or (error.code() in LASTING and not self._is_in_group):
             self._fail(self._address_error(error, "reading"))
+        self._heard = 0.0
 
     def _commit(self) -> None:
         """Commit the offsets before which everything is done, and answer those who wait for it."""
@@ -352,6 +356,9 @@ class Reader:
         places = [self._service.place(partition, offset) for partition, offset in offsets.items()]
         refused: QueueError | None = None
         answered: Sequence[Any] = ()
+        if places and time.monotonic() - self._heard > _HEARD and not self._service.answers(_ANSWER):
+            places = []
+            refused = QueueUnavailable(self._address.name, "committing offsets: the brokers do not answer")
         try:
             answered = self._consumer.commit(offsets=places, asynchronous=False) if places else ()
         except KafkaException as error:
@@ -360,6 +367,7 @@ class Reader:
         with self._changed:
             for place in answered:
                 if place.error is None:
+                    self._heard = time.monotonic()
                     ledgers[place.partition].committed = place.offset
             self._answered, self._refused = asked, refused
             self._changed.notify_all()
