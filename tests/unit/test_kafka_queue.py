@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from queue_source.queues.kafka.address import parse_address
 from queue_source.queues.kafka.errors import LASTING, translated
 from queue_source.queues.kafka.ledger import WIDEST, Held, Ledger, OffsetsGone, first_offset
 from queue_source.queues.kafka.messages import KEY, TAG, record_of
+from queue_source.queues.kafka.reader import Reader
+from queue_source.queues.kafka.service import Service
 from queue_source.queues.urls import canonical, queue_name
 
 URL = "kafka://h1:9092,h2:9093/landing?group=g"
@@ -190,3 +193,20 @@ def test_the_group_or_the_header_becomes_the_key() -> None:
 def test_what_kafka_would_refuse_is_refused_before_anything_is_sent(message: Any) -> None:
     with pytest.raises(ValueError, match=r"kafka.message.max.bytes|cuesqueue's own|surrogates"):
         record_of(message, 1000)
+
+
+# --- what is known of the group --------------------------------------------------------------------------------------
+
+
+def test_who_lost_its_partitions_or_has_none_yet_has_not_come_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else AvailableNow would end before the others let partitions go, or before the group lets us in again."""
+    address = parse_address(URL, {})
+    reader = Reader(address, Service(address), starting="earliest", fails=True)
+    client = SimpleNamespace(incremental_assign=lambda _: None, incremental_unassign=lambda _: None)
+    assert not reader._is_settled()
+    reader._on_assign(client, [])
+    assert not reader._is_settled()
+    monkeypatch.setattr("queue_source.queues.kafka.reader._UNASSIGNED", -1.0)
+    assert reader._is_settled()
+    reader._on_lost(client, [])
+    assert not reader._is_settled()

@@ -39,7 +39,7 @@ _COMMIT_AGAIN = 0.5
 _HEARD = 1.0  # seconds after an answer for which the brokers are taken to be there
 _ANSWER = 2.0  # seconds for an answer, before a commit, which librdkafka tries for all of the session's time-out
 _JOINING = 60.0  # seconds for the group to let us in
-_UNASSIGNED = 10.0  # seconds without an assignment after which there is none for us
+_UNASSIGNED = 10.0  # seconds without an assignment after which there is none for us; others let go of theirs first
 _SILENCE = 30.0  # seconds for which a partition may have records that do not come
 _RESET = "or set failOnDataLoss to false to go on with the oldest that is left"
 
@@ -73,6 +73,7 @@ class Reader:
         self._full_since: float | None = None
         self._is_in_group = False
         self._hears_only_changes = False
+        self._assigned_at = time.monotonic()  # when partitions came or went
         self._stopping = False
         self._consumer: Any = None
         self._thread: threading.Thread | None = None
@@ -168,7 +169,8 @@ class Reader:
     def _is_settled(self) -> bool:
         """Tell whether we are in the group, and have come to the end of each partition as far as is known."""
         ready = all(ledger.at_end and ledger.committed is not None for ledger in self._readable())
-        return self._is_in_group and ready and not self._buffer
+        is_assigned = self._ledgers or time.monotonic() - self._assigned_at > _UNASSIGNED
+        return bool(self._is_in_group and is_assigned and ready and not self._buffer)
 
     def _is_empty_from(self, ends: Mapping[int, int]) -> bool:
         """Ask the brokers whether there is nothing from these offsets on."""
@@ -245,10 +247,10 @@ class Reader:
 
     def _run(self) -> None:
         try:
-            again, began = 0.0, time.monotonic()
+            again = 0.0
             while not self._stopping and self.failure is None:
                 self._regulate()
-                if self._hears_only_changes and time.monotonic() - began > _UNASSIGNED:
+                if self._hears_only_changes and time.monotonic() - self._assigned_at > _UNASSIGNED:
                     self._is_in_group = True
                 if self._room():
                     self._fill(self._consumer.poll(_POLL))
@@ -386,6 +388,7 @@ class Reader:
         with self._changed:
             self._ledgers |= ledgers
             self._is_in_group = True
+            self._assigned_at = time.monotonic()
             self._changed.notify_all()
 
     def _ledgers_of(self, partitions: Collection[int]) -> dict[int, Ledger]:
@@ -416,11 +419,13 @@ class Reader:
 
     def _on_lost(self, consumer: Any, places: Sequence[Any]) -> None:
         """Let partitions go that may be another member's already: what is committed is no longer ours to say."""
+        self._is_in_group = False
         self._let_go(consumer, places)
 
     def _let_go(self, consumer: Any, places: Sequence[Any]) -> None:
         with self._changed:
             self._drop([place.partition for place in places])
+            self._assigned_at = time.monotonic()
             self._changed.notify_all()
         consumer.incremental_unassign(places)
 

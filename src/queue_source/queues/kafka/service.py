@@ -24,9 +24,7 @@ PATIENCE = 10.0
 """Seconds for an answer of the brokers."""
 _NO_GROUP = "cuesqueue"  # librdkafka opens no consumer without one; nothing is ever committed by it
 _LONGEST_PEEK = 5.0
-_AWAY = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._WAIT_COORD}
-)
+_AWAY = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._WAIT_COORD})
 
 
 class Service:
