@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -210,3 +210,35 @@ def test_who_lost_its_partitions_or_has_none_yet_has_not_come_to_the_end(monkeyp
     assert reader._is_settled()
     reader._on_lost(client, [])
     assert not reader._is_settled()
+
+
+def test_a_record_whose_partition_is_lost_while_more_are_fetched_is_not_kept_for_the_next_assignment() -> None:
+    """It would be handed out there before those that are not done, which then would be taken for older ones."""
+    address = parse_address(URL, {})
+    reader = Reader(address, Service(address), starting="earliest", fails=True)
+    place = TopicPartition("landing", 0)
+    reader._ledgers[0] = Ledger(0, "before", 5, 5)
+
+    def consume(*_: object) -> list[Any]:
+        reader._on_lost(reader._consumer, [place])
+        return []
+
+    reader._consumer = SimpleNamespace(consume=consume, incremental_unassign=lambda _: None)
+    reader._fill(SimpleNamespace(error=lambda: None, partition=lambda: 0, offset=lambda: 9))
+    reader._ledgers[0] = Ledger(0, "after", 5, 5)
+    assert reader._take(10, 0.0) == []
+    assert reader._ledgers[0].position == 5
+
+
+def test_whatever_ends_the_polling_thread_is_told_to_who_receives() -> None:
+    address = parse_address(URL, {"sasl.password": SECRET})
+    reader = Reader(address, Service(address), starting="earliest", fails=True)
+
+    def poll(_: float) -> None:
+        raise RuntimeError(f"no {SECRET}")
+
+    reader._consumer = SimpleNamespace(poll=poll, close=lambda: None)
+    reader._run()
+    with pytest.raises(QueueUnavailable, match="RuntimeError: no ") as caught:
+        reader.receive(1, 60, 0)
+    assert SECRET not in str(caught.value)

@@ -266,6 +266,9 @@ class Reader:
             self._fail(self._address_error(error, "reading"))
         except QueueError as error:
             self._fail(error)
+        except Exception as error:  # noqa: BLE001 - of any kind: who receives would take its end for an empty topic
+            text = self._address.hide(f"{type(error).__name__}: {error}")
+            self._fail(QueueUnavailable(self._address.name, f"reading: {text}"))
         finally:
             self._end()
 
@@ -298,14 +301,18 @@ class Reader:
     def _fill(self, first: Any) -> None:
         if first is None:
             return
-        more = self._consumer.consume(min(_CHUNK, max(self._room(), 1)), 0)
+        self._arrive([first])  # before the next call, in which its partition may be taken away, with what waits of it
+        self._arrive(self._consumer.consume(min(_CHUNK, max(self._room(), 1)), 0))
+
+    def _arrive(self, raws: Iterable[Any]) -> None:
         arrived: list[Any] = []
-        for raw in (first, *more):
+        for raw in raws:
             error = raw.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:
                 arrived.append(raw)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._go_on_with_the_oldest(raw.partition(), raw.offset())
+                arrived = [before for before in arrived if before.partition() != raw.partition()]
             elif error.fatal() or error.code() in LASTING or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise KafkaException(error)
         with self._changed:
