@@ -111,6 +111,23 @@ def test_messages_that_are_deleted_while_they_wait_here_end_no_count(url: str, m
         assert queue.depth().ready == 0
 
 
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_large_messages_that_nobody_takes_fill_no_memory(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_source.queues.kafka.reader._BYTES", 500_000)
+    settings = {**OPTIONS["settings"], "queued.max.messages.kbytes": "500", "fetch.message.max.bytes": "300000"}
+    with open_queue(url, settings=settings) as queue:
+        for number in range(16):  # the mock cluster keeps five megabytes of a partition
+            queue.send([number.to_bytes(1, "big") * 300_000])
+        taken = queue.receive(1, 60, 10)
+        time.sleep(2)
+        reader = getattr(queue, "_reader")  # noqa: B009
+        assert sum(map(len, reader._buffer)) < 2_500_000
+        taken += everything(queue, lambda more: len(more) == 15)
+        assert [message.body[0] for message in taken] == [*range(16)]
+
+
 # --- brokers that are away -------------------------------------------------------------------------------------------
 
 

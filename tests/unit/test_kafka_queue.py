@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
@@ -212,6 +213,13 @@ def test_who_lost_its_partitions_or_has_none_yet_has_not_come_to_the_end(monkeyp
     assert not reader._is_settled()
 
 
+def record(offset: int) -> Any:
+    """A record of the client, which makes none without brokers."""
+    raw = MagicMock(**{"error.return_value": None, "partition.return_value": 0, "offset.return_value": offset})
+    raw.__len__.return_value = 1
+    return raw
+
+
 def test_a_record_whose_partition_is_lost_while_more_are_fetched_is_not_kept_for_the_next_assignment() -> None:
     """It would be handed out there before those that are not done, which then would be taken for older ones."""
     address = parse_address(URL, {})
@@ -224,7 +232,7 @@ def test_a_record_whose_partition_is_lost_while_more_are_fetched_is_not_kept_for
         return []
 
     reader._consumer = SimpleNamespace(consume=consume, incremental_unassign=lambda _: None)
-    reader._fill(SimpleNamespace(error=lambda: None, partition=lambda: 0, offset=lambda: 9))
+    reader._fill(record(9))
     reader._ledgers[0] = Ledger(0, "after", 5, 5)
     assert reader._take(10, 0.0) == []
     assert reader._ledgers[0].position == 5

@@ -30,6 +30,7 @@ from queue_source.queues.kafka.service import Service
 logger = logging.getLogger("cuesqueue")
 
 _ROOM = 2_000  # records in the buffer
+_BYTES = 32 * 1024 * 1024  # of their bodies; what librdkafka has fetched besides is in queued.max.messages.kbytes
 _CHUNK = 1_000
 _POLL = 0.05  # seconds; librdkafka commits at once only on the thread that polls
 _ENOUGH = 100  # records with which a receive returns at once
@@ -67,6 +68,7 @@ class Reader:
         self._numbers = itertools.count()
         self._ledgers: dict[int, Ledger] = {}
         self._buffer: deque[Any] = deque()
+        self._bytes = 0  # in the buffer
         self._receipts: dict[Receipt, Held] = {}
         self._returned: list[tuple[float, int, Held]] = []  # a heap by the time at which they are visible
         self._paused: set[int] = set()
@@ -145,6 +147,7 @@ class Reader:
             taken.append(self._deliver(heapq.heappop(self._returned)[2], lease_until))
         while len(taken) < most and self._buffer:
             raw = self._buffer.popleft()
+            self._bytes -= len(raw)
             ledger = self._ledgers.get(raw.partition())
             if ledger is None:
                 continue
@@ -282,7 +285,7 @@ class Reader:
                 self._changed.notify_all()
 
     def _room(self) -> int:
-        return _ROOM - len(self._buffer)
+        return _ROOM - len(self._buffer) if self._bytes < _BYTES else 0
 
     def _regulate(self) -> None:
         """Pause partitions while the buffer is full, and those whose oldest message keeps many from being committed."""
@@ -317,6 +320,7 @@ class Reader:
                 raise KafkaException(error)
         with self._changed:
             self._buffer.extend(arrived)
+            self._bytes += sum(map(len, arrived))
             self._changed.notify_all()
 
     def _go_on_with_the_oldest(self, partition: int, offset: int) -> None:
@@ -445,3 +449,4 @@ class Reader:
             self._returned = [entry for entry in self._returned if entry[2].ledger not in gone]
             heapq.heapify(self._returned)
             self._buffer = deque(raw for raw in self._buffer if raw.partition() not in lost)
+            self._bytes = sum(map(len, self._buffer))
