@@ -16,6 +16,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues import Queue, open_queue
+from queue_source.queues.base import administered
 from queue_source.queues.kafka.messages import received
 from queue_source.queues.kafka.service import Service
 from support.servers.kafka import AT_ONCE, SINGLE, Kafka, tansu_broker
@@ -109,6 +110,16 @@ def test_messages_that_are_deleted_while_they_wait_here_end_no_count(url: str, m
         queue.nack([message.receipt for message in messages])
         monkeypatch.setattr(Service, "bounds", lambda *_: (2, 2))  # as retention leaves it
         assert queue.depth().ready == 0
+
+
+def test_a_look_at_less_than_is_asked_for_waits_for_nothing(url: str) -> None:
+    with open_queue(url, **OPTIONS) as queue:
+        queue.send(["1", "2"])
+        manager = administered(queue)
+        assert manager is not None
+        started = time.monotonic()
+        assert [message.body for message in manager.peek(10)] == [b"1", b"2"]
+        assert time.monotonic() - started < 4
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

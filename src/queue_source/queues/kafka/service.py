@@ -196,16 +196,15 @@ class Service:
                 consumer.assign([self.place(partition, offset) for partition, offset in offsets.items()])
                 open_partitions = set(offsets)
                 while open_partitions and len(records) < most:
-                    messages = consumer.consume(most - len(records), _LONGEST_PEEK)
-                    if not messages:
+                    # one after the other: `consume` waits for as many as are asked for
+                    if (raw := consumer.poll(_LONGEST_PEEK)) is None:
                         break
-                    for raw in messages:
-                        if (error := raw.error()) is None:
-                            records.append(raw)
-                        elif error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                            open_partitions.discard(raw.partition())
-                        else:
-                            raise KafkaException(error)
+                    if (error := raw.error()) is None:
+                        records.append(raw)
+                    elif error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                        open_partitions.discard(raw.partition())
+                    else:
+                        raise KafkaException(error)
         finally:
             consumer.close()
         return records
