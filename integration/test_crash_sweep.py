@@ -25,16 +25,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from shard_store.failpoints import POINTS
 from support.crash_sweep import check, recover, run
 from support.servers.postgres import new_database, postgres_server
-from support.sweep_sinks import COLUMNS, ONLY, READ_TWICE, Cell, database, reaching
+from support.sweep_sinks import COLUMNS, ONLY, READ_TWICE, SWEPT, Cell, database, reaching
 
 WORKERS = int(os.environ.get("CUESQUEUE_SWEEP_WORKERS", "2"))
 FAILURES = ("kill", "exception", "connection")
 CELLS = [
     (point, column, failure, twice)
-    for point in POINTS
+    for point in SWEPT
     for column in reaching(point)
     for failure in FAILURES
     for twice in ([False, True] if column in READ_TWICE else [False])
@@ -176,7 +175,7 @@ def test_every_point_in_every_sink_with_every_failure(tmp_path: Path, server: st
     wrong = {cell: result.wrong for cell, result in results.items() if result.wrong}
     count = Counter(failure for (_, _, failure, _), result in results.items() if not result.wrong)
     ended = [cell[:2] for cell, result in results.items() if cell[2] == "connection" and not result.survived]
-    absent = len(POINTS) * (len(COLUMNS) + len(READ_TWICE)) * len(FAILURES) - len(CELLS)
+    absent = len(SWEPT) * (len(COLUMNS) + len(READ_TWICE)) * len(FAILURES) - len(CELLS)
     seconds = round(time.monotonic() - began)
     print(f"{len(CELLS)} cells, {sum(count.values())} ok {dict(count)}, {absent} not reached, {seconds} s")
     print(f"queries that failed when their connections were lost, and had to be started again: {ended}")
@@ -187,7 +186,7 @@ def matrix(results: dict[tuple[str, str, str], Result]) -> str:
     """A letter for each failure: k killed, e exception, c connection lost; `!` where something is wrong."""
     lines = [f"{number:2}  {column}" for number, column in enumerate(COLUMNS, 1)]
     lines.append(f"{'':20}" + "".join(f"{number:>5}" for number in range(1, len(COLUMNS) + 1)))
-    for point in POINTS:
+    for point in SWEPT:
         cells = []
         for column in COLUMNS:
             found = [results.get((point, column, failure)) for failure in FAILURES]

@@ -53,6 +53,16 @@ CLEANING_POINTS = (
 """Of readers with `cleanSource` alone."""
 
 
+ROUTING_POINTS = (
+    "messages-routed",  # receiver: it is known which source each object is for, nothing is in the store
+    "messages-recorded",  # receiver: their objects are recorded for all sources, the messages are not acknowledged
+    "recorded-acknowledged",  # receiver: they are
+    "recorded-found",  # reader: it knows what is recorded for its source, and nothing of it is its own
+    "recorded-taken",  # reader: it is
+)
+"""Of receivers, and of readers with `queueUrl=store`, alone."""
+
+
 MOVING_POINTS = (
     "source-left",  # export: the store says that the source is elsewhere, and there is no file
     "rows-exported",  # export: the file is complete, under another name
@@ -73,7 +83,7 @@ def _parse(text: str) -> dict[str, tuple[int, str, str]]:
         place, _, action = part.partition("=")
         place, _, subject = place.partition("~")
         name, _, nth = place.partition("@")
-        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *MOVING_POINTS)):
+        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *ROUTING_POINTS, *MOVING_POINTS)):
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(points)}")
         armed[name] = (int(nth or 1), subject, action)
     return armed

@@ -62,6 +62,12 @@ def shard_key(source: str, shard_id: str) -> ShardKey:
 LISTING = "listing"
 """The queue that contents come from which a listing has found: no message will ever come for them."""
 
+STORE = "store"
+"""The queue that contents come from which a receiver has recorded for their source: their messages are acknowledged."""
+
+WITHOUT_MESSAGE = (LISTING, STORE)
+"""Of their contents no message is in a reader's hands: any pipeline of the source may take what has no owner."""
+
 
 SINK = "cuesqueue"
 """`format("cuesqueue")`: Spark plans it for each batch."""

@@ -29,7 +29,7 @@ from shard_store.operators import status as operations
 from shard_store.operators.repair import ShardsChanged
 from shard_store.operators.shards import FoundShard, ShardCriteria
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
-from shard_store.shards import ownership, sources
+from shard_store.shards import ownership, recording, sources
 from shard_store.shards.changes import Audit
 from shard_store.sql import install
 from shard_store.sql.database import Database
@@ -138,6 +138,17 @@ class ShardStore:
     abandoned = _reads(listing.abandoned)
     let_go_of_listings = _writes(listing.let_go)
     adopt = _writes(moving.adopt)
+
+    # what a receiver records for the sources of its routes
+
+    start_receiver = _writes(recording.start_receiver)
+    note_work = _writes(recording.note_work)
+    record = _writes(recording.record)
+    recorded = _reads(recording.recorded)
+    decline = _writes(recording.decline)
+    waiting = _reads(recording.waiting)
+    count_waiting = _reads(recording.count_waiting)
+    receivers = _reads(recording.all_receivers)
 
     # objects that are deleted or moved after they were read
 

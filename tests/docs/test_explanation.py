@@ -7,7 +7,7 @@ import re
 from shard_store.failpoints import POINTS
 from shard_store.model import Semantics
 from support.snippets import ROOT
-from support.sweep_sinks import COLUMNS, READ_TWICE, reaching
+from support.sweep_sinks import COLUMNS, READ_TWICE, SWEPT, reaching
 
 EXPLANATION = (ROOT / "docs" / "explanation" / "exactly-once.md").read_text("utf-8")
 IDENTITIES = (ROOT / "docs" / "explanation" / "identities.md").read_text("utf-8")
@@ -27,8 +27,8 @@ def test_the_picture_has_every_point() -> None:
 
 def test_the_sweep_has_as_many_cells_as_the_page_says() -> None:
     failures, columns = 3, [*COLUMNS, *READ_TWICE]
-    cells = sum(columns.count(column) for point in POINTS for column in reaching(point))
-    wanted = len(POINTS), len(COLUMNS), failures * cells, failures * (len(POINTS) * len(columns) - cells)
+    cells = sum(columns.count(column) for point in SWEPT for column in reaching(point))
+    wanted = len(SWEPT), len(COLUMNS), failures * cells, failures * (len(SWEPT) * len(columns) - cells)
     told = r"of the (\d+) points, in each of (\d+) columns.*\s(\d+) cells; the other (\d+) are"
     found = re.search(told, EXPLANATION, re.DOTALL)
     assert found

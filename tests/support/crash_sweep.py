@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,8 +21,10 @@ import sqlalchemy as sa
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from queue_source.announcements.routes import Route, Routes
 from queue_source.coordinator import Coordinator
-from queue_source.options import parse_sink_options
+from queue_source.coordinator.receiver import Receiver
+from queue_source.options import parse_receiver_options, parse_sink_options
 from queue_source.queues import open_queue
 from queue_source.spark import reader as reader_module
 from queue_source.spark import writer as writer_module
@@ -29,14 +32,13 @@ from queue_source.spark.compat import WRITES_ARROW
 from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store import failpoints
-from shard_store.failpoints import POINTS
 from shard_store.model import Reading
 from shard_store.sql import schema
 from shard_store.store import ShardStore, open_store
 from support.coordinator_world import EMPTY
 from support.driver_loop import DriverLoop, reader_options, states
 from support.store_backends import rows
-from support.sweep_sinks import FIRST_BATCH, LATE, OBJECTS, Cell
+from support.sweep_sinks import FIRST_BATCH, LATE, OBJECTS, SWEPT, Cell
 
 
 def _schema(cell: Cell) -> StructType:
@@ -70,7 +72,8 @@ class SweepLoop(DriverLoop):
             "deliverySemantics": cell.sink.semantics,
             **(_BY_REFERENCE if cell.sink.by_reference else {}),
         }
-        options = reader_options(f"sql+{cell.elsewhere}?queue=files", cell.store, **{**given, **more})
+        queue_url = "store" if cell.sink.routed else f"sql+{cell.elsewhere}?queue=files"
+        options = reader_options(queue_url, cell.store, **{**given, **more})
         self.reader = CuesqueueStreamReader(options, _schema(cell))
         self._stages, self._tasks = itertools.count(), itertools.count()
         super().__init__(options, cell.folder / "checkpoint", cell.folder / "output", work=work)
@@ -137,23 +140,37 @@ class Outcome:
 def run(cell: Cell, armed: str = "", *, dies: bool = False) -> Outcome:
     """One query until everything is done, or until it fails; `dies`: then as by SIGKILL, else it is stopped."""
     outcome = Outcome()
-    counted = dict.fromkeys(POINTS, (1_000_000, "", ""))
+    counted = dict.fromkeys(SWEPT, (1_000_000, "", ""))
     with (
         patch.multiple(failpoints, _armed={**counted, **failpoints._parse(armed)}, _reached={}),
         patch.multiple(reader_module, is_repeated=lambda: False, reading=lambda: _task[-1]),
         patch.object(writer_module, "reading", lambda: _task[-1]),
     ):
-        loop = SweepLoop(cell)
+        loop = None
         try:
+            if cell.sink.routed:
+                receive(cell)
+            loop = SweepLoop(cell)
             loop.drain()
         except Exception as error:  # noqa: BLE001 - the caller says which it expected
             outcome.failed = error
-            if dies:
+            if dies and loop is not None:
                 loop.die()
         finally:
-            loop.stop()
+            if loop is not None:
+                loop.stop()
         outcome.reached = set(failpoints._reached)
     return outcome
+
+
+def receive(cell: Cell) -> None:
+    """A receiver that works until the queue is empty."""
+    url = f"sql+{cell.elsewhere}?queue=files"
+    with open_queue(url) as queue, open_store(cell.store) as store:
+        routes = Routes([Route("file:///", "#", "s")])
+        receiver = Receiver("r", queue, routes, parse_receiver_options(url, {}), store, threading.Event())
+        receiver.begin()
+        receiver.run(until_empty=True)
 
 
 def recover(cell: Cell) -> None:

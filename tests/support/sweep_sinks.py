@@ -25,7 +25,7 @@ from queue_source.queues import open_queue
 from queue_source.queues.sql.database import messages
 from queue_source.queues.sql.staging import staged
 from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
-from shard_store.failpoints import POINTS, reach
+from shard_store.failpoints import POINTS, ROUTING_POINTS, reach
 from shard_store.sql import schema
 from shard_store.store import ShardStore, open_store
 from support.store_backends import rows
@@ -137,6 +137,7 @@ class Sink:
     registers: bool = False
     loads: bool = False
     shows_early: bool = False
+    routed: bool = False  # a receiver records what the queue announces, and the reader has no queue
 
     @property
     def expected(self) -> Counter[str]:
@@ -333,6 +334,7 @@ COLUMNS: dict[str, Sink] = {
     "Iceberg elsewhere": Sink(in_table, table_elsewhere, check=check_snapshots, shows_early=True),
     "Iceberg, registering": registering(table_options),
     "Iceberg elsewhere, registering": registering(table_elsewhere),
+    "path, routed": Sink(in_splits, path_options, routed=True),
     "path, loading": loading(path_options, found=in_splits, errors_inside=True),
     "Iceberg, loading": loading(table_options, found=in_table, check=check_snapshots),
     "Iceberg elsewhere, loading": loading(table_elsewhere, found=in_table, check=check_snapshots, shows_early=True),
@@ -357,6 +359,9 @@ COLUMNS: dict[str, Sink] = {
     "foreign, at most once": Sink(in_files, deliver=_anew, semantics="at-most-once", losing=_BEGUN),
 }
 
+SWEPT = (*POINTS, *ROUTING_POINTS)
+"""The points at which a query, or its receiver, dies."""
+
 READ_TWICE = [name for name, sink in COLUMNS.items() if not sink.by_reference]
 """Where tasks of the source read objects: only there one reading can find another thing than the other."""
 
@@ -374,6 +379,8 @@ ONLY: dict[str, tuple[set[str], str]] = {
     "rows-shown": ({"queue"}, "nothing is staged"),
     "rows-sent": ({"queue elsewhere"}, "nothing is sent to a queue elsewhere"),
     "output-delivered": ({"foreachBatch"}, "no named output"),
+    "acknowledged": ({name for name, sink in COLUMNS.items() if not sink.routed}, "its receiver acknowledges"),
+    **dict.fromkeys(ROUTING_POINTS, ({name for name, sink in COLUMNS.items() if sink.routed}, "there is no receiver")),
     "errors-sent": (
         {name for name, sink in COLUMNS.items() if not sink.errors_inside},
         "the error queue is in the store: sent and marked in one transaction",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shard_store.failpoints import POINTS, FailpointReached
+from shard_store.failpoints import FailpointReached
 from support.crash_sweep import check, recover, run
-from support.sweep_sinks import COLUMNS, ONLY, READ_TWICE, Cell, reaching
+from support.sweep_sinks import COLUMNS, ONLY, READ_TWICE, SWEPT, Cell, reaching
 
 BEFORE_SINKS = {
     "snapshot-written",
@@ -25,7 +25,7 @@ BEFORE_SINKS = {
 """Where it makes no difference which sink there is: here two of them are enough, the integration takes all."""
 CELLS = [
     (point, column)
-    for point in POINTS
+    for point in SWEPT
     for column in reaching(point)
     if point not in BEFORE_SINKS
     or column.startswith(("path", "foreign,"))
@@ -46,8 +46,8 @@ def cell(column: str, tmp_path: Path, iceberg_threads: None, twice: bool) -> Cel
 
 
 def test_every_point_is_reached_by_some_sink() -> None:
-    assert [point for point in POINTS if not reaching(point)] == []
-    assert ONLY.keys() <= set(POINTS)
+    assert [point for point in SWEPT if not reaching(point)] == []
+    assert ONLY.keys() <= set(SWEPT)
     assert all(columns <= COLUMNS.keys() and why for columns, why in ONLY.values())
 
 
@@ -57,7 +57,7 @@ def test_a_query_comes_to_all_points_of_its_sink_and_to_no_others(cell: Cell) ->
     outcome = run(cell)
     assert outcome.failed is None
     check(cell, "", failed=False)
-    assert outcome.reached == {point for point in POINTS if cell.column in reaching(point)}
+    assert outcome.reached == {point for point in SWEPT if cell.column in reaching(point)}
 
 
 @pytest.mark.parametrize(("point", "column"), CELLS)

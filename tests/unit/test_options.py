@@ -102,6 +102,7 @@ COMPANIONS = {
     "backfillPrefixes": {"allowedPrefixes": "s3://landing/"},
     "backfillInterval": {"backfillPrefixes": "s3://in/"},
     "backfillGrace": {"backfillPrefixes": "s3://in/"},
+    "onUnroutedObject": {"routes": "/etc/cuesqueue/routes.json"},
     "cleanSource": {"allowedPrefixes": "s3://landing/in/", "cleanSource.moveDestination": "s3://landing/archive/"},
     "cleanSource.moveDestination": {"allowedPrefixes": "s3://landing/in/", "cleanSource": "move"},
     "cleanSource.retentionDuration": {"cleanSource": "delete"},

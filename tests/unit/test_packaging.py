@@ -64,10 +64,10 @@ def test_a_copy_of_the_packages_alone_has_all_commands_but_the_demo() -> None:
     assert "'demo'" not in names
 
 
-def test_the_extra_all_joins_the_others_and_the_wheel_holds_all_packages() -> None:
+def test_the_extra_all_joins_the_others_without_the_data_of_the_demo_and_the_wheel_holds_all_packages() -> None:
     project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
-    assert extras["all"] == [f"cuesqueue[{','.join(name for name in extras if name != 'all')}]"]
+    assert extras["all"] == [f"cuesqueue[{','.join(name for name in extras if name not in ('all', 'demo'))}]"]
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
     packages = [path for folder in ("src", "examples") for path in (ROOT / folder).iterdir()]
     assert sorted(included) == sorted(str(path.relative_to(ROOT)) for path in packages if path.name != "__pycache__")
@@ -90,3 +90,11 @@ def test_an_archive_that_lacks_a_file_is_refused(tmp_path: Path) -> None:
 def test_the_command_is_declared(installed: Distribution) -> None:
     commands = installed.entry_points.select(group="console_scripts", name="cuesqueue")
     assert [command.value for command in commands] == ["queue_source.commands.main:run"]
+
+
+@pytest.mark.parametrize("program", [["-m", "cuesqueue"], ["-c", "from queue_source.commands.main import run; run()"]])
+def test_the_program_says_its_version_also_as_a_module(program: list[str]) -> None:
+    command = [sys.executable, *program, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"cuesqueue {importlib.metadata.version('cuesqueue')}\n"
+    assert done.stderr == ""

@@ -19,6 +19,7 @@ from queue_source.queues.base import Unsendable, republished, send_messages
 from queue_source.queues.urls import scheme
 from shard_store.error_table import handling, search
 from shard_store.error_table.search import Criteria, StoredError
+from shard_store.model import STORE
 from shard_store.redaction import HIDDEN
 from shard_store.store import ShardStore
 
@@ -165,6 +166,8 @@ class _Outbox:
         self._waiting.setdefault(self.to or error.queue, []).append(message)
 
     def announce(self, shard: handling.Reopened, body: bytes) -> None:
+        if shard.queue == STORE and self.to is None:
+            return  # it is released: the next reader of its source takes it
         headers = {OBJECT_VERSION: shard.version} if shard.version else {}
         message = Outgoing(body, self.tag or "", headers, shard.group)
         self._waiting.setdefault(self.to or shard.queue, []).append(message)

@@ -159,7 +159,7 @@ def _parsed(message: Received, options: NotificationOptions, paths: JsonPaths | 
             _check_place(notice.uri, options)
     except MalformedNotification as error:
         cause = OUTSIDE_PREFIXES if isinstance(error, _OutsidePrefixes) else "malformed-message"
-        return _Parsed(message, error=_error(message, cause, str(error)))
+        return _Parsed(message, error=message_error(message, cause, str(error)))
     ignored, foreign = announcement.ignored + len(ours) - len(chosen), len(objects) - len(ours)
     return _Parsed(message, chosen, ignored=ignored, foreign=foreign)
 
@@ -195,7 +195,7 @@ def _message_of(message: Received, options: NotificationOptions, queue_names: Ma
     if not _tag_matches(message, options):
         return Announced(message, ignored=1)
     if not message.has_id and options.message_identity == "required":
-        return Announced(message, error=_error(message, "no-message-id", _NO_ID))
+        return Announced(message, error=message_error(message, "no-message-id", _NO_ID))
     count = message.headers.get(REPUBLISH_COUNT)
     key = message.message_id if count is None else f"{message.message_id}#{count}"
     payload = Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at)
@@ -252,6 +252,11 @@ def _is_left_to_others(uri: str, options: NotificationOptions) -> bool:
     """Tell whether the object is another pipeline's. A path that climbs might lead back to our prefixes: an error."""
     ignores = options.on_foreign_object == "ignore"
     return ignores and not uri.startswith(options.allowed_prefixes) and not climbs(uri)
+
+
+def is_allowed(uri: str, options: NotificationOptions) -> bool:
+    """Tell whether the object may be read at all: within `allowedPrefixes`, by a path that leads nowhere else."""
+    return uri.startswith(options.allowed_prefixes) and not climbs(uri)
 
 
 def is_wanted(uri: str, options: NotificationOptions) -> bool:
@@ -337,7 +342,8 @@ def _content(
     )
 
 
-def _error(message: Received, cause: str, detail: str) -> ErrorRecord:
+def message_error(message: Received, cause: str, detail: str) -> ErrorRecord:
+    """Return the error of a message as a whole, with what is needed to send it once more."""
     return ErrorRecord(
         scope="message",
         cause=cause,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -16,6 +16,7 @@ from queue_source.commands.moving import export, import_
 from queue_source.commands.output import Json, errors_as_exit_codes, print_result
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.reconcile import reconcile
+from queue_source.commands.route import route
 from queue_source.commands.send import send
 from queue_source.commands.serve import serve
 from queue_source.commands.setup import app as setup
@@ -34,7 +35,6 @@ app = typer.Typer(
     cls=_Program,
     name="cuesqueue",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
     rich_markup_mode=None,  # plain help: it loads in half the time
     help="Exactly-once Spark streaming from message queues: send messages, and manage queues, errors and the store.\n\n"
@@ -49,6 +49,7 @@ if find_spec("cuesqueue_demo"):  # a wheel and a checkout have it; a copy of the
 app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
 app.command()(load)
+app.command()(route)
 app.command()(status)
 app.command()(serve)
 app.command()(files)
@@ -66,21 +67,37 @@ app.command()(doctor)
 app.add_typer(setup, name="setup")
 
 
+def _installed_version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cuesqueue {_installed_version('cuesqueue')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version, and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    del show_version  # its callback has printed it
+
+
 @app.command()
 def version(as_json: Json = False) -> None:
     """Print the version of cuesqueue, and of what it works with."""
     import platform
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as version_of
-
-    def installed_version(name: str) -> str:
-        try:
-            return version_of(name)
-        except PackageNotFoundError:
-            return "not installed"
 
     packages = ("cuesqueue", "pyspark", "pyarrow", "sqlalchemy")
-    versions = {package: installed_version(package) for package in packages}
+    versions = {package: _installed_version(package) for package in packages}
     print_result({**versions, "python": platform.python_version()}, as_json, title="versions")
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shard_store.operators.status import PipelineStatus, StatusLimits
     from shard_store.store import ShardStore
 
+_COUNTS = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
 _WHOLE = 3  # pipelines that are shown in full; more of them have one line each
 _WIDTH = 80
 _PATIENCE = 10.0  # seconds for an unavailable store: less than a probe waits
@@ -81,19 +82,46 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
     healthy = not any(wrong.values()) and (bool(statuses) or not (pipeline or source))
     if as_json:
         pipelines = [{**_plain(asdict(status)), "complaints": list(wrong[status.pipeline])} for status in statuses]
-        print_result({"healthy": healthy, "pipelines": pipelines}, as_json, title="status")
+        routed = {} if pipeline else _routed(store, source)
+        print_result({"healthy": healthy, "pipelines": pipelines, **routed}, as_json, title="status")
         return healthy
     if len(statuses) <= _WHOLE:
         for status in statuses:
             _print_whole(status, wrong[status.pipeline])
     else:
         _print_lines(statuses, wrong)
+    if not pipeline:
+        _print_routed(store, source)
     for name, place in store.moved_sources().items():
         if source in (None, name):
             tell(f"source {name} was moved to the store {place}: ask that one about it")
     if not statuses:
         tell("no such pipeline has started with this store" if pipeline or source else "no pipeline has started yet")
     return healthy
+
+
+def _routed(store: ShardStore, source: str | None) -> dict[str, Any]:
+    """Return the receivers of routes, and what they have recorded that no reader has taken yet, as far as there are."""
+    routed = {
+        "receivers": [] if source else [_plain(asdict(receiver)) for receiver in store.receivers()],
+        "waiting": [asdict(waits) for waits in store.waiting() if source in (None, waits.source)],
+    }
+    return {name: values for name, values in routed.items() if values}
+
+
+def _print_routed(store: ShardStore, source: str | None) -> None:
+    routed = _routed(store, source)
+    for receiver in routed.get("receivers", ()):
+        typer.echo(hide_secrets(f"{receiver['receiver']}: receiver of {receiver['queue']}"))
+        _line("worked", f"{receiver['worked_at']} on {receiver['host']}")
+        _line("last message", receiver["received_at"] or "none")
+        _line("counts", ", ".join(f"{name} {number(receiver[name])}" for name in _COUNTS))
+    rows = [
+        [waits["source"], number(waits["objects"]), time_text(waits["oldest_age"])]
+        for waits in routed.get("waiting", ())
+    ]
+    if rows:
+        print_table("recorded, and not taken by a reader yet", ("source", "objects", "oldest"), rows)
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,9 @@ from queue_source.coordinator.ending.error_log import ErrorLog
 from queue_source.coordinator.ending.error_queue import ErrorQueue
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.intake.backfill import Backfill
+from queue_source.coordinator.intake.own_receivers import OwnReceivers
 from queue_source.coordinator.intake.receiving import Receivers
+from queue_source.coordinator.intake.recorded import Recorded
 from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.session import Session
@@ -46,6 +48,8 @@ class Parts:
     offsets: Offsets
     receivers: Receivers
     backfill: Backfill
+    recorded: Recorded
+    own_receivers: OwnReceivers
     maintenance: Maintenance
     reporting: Reporting
     threads: Threads
@@ -166,6 +170,9 @@ class Coordinator:
         self._parts.receivers.drain()
         self.check()
         self._parts.backfill.drain()
+        self._parts.own_receivers.drain()
+        self.check()
+        self._parts.recorded.drain()
 
     def report(self) -> dict[str, Any]:
         """Return the counters for the query's progress, with `errors` by cause.
@@ -205,6 +212,7 @@ class Coordinator:
         """Close the queues and the store."""
         for queue in self._session.queues.values():
             queue.close()
+        self._parts.own_receivers.close()
         self._parts.errors.close()
         self._session.store.close()
 

@@ -21,8 +21,10 @@ from queue_source.coordinator.holding.room import limits_of
 from queue_source.coordinator.holding.shares import shares_of
 from queue_source.coordinator.intake.backfill import Backfill, OpenBucket
 from queue_source.coordinator.intake.opening import Opener
+from queue_source.coordinator.intake.own_receivers import OwnReceivers
 from queue_source.coordinator.intake.prefix_watch import PrefixWatch
 from queue_source.coordinator.intake.receiving import Receivers
+from queue_source.coordinator.intake.recorded import Recorded
 from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.offsets import Offsets
 from queue_source.coordinator.progress import Progress
@@ -40,7 +42,7 @@ from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
 from queue_source.uris import plain_prefix
 from shard_store.batches.starting import Started
-from shard_store.model import LISTING, Runtime, Semantics
+from shard_store.model import WITHOUT_MESSAGE, Runtime, Semantics
 from shard_store.shards.sources import Naming
 from shard_store.store import ShardStore
 
@@ -73,12 +75,15 @@ def prepare(
     operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`.
     """
     listing = bool(options.backfill.prefixes)
-    if listing and LISTING in queues:
-        raise OptionError("queueUrl", f"names a queue {LISTING!r}, which is our name for what listings find; rename it")
+    if taken := queues.keys() & set(WITHOUT_MESSAGE):
+        raise OptionError(
+            "queueUrl", f"names a queue {taken.pop()!r}, which is our name for what has no queue; rename it"
+        )
     threads = Threads(held=True)
     began = clock()
     retry = options.queue.retry_timeout.total_seconds()
     started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
+    routed, queues = (queues, {}) if options.queue.routes is not None else ({}, queues)
     session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock, names=started.names)
     if presence is not None:
         presence.enter(started.token)
@@ -86,7 +91,8 @@ def prepare(
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
     error_log.of_plans(started.with_errors)
     errors.forward()
-    in_flight = InFlight(queues, limits_of(options), shares_of(options.queue.queue_shares, queues, listing=listing))
+    shares = "round-robin" if routed else options.queue.queue_shares  # receivers take from all of them
+    in_flight = InFlight(queues, limits_of(options), shares_of(shares, queues, listing=listing))
     if released := in_flight.recover(started.unfinished, started.unconfirmed, started.recent):
         store.release(started.token, released)
     acknowledger = Acknowledger(session, in_flight)
@@ -104,6 +110,8 @@ def prepare(
     receivers = Receivers(session, in_flight)
     backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
     backfill.prepare()
+    recorded = Recorded(session, in_flight, ownership, stat)
+    own_receivers = OwnReceivers(session, routed, in_flight, recorded)
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     prefixes = PrefixWatch(session, started.intake, same=_has_same_prefixes(options, started))
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
@@ -116,6 +124,8 @@ def prepare(
     acknowledger.start(threads)
     receivers.start(threads)
     backfill.start(threads)
+    recorded.start(threads)
+    own_receivers.start(threads)
     if options.cleaning.clean_source != "off":
         threads.start("cleaning", Cleaner(session, open_bucket).run)
     parts = Parts(
@@ -127,6 +137,8 @@ def prepare(
         Offsets.of(session, progress, started),
         receivers,
         backfill,
+        recorded,
+        own_receivers,
         maintenance,
         reporting,
         threads,

@@ -12,6 +12,7 @@ from queue_source.options.parsing import (
     ListingOptions,
     parse_listing_options,
     parse_reader_options,
+    parse_receiver_options,
     parse_sink_options,
     parse_view_options,
 )
@@ -25,7 +26,7 @@ from queue_source.options.reader import (
     ReaderOptions,
     ViewOptions,
 )
-from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions
+from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions, ReceiverOptions
 from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
 
@@ -46,6 +47,7 @@ __all__ = [
     "NotificationOptions",
     "QueueOptions",
     "ReaderOptions",
+    "ReceiverOptions",
     "SchemaOptions",
     "Secret",
     "SecretUrl",
@@ -60,6 +62,7 @@ __all__ = [
     "in_zone",
     "parse_listing_options",
     "parse_reader_options",
+    "parse_receiver_options",
     "parse_sink_options",
     "parse_view_options",
 ]

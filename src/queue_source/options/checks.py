@@ -37,10 +37,11 @@ def check_reader(options: ReaderOptions) -> None:
     _check_content(options.content)
     if options.content.format is not None:
         _check_format(options.content.format)
-    _check_paths(options.notifications)
+    check_paths(options.notifications)
     _check_choice(options.notifications, options.content.kind)
     _check_shares(options)
     _check_backfill(options)
+    _check_recorded(options)
     _check_cleaning(options)
     _check_times(options)
 
@@ -94,7 +95,7 @@ def _check_format(options: FormatOptions) -> None:
         raise OptionError("lineSep", f"has no meaning with {other}; leave one of them out")
 
 
-def _check_paths(options: NotificationOptions) -> None:
+def check_paths(options: NotificationOptions) -> None:
     """Check that form `json` has the paths of its URIs, and no other form does."""
     paths = {"uriPath": options.uri_path, "bucketPath": options.bucket_path, "keyPath": options.key_path}
     paths_given = [name for name, path in paths.items() if path is not None]
@@ -173,6 +174,52 @@ def check_backfill_is_given(values: Mapping[str, Any]) -> None:
             alone,
             "acts only on what is listed; name the folders in backfillPrefixes, as in 's3://landing/orders/', or leave "
             "it out",
+        )
+
+
+def check_routes(values: Mapping[str, Any], urls: Sequence[object]) -> None:
+    """Check that there is a queue whose messages routes divide, and that what acts on routes has some."""
+    if values["routes"] is None:
+        if values["onUnroutedObject"] != "quarantine":
+            raise OptionError("onUnroutedObject", "acts only on routes; name their file in routes, or leave it out")
+    elif not urls:
+        raise OptionError(
+            "routes", "divides the messages of a queue, and there is none; name it in queueUrl, or leave routes out"
+        )
+
+
+def _check_recorded(options: ReaderOptions) -> None:
+    """Check that a reader of recorded objects asks for nothing that their receiver does not record."""
+    if not options.queue.from_store:
+        return
+    semantics, chooses = Semantics(options.delivery.delivery_semantics), options.notifications
+    if not options.content.kind.is_announced:
+        raise OptionError(
+            "content",
+            "message needs the messages, and with queueUrl store, or routes, there are none; read their queue",
+        )
+    if not semantics.keeps_shards:
+        raise OptionError(
+            "deliverySemantics",
+            f"{semantics.value} reads a queue; with queueUrl store write exactly-once, or leave it out",
+        )
+    if options.queue.routes is None and chooses.path_rewrites:
+        raise OptionError(
+            "pathRewrites",
+            "acts on what a queue announces, and with queueUrl store that is the receiver's: give it the option there",
+        )
+    by_message = {
+        "allowOverwrites": chooses.allow_overwrites,
+        "tagFilter": chooses.tag_filter is not None,
+        "modifiedAfter": chooses.modified_after is not None,
+        "modifiedBefore": chooses.modified_before is not None,
+        "maxFileAge": chooses.max_file_age is not None,
+    }
+    if unknown := next((name for name, is_given in by_message.items() if is_given), None):
+        raise OptionError(
+            unknown,
+            "needs what a message says, and a receiver records URIs alone; leave it out with queueUrl store or routes, "
+            "name tags in the file of routes, or read the queue",
         )
 
 

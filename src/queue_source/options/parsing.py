@@ -21,7 +21,7 @@ from queue_source.options import checks, types
 from queue_source.options.connections import StorageOptions, connections, kafka_settings, storage_options
 from queue_source.options.content import RECORD_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import build, declared
-from queue_source.options.places import LISTING, READER, RECORDED, SINK, VIEWS, WHILE_PARTLY_READ
+from queue_source.options.places import LISTING, READER, RECORDED, ROUTING, SINK, VIEWS, WHILE_PARTLY_READ
 from queue_source.options.reader import (
     DEFAULT_RETENTION,
     BatchOptions,
@@ -39,12 +39,14 @@ from queue_source.options.receiving import (
     BackfillOptions,
     NotificationOptions,
     QueueOptions,
+    ReceiverOptions,
 )
 from queue_source.options.secrets import SPARK_HIDES, Literal, Secret, SecretUrl, check_shown, quote
 from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
 from queue_source.options.times import instant, machine_time_zone
 from queue_source.options.values import given_texts, read
 from queue_source.uris import plain_prefix
+from shard_store.model import STORE
 
 _WAIT = timedelta(seconds=20)
 _PARTITION = 128 << 20
@@ -56,26 +58,31 @@ _SECRET_PROPERTY = re.compile("credential|account-?key|connection-?string|author
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """Parse the options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     others, kafka = kafka_settings(options)
-    values = read(READER, others)
-    values |= {
-        "kafka.settings": kafka or None,
-        "kafka.startingOffsets": values["startingOffsets"],
-        "kafka.failOnDataLoss": values["failOnDataLoss"],
-    }
+    values = _with_kafka(read(READER, others), kafka)
     if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
         values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
     if values["maxPartitionBytes"] is None:  # unread content may be in one partition, however large it is
         is_read = ContentKind(values["content"]).is_read or values["fileFormat"] is not None  # by a sink, as it may be
         values["maxPartitionBytes"] = _PARTITION if is_read else sys.maxsize
-    urls: tuple[SecretUrl, ...] = values["queueUrl"] or ()
+    queues: tuple[SecretUrl, ...] = values["queueUrl"] or ()
+    without_queue = any(url.reveal() == STORE for url in queues)
+    urls = () if without_queue else queues
+    checks.check_routes(values, urls)
     prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
     values["allowedPrefixes"] = values["allowedPrefixes"] or prefixes
     source = values["source"] or _source_from(urls)
     partitions = values["minPartitions"] or os.cpu_count() or 1
     parsed = ReaderOptions(
-        queue=build(QueueOptions, values, urls=urls, connections=connections(_all_urls(values, urls), values)),
+        queue=build(
+            QueueOptions,
+            values,
+            urls=urls,
+            connections=connections(_all_urls(values, urls), values),
+            routes=_absolute_file("routes", values["routes"]),
+            from_store=without_queue or values["routes"] is not None,
+        ),
         notifications=_notifications(values),
-        backfill=_backfill(values, prefixes, alone=not urls),
+        backfill=_backfill(values, prefixes, alone=not queues),
         batches=build(BatchOptions, values, min_partitions=partitions),
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
@@ -90,6 +97,37 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     )
     checks.check_reader(parsed)
     return parsed
+
+
+def _with_kafka(values: dict[str, Any], settings: Mapping[str, Secret]) -> dict[str, Any]:
+    """Return the values with what Kafka's adapter takes of them, under its own names."""
+    return values | {
+        "kafka.settings": settings or None,
+        "kafka.startingOffsets": values["startingOffsets"],
+        "kafka.failOnDataLoss": values["failOnDataLoss"],
+    }
+
+
+def parse_receiver_options(url: str, options: Mapping[str, str], *, quarantines: bool = True) -> ReceiverOptions:
+    """Parse the options of a receiver (names in any case) of the queue at `url`. Raises OptionError."""
+    others, kafka = kafka_settings(options)
+    values = _with_kafka(read(ROUTING, others), kafka)
+    urls = types.queue_url(url)
+    chosen = [option.name for option in ROUTING.sections[NotificationOptions.TITLE]]
+    fields = {field: option.name for field, option in declared(NotificationOptions).items() if option.name in chosen}
+    arguments: dict[str, Any] = {field: values[name] for field, name in fields.items()}
+    # readers choose among what is recorded, each by its own options
+    notifications = NotificationOptions(allowed_prefixes=("",), read_hidden_files=True, by_reference=True, **arguments)
+    checks.check_paths(notifications)
+    return ReceiverOptions(
+        url=urls,
+        connections=connections([urls], values),
+        notifications=notifications,
+        threads=values["receiveThreads"],
+        lease=values["visibilityTimeout"],
+        retry_timeout=values["queueRetryTimeout"],
+        quarantines=quarantines,
+    )
 
 
 def _setting(value: object) -> str:
@@ -157,6 +195,13 @@ def _absolute(name: str, url: SecretUrl) -> SecretUrl:
     except ValueError as error:
         raise OptionError(name, str(error)) from None
     return url if whole == written else SecretUrl(whole)
+
+
+def _absolute_file(name: str, path: str | None) -> str | None:
+    try:
+        return None if path is None else absolute_path(path)
+    except ValueError as error:
+        raise OptionError(name, str(error)) from None
 
 
 def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOptions | None:

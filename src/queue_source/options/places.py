@@ -55,6 +55,15 @@ def _sections(*groups: type, access: tuple[Option, ...]) -> dict[str, tuple[Opti
     return {**{group.TITLE: options_of(group) for group in groups}, StorageOptions.TITLE: access}  # type: ignore[attr-defined]
 
 
+_ACCESS = (*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS)
+"""How objects and queues are reached."""
+
+
+def _named(group: type, *names: str) -> tuple[Option, ...]:
+    """Return these options of a group."""
+    return tuple(option for option in options_of(group) if option.name in names)
+
+
 READER = Place(
     "readStream",
     _sections(
@@ -71,7 +80,7 @@ READER = Place(
         DeliveryOptions,
         CleaningOptions,
         LogOptions,
-        access=(*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS),
+        access=_ACCESS,
     ),
     no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "
     "set allowedPrefixes to limit what may be read; a folder that is to be listed is named in backfillPrefixes",
@@ -85,7 +94,7 @@ SINK = Place(
         LoadOptions,
         TargetQueue,
         LogOptions,
-        access=(*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS),
+        access=_ACCESS,
     ),
     others=tuple(
         option
@@ -119,6 +128,19 @@ LISTING = Place(
     },
 )
 """Options of a reader that `cuesqueue reconcile` needs: which objects it would read, and how they are reached."""
+
+_PARSING = ("pathRewrites", "notificationFormat", "maxObjectsPerMessage", "uriPath", "bucketPath", "keyPath")
+ROUTING = Place(
+    "route",
+    {
+        QueueOptions.TITLE: _named(QueueOptions, "receiveThreads", "queueRetryTimeout", "startingOffsets"),
+        NotificationOptions.TITLE: _named(NotificationOptions, *_PARSING),
+        LeaseOptions.TITLE: _named(LeaseOptions, "visibilityTimeout"),
+        DeliveryOptions.TITLE: _named(DeliveryOptions, "failOnDataLoss"),
+        StorageOptions.TITLE: _ACCESS,
+    },
+)
+"""Options of a reader that `cuesqueue route` needs: how messages are received and parsed."""
 
 PLACES = (READER, SINK, VIEWS)
 

@@ -25,6 +25,7 @@ class QueueOptions:
 
     Attributes:
         connections: Kind of queue -> the keywords of its adapter: region, endpoint, credentials (`connections`).
+        from_store: Whether objects are taken that a receiver has recorded for the source (`queueUrl=store`).
     """
 
     TITLE: ClassVar = "Queue"
@@ -36,7 +37,8 @@ class QueueOptions:
         "queueUrl", types.QUEUE_URLS, example="sql+sqlite:///jobs.db?queue=files",
         required="name the queue to read, or folders to list in backfillPrefixes",
         unless=(("backfillPrefixes", None),),
-        help="The queue to read, or several, separated by commas.",
+        help="The queue to read, or several, separated by commas. `store`: no queue, but what a receiver has recorded "
+        "for the source; [one queue for many sources](../how-to/routes.md).",
         on_change="The same queue in another spelling is the same queue (RabbitMQ: under one name of its host). With "
         "another queue, a recorded batch is published; its messages stay in the old queue, where the next reader with "
         "the same source acknowledges them unread.",
@@ -75,7 +77,18 @@ class QueueOptions:
         help="How several queues share the micro-batches: in turn, the first queue first, or by weight. With "
         "`backfillPrefixes` the listings are one more queue, the last one.",
     )
+    routes: str | None = option(
+        "routes", types.NON_EMPTY, example="/etc/cuesqueue/routes.json",
+        help="File of [routes](../how-to/routes.md): this reader receives for all of their sources, records what each "
+        "is to read, and reads its own.",
+    )
+    on_unrouted_object: str = option(
+        "onUnroutedObject", types.choice("quarantine", "count"), "quarantine", example="count",
+        help="What happens with a message that announces an object which none of the `routes` takes. `quarantine`: it "
+        "goes to the error table; what else it announces is read. `count`: it is only counted, as `unrouted`.",
+    )
     # fmt: on
+    from_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +201,29 @@ class NotificationOptions:
     def chooses_by_time(self) -> bool:
         """Tell whether the modification time of an object has to be known."""
         return any(limit is not None for limit in (self.modified_after, self.modified_before, self.max_file_age))
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverOptions:
+    """How one receiver takes messages of one queue for the sources of its routes.
+
+    Attributes:
+        url: The queue.
+        connections: As those of `QueueOptions`.
+        notifications: How messages are parsed; they choose nothing, which readers do.
+        threads: Each receives and records for itself.
+        lease: How long a message is invisible to others: many times as long as recording it takes.
+        retry_timeout: How long an unavailable queue is asked again.
+        quarantines: Whether a message with an object that no route takes goes to the error table; else it is counted.
+    """
+
+    url: SecretUrl
+    connections: Mapping[str, Mapping[str, Any]]
+    notifications: NotificationOptions
+    threads: int
+    lease: timedelta
+    retry_timeout: timedelta
+    quarantines: bool = True
 
 
 BACKFILL_WITH_QUEUE = timedelta(days=1), timedelta(minutes=10)

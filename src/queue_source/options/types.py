@@ -24,6 +24,7 @@ from queue_source.options.times import parse_duration, parse_local_time, parse_p
 from queue_source.queues.urls import NAMES_CODE, names_code
 from queue_source.tags import parse_filters
 from queue_source.uris import climbs, plain_prefix, plain_uri
+from shard_store.model import STORE
 
 MAX_NAME = 200
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -257,7 +258,18 @@ def split_queue_urls(text: str) -> tuple[SecretUrl, ...]:
     return tuple(SecretUrl(url) for url in urls)
 
 
-def _queue_url(text: str) -> SecretUrl:
+def _queues(text: str) -> tuple[SecretUrl, ...]:
+    """Parse the queues of a reader: their URLs, or the word that stands for what is recorded in the store."""
+    words = [word.strip() for word in text.split(",")]
+    if STORE not in words:
+        return split_queue_urls(text)
+    if len(words) > 1:
+        raise ValueError(f"{STORE} is read alone: a receiver records what these queues announce; leave them out here")
+    return (SecretUrl(STORE),)
+
+
+def queue_url(text: str) -> SecretUrl:
+    """Parse the URL of one queue."""
     urls = split_queue_urls(text)
     if len(urls) > 1:
         raise ValueError(f"{quote(text)} names {len(urls)} queues; write the URL of one")
@@ -387,8 +399,8 @@ FOLDER = OptionType("folder", "the URI of a folder", _folder)
 CLEAN_SOURCE = OptionType("choice", f"{_CLEAN_SOURCE.values} (or `archive`)", _clean_source)
 PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
 REWRITES = OptionType("rewrites", "a JSON object: prefix of a URI -> what it becomes", _rewrites)
-QUEUE_URLS = OptionType("queue URLs", "URLs (or `env:NAME`, `file:PATH`), separated by commas", split_queue_urls)
-QUEUE_URL = OptionType("queue URL", "the URL of one queue, or `env:NAME` or `file:PATH`", _queue_url)
+QUEUE_URLS = OptionType("queue URLs", "URLs (or `env:NAME`, `file:PATH`), separated by commas; or `store`", _queues)
+QUEUE_URL = OptionType("queue URL", "the URL of one queue, or `env:NAME` or `file:PATH`", queue_url)
 STORE_URL = OptionType("database URL", "an SQLAlchemy URL, or `env:NAME` or `file:PATH`", _store_url)
 GLOB = OptionType("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
 PATH_GLOB = OptionType("path glob", "a glob of URIs: as of names between slashes, and `**` for any parts", _path_glob)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from queue_source.announcements.contents import announced_messages, announced_objects
+from queue_source.announcements.contents import announced_messages, announced_objects, is_allowed, is_wanted
 from queue_source.announcements.listed import listed_contents
 from queue_source.errors import BadObject, ObjectStoreError, OptionError, QueueError
 from queue_source.formats.base import format_of
@@ -262,4 +262,7 @@ def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> lis
         return []
     seen = [str(row[place]) for row in page if row[state] in ("done", "open")]  # open: also of a start that failed
     version = "#" if options.notifications.allow_overwrites else "\0"
-    return [Content(shard_id, shard_id.rpartition(version)[0] or shard_id) for shard_id in seen[:limit]]
+    contents = [Content(shard_id, shard_id.rpartition(version)[0] or shard_id) for shard_id in seen]
+    # a receiver records what its routes say, whatever this reader may read
+    chosen = options.notifications
+    return [c for c in contents if is_allowed(c.uri, chosen) and is_wanted(c.uri, chosen)][:limit]

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Row
 
 from shard_store.error_table.records import FINAL, error_state
 from shard_store.error_table.search import PAGE, StoredError, read, selected
-from shard_store.model import BEGINNING, Position, PublishToken, ShardKey, ShardState
+from shard_store.model import BEGINNING, STORE, Position, PublishToken, ShardKey, ShardState
 from shard_store.shards.changes import Audit, record_changes
 from shard_store.shards.ownership import fence
 from shard_store.sql.schema import errors, of_pipeline, pipelines, shards
@@ -147,6 +147,8 @@ def _problem(error: StoredError, row: Row[Any] | None) -> str:
     """Return why reading the object again would lose or double rows, or "" when it would not."""
     if error.state == "pending":
         return "its batch is not published yet: it may still be repeated"
+    if row is None and error.queue == STORE:
+        return "the store has forgotten its object, and it came by a receiver: announce it there, with `cuesqueue send`"
     if row is None and error.position != BEGINNING:
         return "the store has forgotten its object, of which a part was published before: a new reading would double it"
     if row is not None and row.state == ShardState.DONE.value:

@@ -44,8 +44,8 @@ TABLES: tuple[sa.Table, ...] = (
 )
 """What is known of a source, in the order in which it is written and read."""
 
-LEFT_OUT: tuple[sa.Table, ...] = (schema.leases, schema.identity)
-"""What belongs to a store and not to a source: whose turn it is, and which store it is."""
+LEFT_OUT: tuple[sa.Table, ...] = (schema.leases, schema.identity, schema.receivers)
+"""What belongs to a store and not to a source: whose turn it is, which store it is, who records for many sources."""
 
 Value = int | str | bytes | None
 

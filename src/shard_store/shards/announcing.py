@@ -67,9 +67,12 @@ def announced_anew(
 
 
 def take_up(
-    transaction: Transaction, token: PublishToken, announced: Mapping[ShardKey, Content], stored: Iterable[Shard]
+    transaction: Transaction, token: PublishToken | None, announced: Mapping[ShardKey, Content], stored: Iterable[Shard]
 ) -> dict[ShardKey, Shard]:
-    """Change the stored shards to which a new announcement brings something, and return them as they are then."""
+    """Change the stored shards to which a new announcement brings something, and return them as they are then.
+
+    Those that it opens again are the token's; with None they have no owner, for any pipeline of their source.
+    """
     seen = {s.key: s for s in stored if s.state is not ShardState.DONE and _may_be_new(announced[s.key], s.content)}
     if not seen:
         return {}
@@ -80,7 +83,7 @@ def take_up(
     reopened = _reopen(transaction, token, announced, quarantined) if quarantined else []
     changed = {key: seen[key]._replace(content=_in_version(seen[key].content, announced[key])) for key in renewed}
     return changed | {
-        key: Shard(key, announced[key], BEGINNING, ShardState.OPEN, token, stale=False, reopened=True)
+        key: Shard(key, announced[key], BEGINNING, ShardState.OPEN, token, stale=token is None, reopened=True)
         for key in reopened
     }
 
@@ -220,9 +223,12 @@ def _renew(transaction: Transaction, announced: Mapping[ShardKey, Content], rows
 
 
 def _reopen(
-    transaction: Transaction, token: PublishToken, announced: Mapping[ShardKey, Content], rows: Sequence[Row[Any]]
+    transaction: Transaction,
+    token: PublishToken | None,
+    announced: Mapping[ShardKey, Content],
+    rows: Sequence[Row[Any]],
 ) -> list[ShardKey]:
-    """Open again, as ours, what ended for curable causes before anything of it was published."""
+    """Open again, as the token's, what ended for curable causes before anything of it was published."""
     ended = endings(transaction, rows)
     messages = changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], _REOPENED)
 
@@ -240,27 +246,30 @@ def _reopen(
     update = update.values(
         **{name: row_set.c[name] for name in (*names, "message_group")},
         **_OPEN,
-        owner=token.pipeline,
-        incarnation=token.incarnation,
+        owner=None if token is None else token.pipeline,
+        incarnation=None if token is None else token.incarnation,
     )
     for chunk in chunks(sorted(chosen)):
         values = [(key, (c := announced[key]).group, *(getattr(c, name) for name in names)) for key in chunk]
         row_set.execute(transaction.connection, update, values)
     mark_reopened(transaction, [error for key in chosen for error in ended[key].errors])
-    owner = {"publish_token": str(token)}
+    owner = {"publish_token": None if token is None else str(token)}
     _record(transaction, token, [(row, announced[key].message_id, owner) for key, row in chosen.items()])
     return list(chosen)
 
 
-def _record(transaction: Transaction, token: PublishToken, opened: Iterable[tuple[Row[Any], str, State]]) -> None:
+def _record(
+    transaction: Transaction, token: PublishToken | None, opened: Iterable[tuple[Row[Any], str, State]]
+) -> None:
     """Record which message has opened which shard: it does not open that once more."""
     reason = "a new announcement of an object that was missing, changed or forbidden"
+    actor = "a receiver" if token is None else str(token)
     after = {name: _OPEN[name] for name in ("state", "position", "end_seq", "pending")}
     changes.write(
         transaction,
         [
             (
-                Change(ShardKey(row.shard_key), row.source, row.shard_id, _REOPENED, str(token), reason, message_id),
+                Change(ShardKey(row.shard_key), row.source, row.shard_id, _REOPENED, actor, reason, message_id),
                 (before := state_of(row)),
                 {**before, **after, **owner},
             )

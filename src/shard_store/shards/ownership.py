@@ -54,8 +54,8 @@ class _Stored(NamedTuple):
     fresh: bool
 
 
-_ANNOUNCED = _Stored._fields[: _Stored._fields.index("position")]
-"""The columns that a notification fills, in the order of `_row`."""
+ANNOUNCED = _Stored._fields[: _Stored._fields.index("position")]
+"""The columns that a notification fills, in the order of `announced_row`."""
 
 
 _FENCED = sa.select(pipelines).where(pipelines.c.pipeline == sa.bindparam("fenced")).with_for_update()
@@ -184,10 +184,10 @@ def insert_absent(
         "incarnation": token.incarnation,
         "opened_at": transaction.now(),
     }
-    rows = transaction.row_set(**{name: shards.c[name] for name in _ANNOUNCED})
+    rows = transaction.row_set(**{name: shards.c[name] for name in ANNOUNCED})
     insert = rows.insert(transaction.dialect.insert_if_absent(shards), fixed)
     for chunk in chunks(absent):
-        result = rows.execute(transaction.connection, insert, [_row(key, content) for key, content in chunk])
+        result = rows.execute(transaction.connection, insert, [announced_row(key, content) for key, content in chunk])
         if counts_inserts(transaction) and result.rowcount == len(chunk):
             for key, content in chunk:
                 opened[key] = Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=False)
@@ -301,7 +301,8 @@ def _row_of(token: PublishToken) -> sa.Update:
     )
 
 
-def _row(key: ShardKey, content: Content) -> tuple[object, ...]:
+def announced_row(key: ShardKey, content: Content) -> tuple[object, ...]:
+    """Return the values of the columns `ANNOUNCED`."""
     c = content
     uri = None if c.uri == c.shard_id else c.uri
     columns = (c.size, c.etag, c.queue, c.message_id, c.receive_count, c.group, c.sequence, c.reference, c.sent_at)

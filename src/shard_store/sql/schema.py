@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Reference
 
-REVISION = "0012"
+REVISION = "0013"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0007"
@@ -189,6 +189,13 @@ sa.Index(
     sqlite_where=shards.c.finished_at.is_not(None),
     postgresql_where=shards.c.finished_at.is_not(None),
 )
+sa.Index(  # what is released, or recorded for a source by a receiver
+    "cuesqueue_shards_unowned",
+    shards.c.source,
+    shards.c.opened_at,
+    sqlite_where=sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None)),
+    postgresql_where=sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None)),
+)
 
 snapshots = sa.Table(
     "cuesqueue_snapshots",
@@ -340,6 +347,24 @@ sources = sa.Table(
     sa.Column("moved_to_id", sa.String(32)),  # of that store
     sa.Column("import_id", sa.String(100)),  # of the file with which it came here
     sa.Column("naming", LongText),  # how its shards are named (JSON, see shards/sources.py); NULL: not recorded yet
+    **_TABLE,
+)
+
+receivers = sa.Table(
+    "cuesqueue_receivers",  # those that record objects for the sources of their routes: see shards/recording.py
+    metadata,
+    sa.Column("receiver", Name, primary_key=True),
+    sa.Column("queue", AnyText, nullable=False),  # without secrets
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("started_at", sa.BigInteger, nullable=False),
+    sa.Column("worked_at", sa.BigInteger, nullable=False),  # when its queue was asked last
+    sa.Column("received_at", sa.BigInteger),  # when a message came last; NULL: none did
+    sa.Column("messages", sa.BigInteger, nullable=False),  # in all, as are the next ones
+    sa.Column("recorded", sa.BigInteger, nullable=False),
+    sa.Column("duplicates", sa.BigInteger, nullable=False),
+    sa.Column("ignored", sa.BigInteger, nullable=False),
+    sa.Column("unrouted", sa.BigInteger, nullable=False),
+    sa.Column("malformed", sa.BigInteger, nullable=False),
     **_TABLE,
 )
 

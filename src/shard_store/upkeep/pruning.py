@@ -14,7 +14,7 @@ from sqlalchemy.engine import Row
 from shard_store.batches.starting import first_since
 from shard_store.error_table.handling import UNDELIVERED, awaits_delivery
 from shard_store.error_table.records import FINAL
-from shard_store.model import BEGINNING, LISTING, MICROSECOND, Semantics, micros
+from shard_store.model import BEGINNING, MICROSECOND, WITHOUT_MESSAGE, Semantics, micros
 from shard_store.shards.activity import window_of
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
@@ -267,10 +267,10 @@ def _released_shards(policy: RetentionPolicy, cutoff: int) -> _Target:
     """Return shards that no pipeline took since they were given up: their message has expired, or was deleted.
 
     Nothing of it was read (invariant 6 is about what was): announced once more, it is opened as if for the first time.
-    Objects found by listings stay, since no message will announce them.
+    Objects found by listings, or recorded by a receiver, stay: no message will announce them.
     """
     unowned = sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None), shards.c.position == BEGINNING)
-    unowned = sa.and_(unowned, shards.c.queue != LISTING)
+    unowned = sa.and_(unowned, shards.c.queue.not_in(WITHOUT_MESSAGE))
     old = sa.and_(unowned, shards.c.opened_at < cutoff, _of_source(shards, policy))
     return _Target(shards, old, (shards.c.opened_at,))
 

@@ -19,7 +19,7 @@ from queue_source.coordinator.holding.ready import Ready, ReadyQueue, group_of
 from queue_source.coordinator.holding.room import Limits, Receive, Room
 from queue_source.coordinator.holding.shares import Shares
 from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
-from shard_store.model import Content, Range, Shard, ShardKey, Snapshot, is_end
+from shard_store.model import LISTING, Content, Range, Shard, ShardKey, Snapshot, is_end
 
 _EQUAL = Shares()
 _POLL = 0.1  # seconds: time-outs of a wait are noticed as late as this
@@ -71,7 +71,7 @@ class InFlight:
         self._taken: dict[ShardKey, Ready] = {}
         self._planned: set[ShardKey] = set()
         self._snapshots: dict[int, tuple[Range, ...]] = {}  # not confirmed
-        self._listing = False
+        self._expected: set[str] = set()
         self._done: set[ShardKey] = set()  # at-least-once: their messages will come again
 
     def wait(self, seconds: float | None = None, condition: Callable[[], bool] | None = None) -> None:
@@ -203,11 +203,19 @@ class InFlight:
 
     # listing
 
-    def expect_listing(self, due: bool) -> None:
-        """Note whether a listing is due or under way: then work may come although the queues are empty."""
+    def expect_listing(self, due: bool, of: str = LISTING) -> None:
+        """Note whether a listing is due or under way: then work may come although the queues are empty.
+
+        `of`: or what brings shards without messages in another way, by the name of its queue.
+        """
         with self._changed:
-            self._listing = due
+            (self._expected.add if due else self._expected.discard)(of)
             self._changed.notify_all()
+
+    def room_for_listed(self) -> int:
+        """Return how many more shards without messages may come: at least one."""
+        with self._changed:
+            return self._room.left_for_listed
 
     def wait_for_listed(self, seconds: float) -> bool:
         """Wait up to `seconds` for room for a page of a listing; return whether there is some."""
@@ -434,7 +442,7 @@ class InFlight:
         Then the queues are empty, or there is no room and nothing is about to leave.
         """
         messages, room = self._messages, self._room
-        if messages.is_opening or (self._listing and not room.is_listed_enough):
+        if messages.is_opening or (self._expected and not room.is_listed_enough):
             return False
         if room.is_proven_empty and not messages.grouped:
             return True

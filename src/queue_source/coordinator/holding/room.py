@@ -14,7 +14,7 @@ from queue_source.coordinator.holding.ready import ReadyQueue
 from queue_source.coordinator.holding.shares import Shares
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions
-from shard_store.model import LISTING, Content, ShardKey
+from shard_store.model import LISTING, WITHOUT_MESSAGE, Content, ShardKey
 
 _TRIGGERS = 3  # batches of work that are held: more would only be kept from other pipelines
 _MESSAGE_BYTES = 256 << 20  # of messages that are the content themselves: all of them are held in memory
@@ -59,7 +59,8 @@ class Receive(NamedTuple):
 class Room:
     """How much more may come in addition to the messages, and the shards to be read.
 
-    Shards that listings find are counted separately from those that queues announce: neither may keep the others out.
+    Shards that listings find, or a receiver has recorded, are counted separately from those that queues announce:
+    neither may keep the others out.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Room:
         if key not in self._sizes:
             self._sizes[key] = content.size or 0
             self.bytes += content.size or 0
-            if content.queue == LISTING:
+            if content.queue in WITHOUT_MESSAGE:
                 self.listed[key] = content.size or 0
                 self._listed_bytes += content.size or 0
 
@@ -100,6 +101,11 @@ class Room:
     def is_listed_enough(self) -> bool:
         """Tell whether there is no room for more of what listings find."""
         return self._is_enough(len(self.listed), self._listed_bytes, self._shares.room(LISTING, self.limits.work))
+
+    @property
+    def left_for_listed(self) -> int:
+        """Return how many more of them there is room for, by number, and at least one."""
+        return max(1, self._shares.room(LISTING, self.limits.work) - len(self.listed))
 
     @property
     def is_announced_enough(self) -> bool:

@@ -71,7 +71,7 @@ class Backfill:
         self._has_taken = False
         self._lock = threading.Lock()
         # a reader that only lists shows every object when it starts, however often it starts
-        now, alone = session.clock(), not options.queue.urls
+        now, alone = session.clock(), not (options.queue.urls or options.queue.from_store)
         self._prefixes = {name: _Prefix(now, at_once=alone) for name in options.backfill.prefixes}
 
     def prepare(self) -> None:

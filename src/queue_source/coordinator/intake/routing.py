@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.session import Session
-from shard_store.model import Shard, ShardKey, ShardState
+from shard_store.model import STORE, Shard, ShardKey, ShardState
 
 logger = logging.getLogger("cuesqueue")
 
@@ -71,10 +71,17 @@ class Ownership:
         with self._acquiring:  # two threads may have seen the same shards: they count once
             before = {key for key, shard in store.look(list(stale)).items() if shard.token == token}
             won = store.acquire(token, {key: shard.token for key, shard in stale.items()})
-        if acquired := len(won - before):
+        # what a receiver has recorded is taken from no one
+        recorded = {key for key, shard in stale.items() if shard.token is None and shard.content.queue == STORE}
+        if acquired := len(won - before - recorded):
             self._session.metrics.add(acquired=acquired)
             logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, acquired)
         self._offer(shard for key, shard in stale.items() if key in won)
-        free = [shard.content for key, shard in stale.items() if shard.token is None and key not in won]
+        # what a receiver has recorded is found again by the next look at the store
+        free = [
+            shard.content
+            for key, shard in stale.items()
+            if shard.token is None and key not in won and key not in recorded
+        ]
         if free:  # taken by another pipeline, or pruned just now, unread: then it is new
             self.resolve(self._session.store.open_shards(token, self._session.options.source, free).values())

@@ -147,5 +147,8 @@ class Maintenance:
 
     def _get_depth(self) -> None:
         self.depth = None
+        if self._session.options.queue.from_store:
+            self.depth = self._session.store.count_waiting(self._session.options.source)
+            return
         queues = [queue for queue in self._session.queues.values() if queue.capabilities.reports_depth]
         self.depth = sum(queue.depth().ready for queue in queues) if queues else None

@@ -1,0 +1,301 @@
+"""Recording objects for sources whose readers have no queue, and handing them out (decision 0086).
+
+A receiver takes messages of one queue for many sources. What it records is a shard without an owner: any pipeline of
+the source acquires it, as one that was released. Its message is acknowledged by then, so that nothing but this row
+leads to the object: it is never pruned before it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from shard_store.errors import LostProgress, StoreConfigurationError
+from shard_store.model import BEGINNING, STORE, Content, PublishToken, Shard, ShardKey, ShardState, time_of
+from shard_store.shards.announcing import announced_anew, newest_of, take_up
+from shard_store.shards.ownership import (
+    ANNOUNCED,
+    announced_row,
+    as_shard,
+    counts_inserts,
+    current,
+    fence,
+    read_shards,
+)
+from shard_store.sql.schema import pipelines, receivers, shards, sources
+from shard_store.sql.transaction import Transaction, chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """What one set of messages has brought to a receiver. `unrouted`: objects that no route takes."""
+
+    messages: int = 0
+    ignored: int = 0
+    unrouted: int = 0
+    malformed: int = 0
+
+
+class Recorded(NamedTuple):
+    """How many objects were recorded, over all sources, and how many were known already (`duplicates`).
+
+    `reopened` of these are read again: they were found bad before. `messages`: of the receiver, in all.
+    """
+
+    new: int
+    duplicates: int
+    reopened: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """What is known of a receiver, or of all those of one name, since it was first started.
+
+    Attributes:
+        receiver: Its name.
+        queue: The queue that it was started with last, without secrets.
+        host: The machine on which it was started last.
+        started_at: When that was.
+        worked_at: When it last asked its queue.
+        received_at: When a message came last; None: none did.
+        messages: Messages that were acknowledged because of it, also those that came again.
+        recorded: Objects that were recorded, once for each source.
+        duplicates: Objects of which their source knew.
+        ignored: Records of messages that announce nothing to read.
+        unrouted: Objects that no route takes.
+        malformed: Messages that went to the error table.
+    """
+
+    receiver: str
+    queue: str
+    host: str
+    started_at: datetime
+    worked_at: datetime
+    received_at: datetime | None
+    messages: int
+    recorded: int
+    duplicates: int
+    ignored: int
+    unrouted: int
+    malformed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is recorded for a source and not taken by a reader yet. `oldest_age`: seconds since the first of it came."""
+
+    source: str
+    objects: int
+    oldest_age: float
+
+
+def start_receiver(transaction: Transaction, receiver: str, queue: str, host: str, names: Collection[str]) -> None:
+    """Write down that a receiver begins, for the sources of these names. Raises StoreConfigurationError.
+
+    Several may have one name: they are counted together.
+    """
+    _admit(transaction, names)
+    now = transaction.now()
+    numbers = dict.fromkeys(("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed"), 0)
+    row = {"receiver": receiver, "queue": queue, "host": host[:255], "started_at": now, "worked_at": now, **numbers}
+    transaction.execute(transaction.dialect.insert_if_absent(receivers).values(**row))
+    this = receivers.update().where(receivers.c.receiver == receiver)
+    transaction.execute(this.values(queue=queue, host=host[:255], started_at=now, worked_at=now))
+
+
+def note_work(transaction: Transaction, receiver: str) -> None:
+    """Write down that the receiver has asked its queue just now."""
+    this = receivers.update().where(receivers.c.receiver == receiver)
+    transaction.execute(this.values(worked_at=transaction.now()))
+
+
+def record(
+    transaction: Transaction,
+    receiver: str,
+    announced: Mapping[str, Sequence[Content]],
+    receipts: Receipts,
+    seen: int = 0,
+) -> Recorded:
+    """Record what was announced for each source, for its readers, and count it. May be called again for the same.
+
+    All of it is in this transaction: once it is committed, the messages may be acknowledged (invariant 1). Of objects
+    that are known already, some are changed by a new announcement: see `announcing`. `seen`: the number of
+    messages that the caller knows of. Raises StoreConfigurationError for a source that is in another store, or has
+    versions in its ids, and LostProgress where the store counts fewer messages: it went back in time (invariant 11).
+    """
+    _admit(transaction, announced)
+    newest = {
+        key: (source, content) for source, of_source in announced.items() for key, content in _newest(source, of_source)
+    }
+    contents = {key: content for key, (_, content) in newest.items()}
+    stored = {} if (counts := counts_inserts(transaction)) else read_shards(transaction, contents)
+    before = set(stored)
+    inserted: set[ShardKey] = set()
+    new = 0
+    # one of another pipeline may be finished and pruned between our insert and our query: then it is new again
+    while absent := sorted(contents.keys() - stored.keys() - inserted):
+        rows = transaction.row_set(source=shards.c.source, **{name: shards.c[name] for name in ANNOUNCED})
+        fixed = {"position": BEGINNING, "state": ShardState.OPEN.value, "opened_at": transaction.now()}
+        insert = rows.insert(transaction.dialect.insert_if_absent(shards), fixed)
+        for chunk in chunks(absent):
+            values = [(newest[key][0], *announced_row(key, contents[key])) for key in chunk]
+            result = rows.execute(transaction.connection, insert, values)
+            new += result.rowcount if counts else len(chunk)
+            if counts and result.rowcount == len(chunk):
+                inserted.update(chunk)
+            else:
+                stored |= read_shards(transaction, chunk)
+    reopened = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
+    messages = _count(transaction, receiver, receipts, new, len(newest) - new, seen)
+    return Recorded(new, len(newest) - new, reopened, messages)
+
+
+def recorded(transaction: Transaction, source: str, limit: int, until: int | None = None) -> list[Shard]:
+    """Return what is recorded for a source and has no owner, or a stopped one, the oldest first.
+
+    `until`: only what was recorded up to then, in microseconds since 1970 UTC.
+    """
+    stopped = sa.select(pipelines.c.pipeline).where(
+        pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
+    )
+    names = transaction.execute(stopped).scalars().all()  # by name: else planners read all that is open of everybody
+    ours = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == STORE, shards.c.source == source)
+    if until is not None:
+        ours = sa.and_(ours, shards.c.opened_at <= until)
+    query = current(transaction).where(ours).order_by(shards.c.opened_at).limit(limit)
+    unowned = transaction.execute(query.where(shards.c.owner.is_(None))).all()
+    return [as_shard(row) for row in (*unowned, *transaction.select_among(query, shards.c.owner, names))][:limit]
+
+
+def decline(transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey]) -> None:
+    """Forget recorded objects that the options of their reader leave out, as a message about them would be.
+
+    Only while they have no owner, and nothing of them was read.
+    """
+    fence(transaction, token)
+    unread = sa.and_(shards.c.finished_at.is_(None), shards.c.position == BEGINNING, shards.c.queue == STORE)
+    gone = shards.delete().where(shards.c.owner.is_(None), unread)
+    transaction.change_among(gone, shards.c.shard_key, keys)
+
+
+def waiting(transaction: Transaction) -> tuple[Waiting, ...]:
+    """Return for each source what is recorded and not taken, where there is any, by their names."""
+    now, oldest = transaction.now(), sa.func.min(shards.c.opened_at)
+    unowned = sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None), shards.c.queue == STORE)
+    query = sa.select(shards.c.source, sa.func.count(), now - oldest).where(unowned)
+    rows = transaction.execute(query.group_by(shards.c.source).order_by(shards.c.source))
+    return tuple(Waiting(source, number, max(0, age) / 1_000_000) for source, number, age in rows)
+
+
+def count_waiting(transaction: Transaction, source: str) -> int:
+    """Return how much is recorded for a source and not taken yet."""
+    unowned = sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None), shards.c.queue == STORE)
+    query = sa.select(sa.func.count()).where(unowned, shards.c.source == source)
+    return int(transaction.execute(query).scalar_one())
+
+
+def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
+    """Return all receivers that were ever started with this store, by their names."""
+    return tuple(
+        Receiver(
+            receiver=row.receiver,
+            queue=row.queue,
+            host=row.host,
+            started_at=time_of(row.started_at),
+            worked_at=time_of(row.worked_at),
+            received_at=None if row.received_at is None else time_of(row.received_at),
+            messages=row.messages,
+            recorded=row.recorded,
+            duplicates=row.duplicates,
+            ignored=row.ignored,
+            unrouted=row.unrouted,
+            malformed=row.malformed,
+        )
+        for row in transaction.execute(sa.select(receivers).order_by(receivers.c.receiver))
+    )
+
+
+def _newest(source: str, contents: Iterable[Content]) -> Iterable[tuple[ShardKey, Content]]:
+    """Return one content for each shard, as one that comes from the store: without a group, whose order is lost."""
+    return newest_of(source, (content._replace(queue=STORE, group=None) for content in contents)).items()
+
+
+def _renew(
+    transaction: Transaction,
+    announced: Mapping[str, Sequence[Content]],
+    contents: Mapping[ShardKey, Content],
+    stored: Mapping[ShardKey, Shard],
+    existing_keys: Collection[ShardKey],
+) -> int:
+    """Let known shards take what a new announcement brings, and have those that wait for a message wait for none.
+
+    What another pipeline has opened by its own queue would else be found by that queue's message alone, and this is it.
+    """
+    existing = {key: shard for key, shard in stored.items() if key in existing_keys}
+    if not existing:
+        return 0
+    newest = dict(contents)
+    if sum(map(len, announced.values())) > len(contents):  # what is delivered again may hide what is new
+        for source, of_source in announced.items():
+            from_store = [content._replace(queue=STORE, group=None) for content in of_source]
+            newest |= announced_anew(source, from_store, existing)
+    taken_up = take_up(transaction, None, newest, existing.values())
+    theirs = [
+        key
+        for key, shard in existing.items()
+        if shard.state is ShardState.OPEN and (shard.content.queue != STORE or shard.content.group is not None)
+    ]
+    from_here_on = shards.update().where(shards.c.finished_at.is_(None)).values(queue=STORE, message_group=None)
+    transaction.change_among(from_here_on, shards.c.shard_key, theirs)
+    return sum(shard.reopened for shard in taken_up.values())
+
+
+def _admit(transaction: Transaction, names: Collection[str]) -> None:
+    """Make sure that these sources are here, and are not moved meanwhile; new ones are made."""
+    columns = sa.select(sources.c.source, sources.c.moved_to, sources.c.naming).with_for_update(read=True)
+    rows = list(transaction.select_among(columns, sources.c.source, names))
+    for row in rows:
+        if row.moved_to is not None:
+            raise StoreConfigurationError(
+                f"a route leads to source {row.source!r}, which was moved to the store {row.moved_to}; take the route "
+                "out of the file, or receive with that store"
+            )
+        if json.loads(row.naming or "{}").get("versions"):
+            raise StoreConfigurationError(
+                f"a route leads to source {row.source!r}, which was read with allowOverwrites=true; routes record "
+                "objects by their URIs alone, so let it have a queue of its own"
+            )
+    if absent := sorted(set(names) - {row.source for row in rows}):
+        insert = transaction.dialect.insert_if_absent(sources)
+        transaction.execute(insert, [{"source": name, "forgotten_before": 0} for name in absent])
+
+
+def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
+    """Add these numbers to those of the receiver, and return its messages."""
+    c, now = receivers.c, transaction.now()
+    query = sa.select(c.messages).where(c.receiver == receiver).with_for_update()
+    messages: int | None = transaction.execute(query).scalar_one_or_none()
+    if messages is None or messages < seen:
+        raise LostProgress(
+            f"database {transaction.database!r} went back in time, or is another one: it counts {messages or 0} "
+            f"messages of receiver {receiver!r}, which has had {seen}; nothing more is acknowledged. Objects that were "
+            "recorded in between are found by their readers' backfillPrefixes; then start the receiver again"
+        )
+    numbers = {
+        "messages": receipts.messages,
+        "recorded": new,
+        "duplicates": duplicates,
+        "ignored": receipts.ignored,
+        "unrouted": receipts.unrouted,
+        "malformed": receipts.malformed,
+    }
+    raised = {name: c[name] + number for name, number in numbers.items()}
+    this = receivers.update().where(c.receiver == receiver)
+    transaction.execute(this.values(worked_at=now, received_at=now, **raised))
+    return messages + receipts.messages
