@@ -130,7 +130,7 @@ class Reader:
                     self._changed.wait(min(_POLL, max(until - now, 0.01)))
                     continue
                 ends = {ledger.partition: ledger.position for ledger in self._readable()}
-            # a question that fails would leave what was taken with nobody
+            # a question that fails would lose what was taken
             if taken or self._is_empty_from(ends):
                 return taken
             with self._changed:
