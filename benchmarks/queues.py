@@ -33,16 +33,19 @@ def queues(settings: Settings) -> Iterator[Measurement]:
     """receive + acknowledge, a thousand at a time, by one thread"""
     messages = 2_000 if settings.quick else 20_000
     with ExitStack() as stack:
+        named: dict[str, Queue] = {}
+        if broker := os.environ.get(RABBITMQ):
+            name = f"bench-{uuid.uuid4().hex[:8]}"
+            named["RabbitMQ"] = open_queue(f"{broker}?source={name}&pool={name}")
+            named["RabbitMQ"].receive(1, lease=60, wait=0)  # one that is absent is told before servers are started
         opened = {
             "SQL queue on SQLite": open_queue(f"sql+sqlite:///{settings.folder / 'queue.db'}?queue=bench"),
             "simulator": open_queue(f"sim://bench?dir={settings.folder}&pool=p&tags=a.%23"),
             "Amazon SQS": open_queue(new_queue(stack.enter_context(ministack_server())), **KEYS),
             "Azure Storage Queue": _azure_queue(stack.enter_context(azure_queue_server())),
             "Kafka": _kafka(stack.enter_context(tansu_broker())),
+            **named,
         }
-        if broker := os.environ.get(RABBITMQ):
-            name = f"bench-{uuid.uuid4().hex[:8]}"
-            opened["RabbitMQ"] = open_queue(f"{broker}?source={name}&pool={name}")
         for queue in opened.values():
             stack.callback(queue.close)
         runs = [partial(_emptied, queue, messages) for queue in opened.values()]

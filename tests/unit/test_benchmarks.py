@@ -103,14 +103,14 @@ def test_a_process_of_its_own_is_another_one() -> None:
 
 def test_one_that_fails_ends_no_other() -> None:
     root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--json", "--only", "queues", "--only", "leases"]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--json", "--only", "queues", "--only", "store"]
     nobody = {"CUESQUEUE_BENCH_AMQP": "amqp://nobody@127.0.0.1:1/"}
     told = subprocess.run(
         command, cwd=root, env={**os.environ, **nobody}, capture_output=True, text=True, check=False, timeout=300
     )
     assert told.returncode == 1, told.stderr
     assert "failed: queues\n" in told.stderr
-    assert {line["benchmark"] for line in json.loads(told.stdout)["measurements"]} == {"leases"}
+    assert {line["benchmark"] for line in json.loads(told.stdout)["measurements"]} == {"store"}
 
 
 def test_latency_says_at_once_that_the_jvm_of_another_benchmark_would_note_nothing(

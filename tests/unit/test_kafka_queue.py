@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,8 @@ from queue_source.queues.kafka.address import parse_address
 from queue_source.queues.kafka.errors import LASTING, translated
 from queue_source.queues.kafka.ledger import WIDEST, Held, Ledger, OffsetsGone, first_offset
 from queue_source.queues.kafka.messages import KEY, TAG, record_of
+from queue_source.queues.kafka.reader import Reader
+from queue_source.queues.kafka.service import Service
 from queue_source.queues.urls import canonical, queue_name
 
 URL = "kafka://h1:9092,h2:9093/landing?group=g"
@@ -190,3 +194,59 @@ def test_the_group_or_the_header_becomes_the_key() -> None:
 def test_what_kafka_would_refuse_is_refused_before_anything_is_sent(message: Any) -> None:
     with pytest.raises(ValueError, match=r"kafka.message.max.bytes|cuesqueue's own|surrogates"):
         record_of(message, 1000)
+
+
+# --- what is known of the group --------------------------------------------------------------------------------------
+
+
+def test_who_lost_its_partitions_or_has_none_yet_has_not_come_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else AvailableNow would end before the others let partitions go, or before the group lets us in again."""
+    address = parse_address(URL, {})
+    reader = Reader(address, Service(address), starting="earliest", fails=True)
+    client = SimpleNamespace(incremental_assign=lambda _: None, incremental_unassign=lambda _: None)
+    assert not reader._is_settled()
+    reader._on_assign(client, [])
+    assert not reader._is_settled()
+    monkeypatch.setattr("queue_source.queues.kafka.reader._UNASSIGNED", -1.0)
+    assert reader._is_settled()
+    reader._on_lost(client, [])
+    assert not reader._is_settled()
+
+
+def record(offset: int) -> Any:
+    """A record of the client, which makes none without brokers."""
+    raw = MagicMock(**{"error.return_value": None, "partition.return_value": 0, "offset.return_value": offset})
+    raw.__len__.return_value = 1
+    return raw
+
+
+def test_a_record_whose_partition_is_lost_while_more_are_fetched_is_not_kept_for_the_next_assignment() -> None:
+    """It would be handed out there before those that are not done, which then would be taken for older ones."""
+    address = parse_address(URL, {})
+    reader = Reader(address, Service(address), starting="earliest", fails=True)
+    place = TopicPartition("landing", 0)
+    reader._ledgers[0] = Ledger(0, "before", 5, 5)
+
+    def consume(*_: object) -> list[Any]:
+        reader._on_lost(reader._consumer, [place])
+        return []
+
+    reader._consumer = SimpleNamespace(consume=consume, incremental_unassign=lambda _: None)
+    reader._fill(record(9))
+    reader._ledgers[0] = Ledger(0, "after", 5, 5)
+    assert reader._take(10, 0.0) == []
+    assert reader._ledgers[0].position == 5
+
+
+def test_whatever_ends_the_polling_thread_is_told_to_who_receives() -> None:
+    address = parse_address(URL, {"sasl.password": SECRET})
+    reader = Reader(address, Service(address), starting="earliest", fails=True)
+
+    def poll(_: float) -> None:
+        raise RuntimeError(f"no {SECRET}")
+
+    reader._consumer = SimpleNamespace(poll=poll, close=lambda: None)
+    reader._run()
+    with pytest.raises(QueueUnavailable, match="RuntimeError: no ") as caught:
+        reader.receive(1, 60, 0)
+    assert SECRET not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
@@ -10,6 +11,8 @@ from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import republished
 from queue_source.tags import check_tag
 
+logger = logging.getLogger("cuesqueue")
+
 TAG = "cuesqueue-tag"
 """Header of our own that has the tag."""
 KEY = "Kafka-Key"
@@ -17,6 +20,7 @@ KEY = "Kafka-Key"
 LARGEST = 1_000_000
 """Bytes of a record, as librdkafka has it where no setting says otherwise."""
 _OVERHEAD = 512
+_YEAR_9999 = 253_370_764_800_000  # in milliseconds
 
 
 class Record(NamedTuple):
@@ -49,7 +53,7 @@ def record_of(message: Outgoing, largest: int) -> Record:
 
 def copy_of(raw: Any, largest: int) -> Record:
     """Build the record that `republish` appends: the same value, key and headers, with a raised count."""
-    before = dict(raw.headers() or ())
+    before = dict(_headers(raw))
     texts = {name: _text(value) for name, value in before.items()}
     count = {name: value.encode() for name, value in republished(texts).items() if texts.get(name) != value}
     record = Record(raw.value() or b"", raw.key(), [*{**before, **count}.items()])
@@ -73,11 +77,13 @@ def message_id(topic: str, partition: int, offset: int) -> str:
 
 def received(raw: Any, queue: str, receipt: Receipt, count: int, lease_until: float) -> Received:
     """Build the delivery of a record."""
-    headers = {name: _text(value) for name, value in raw.headers() or ()}
+    headers = {name: _text(value) for name, value in _headers(raw)}
     tag = headers.pop(TAG, "")
     if (key := raw.key()) is not None:
         headers[KEY] = _text(key)
     kind, milliseconds = raw.timestamp()
+    # a sender may write any number, such as nanoseconds; later ones are no time in Python, the store or Spark
+    is_time = kind != TIMESTAMP_NOT_AVAILABLE and 0 <= milliseconds < _YEAR_9999
     return Received(
         queue=queue,
         message_id=message_id(raw.topic(), raw.partition(), raw.offset()),
@@ -85,10 +91,20 @@ def received(raw: Any, queue: str, receipt: Receipt, count: int, lease_until: fl
         body=raw.value() or b"",
         receive_count=count,
         lease_until=lease_until,
-        sent_at=None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000,
+        sent_at=milliseconds / 1000 if is_time else None,
         tag=tag,
         headers=headers,
     )
+
+
+def _headers(raw: Any) -> Any:
+    """Return the headers of a record; none where the client cannot read one: the body is what is waited for."""
+    try:
+        return raw.headers() or []
+    except (SystemError, UnicodeDecodeError):
+        where = message_id(raw.topic(), raw.partition(), raw.offset())
+        logger.warning("message %s has a header whose name is not UTF-8: it is read without its headers", where)
+        return []
 
 
 def _text(value: bytes | str | None) -> str:

@@ -129,7 +129,8 @@ class KafkaQueue(BaseQueue):
         following: dict[int, int] = {}
         for partition, offset in committed.items():
             bounds = self._service.bounds(partition)
-            start = positions.get(partition, None if offset is None else max(offset, bounds[0]))
+            start = positions.get(partition, offset)
+            start = None if start is None else max(start, bounds[0])  # the topic may have deleted what is before
             following[partition] = first_offset(start, bounds, is_new_group=is_new, starting=self._starting)
             following[partition] = min(following[partition], bounds[1])
         return following

@@ -30,14 +30,17 @@ from queue_source.queues.kafka.service import Service
 logger = logging.getLogger("cuesqueue")
 
 _ROOM = 2_000  # records in the buffer
+_BYTES = 32 * 1024 * 1024  # of their bodies; what librdkafka has fetched besides is in queued.max.messages.kbytes
 _CHUNK = 1_000
 _POLL = 0.05  # seconds; librdkafka commits at once only on the thread that polls
 _ENOUGH = 100  # records with which a receive returns at once
 _GATHER = 0.1  # seconds for which records of other partitions are waited for once there are some
 _FULL = 1.0  # seconds for which the buffer is full before partitions are paused, which throws away what was fetched
 _COMMIT_AGAIN = 0.5
+_HEARD = 1.0  # seconds after an answer for which the brokers are taken to be there
+_ANSWER = 2.0  # seconds for an answer, before a commit, which librdkafka tries for all of the session's time-out
 _JOINING = 60.0  # seconds for the group to let us in
-_UNASSIGNED = 10.0  # seconds without an assignment after which there is none for us
+_UNASSIGNED = 10.0  # seconds without an assignment after which there is none for us; others let go of theirs first
 _SILENCE = 30.0  # seconds for which a partition may have records that do not come
 _RESET = "or set failOnDataLoss to false to go on with the oldest that is left"
 
@@ -58,18 +61,21 @@ class Reader:
         self._asked = 0  # how often a commit was asked for, and up to which of these it is answered
         self._answered = 0
         self._refused: QueueError | None = None
+        self._heard = 0.0
         self._has_ended = False
         self._generation = secrets.token_hex(4)
         self._epochs = itertools.count(1)
         self._numbers = itertools.count()
         self._ledgers: dict[int, Ledger] = {}
         self._buffer: deque[Any] = deque()
+        self._bytes = 0  # in the buffer
         self._receipts: dict[Receipt, Held] = {}
         self._returned: list[tuple[float, int, Held]] = []  # a heap by the time at which they are visible
         self._paused: set[int] = set()
         self._full_since: float | None = None
         self._is_in_group = False
         self._hears_only_changes = False
+        self._assigned_at = time.monotonic()  # when partitions came or went
         self._stopping = False
         self._consumer: Any = None
         self._thread: threading.Thread | None = None
@@ -124,7 +130,8 @@ class Reader:
                     self._changed.wait(min(_POLL, max(until - now, 0.01)))
                     continue
                 ends = {ledger.partition: ledger.position for ledger in self._readable()}
-            if self._is_empty_from(ends):
+            # a question that fails would lose what was taken
+            if taken or self._is_empty_from(ends):
                 return taken
             with self._changed:
                 self._refuse_silence(time.monotonic() - started, wait)
@@ -140,6 +147,7 @@ class Reader:
             taken.append(self._deliver(heapq.heappop(self._returned)[2], lease_until))
         while len(taken) < most and self._buffer:
             raw = self._buffer.popleft()
+            self._bytes -= len(raw)
             ledger = self._ledgers.get(raw.partition())
             if ledger is None:
                 continue
@@ -164,7 +172,8 @@ class Reader:
     def _is_settled(self) -> bool:
         """Tell whether we are in the group, and have come to the end of each partition as far as is known."""
         ready = all(ledger.at_end and ledger.committed is not None for ledger in self._readable())
-        return self._is_in_group and ready and not self._buffer
+        is_assigned = self._ledgers or time.monotonic() - self._assigned_at > _UNASSIGNED
+        return bool(self._is_in_group and is_assigned and ready and not self._buffer)
 
     def _is_empty_from(self, ends: Mapping[int, int]) -> bool:
         """Ask the brokers whether there is nothing from these offsets on."""
@@ -241,10 +250,10 @@ class Reader:
 
     def _run(self) -> None:
         try:
-            again, began = 0.0, time.monotonic()
+            again = 0.0
             while not self._stopping and self.failure is None:
                 self._regulate()
-                if self._hears_only_changes and time.monotonic() - began > _UNASSIGNED:
+                if self._hears_only_changes and time.monotonic() - self._assigned_at > _UNASSIGNED:
                     self._is_in_group = True
                 if self._room():
                     self._fill(self._consumer.poll(_POLL))
@@ -260,6 +269,9 @@ class Reader:
             self._fail(self._address_error(error, "reading"))
         except QueueError as error:
             self._fail(error)
+        except Exception as error:  # noqa: BLE001 - of any kind: who receives would take its end for an empty topic
+            text = self._address.hide(f"{type(error).__name__}: {error}")
+            self._fail(QueueUnavailable(self._address.name, f"reading: {text}"))
         finally:
             self._end()
 
@@ -273,7 +285,7 @@ class Reader:
                 self._changed.notify_all()
 
     def _room(self) -> int:
-        return _ROOM - len(self._buffer)
+        return _ROOM - len(self._buffer) if self._bytes < _BYTES else 0
 
     def _regulate(self) -> None:
         """Pause partitions while the buffer is full, and those whose oldest message keeps many from being committed."""
@@ -292,18 +304,23 @@ class Reader:
     def _fill(self, first: Any) -> None:
         if first is None:
             return
-        more = self._consumer.consume(min(_CHUNK, max(self._room(), 1)), 0)
+        self._arrive([first])  # before the next call, in which its partition may be taken away, with what waits of it
+        self._arrive(self._consumer.consume(min(_CHUNK, max(self._room(), 1)), 0))
+
+    def _arrive(self, raws: Iterable[Any]) -> None:
         arrived: list[Any] = []
-        for raw in (first, *more):
+        for raw in raws:
             error = raw.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:
                 arrived.append(raw)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._go_on_with_the_oldest(raw.partition(), raw.offset())
+                arrived = [before for before in arrived if before.partition() != raw.partition()]
             elif error.fatal() or error.code() in LASTING or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise KafkaException(error)
         with self._changed:
             self._buffer.extend(arrived)
+            self._bytes += sum(map(len, arrived))
             self._changed.notify_all()
 
     def _go_on_with_the_oldest(self, partition: int, offset: int) -> None:
@@ -341,6 +358,7 @@ class Reader:
         """
         if error.fatal() or (error.code() in LASTING and not self._is_in_group):
             self._fail(self._address_error(error, "reading"))
+        self._heard = 0.0
 
     def _commit(self) -> None:
         """Commit the offsets before which everything is done, and answer those who wait for it."""
@@ -351,6 +369,9 @@ class Reader:
         places = [self._service.place(partition, offset) for partition, offset in offsets.items()]
         refused: QueueError | None = None
         answered: Sequence[Any] = ()
+        if places and time.monotonic() - self._heard > _HEARD and not self._service.answers(_ANSWER):
+            places = []
+            refused = QueueUnavailable(self._address.name, "committing offsets: the brokers do not answer")
         try:
             answered = self._consumer.commit(offsets=places, asynchronous=False) if places else ()
         except KafkaException as error:
@@ -359,6 +380,7 @@ class Reader:
         with self._changed:
             for place in answered:
                 if place.error is None:
+                    self._heard = time.monotonic()
                     ledgers[place.partition].committed = place.offset
             self._answered, self._refused = asked, refused
             self._changed.notify_all()
@@ -377,6 +399,7 @@ class Reader:
         with self._changed:
             self._ledgers |= ledgers
             self._is_in_group = True
+            self._assigned_at = time.monotonic()
             self._changed.notify_all()
 
     def _ledgers_of(self, partitions: Collection[int]) -> dict[int, Ledger]:
@@ -407,11 +430,13 @@ class Reader:
 
     def _on_lost(self, consumer: Any, places: Sequence[Any]) -> None:
         """Let partitions go that may be another member's already: what is committed is no longer ours to say."""
+        self._is_in_group = False
         self._let_go(consumer, places)
 
     def _let_go(self, consumer: Any, places: Sequence[Any]) -> None:
         with self._changed:
             self._drop([place.partition for place in places])
+            self._assigned_at = time.monotonic()
             self._changed.notify_all()
         consumer.incremental_unassign(places)
 
@@ -424,3 +449,4 @@ class Reader:
             self._returned = [entry for entry in self._returned if entry[2].ledger not in gone]
             heapq.heapify(self._returned)
             self._buffer = deque(raw for raw in self._buffer if raw.partition() not in lost)
+            self._bytes = sum(map(len, self._buffer))

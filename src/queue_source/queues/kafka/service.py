@@ -24,6 +24,7 @@ PATIENCE = 10.0
 """Seconds for an answer of the brokers."""
 _NO_GROUP = "cuesqueue"  # librdkafka opens no consumer without one; nothing is ever committed by it
 _LONGEST_PEEK = 5.0
+_AWAY = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._WAIT_COORD})
 
 
 class Service:
@@ -81,6 +82,18 @@ class Service:
             if place.error is not None:
                 raise translated(place.error, self._address, "reading the group's offsets")
         return {place.partition: place.offset if place.offset >= 0 else None for place in answered}
+
+    def answers(self, seconds: float) -> bool:
+        """Tell whether the group's coordinator answers within these seconds; what it answers does not matter."""
+        if not self._lock.acquire(timeout=seconds):
+            return False
+        try:
+            self._opened().committed([self.place(0)], timeout=seconds)
+        except KafkaException as error:
+            return error_of(error).code() not in _AWAY
+        finally:
+            self._lock.release()
+        return True
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """Return the first offset of the partition, and the one after the last."""
@@ -183,16 +196,15 @@ class Service:
                 consumer.assign([self.place(partition, offset) for partition, offset in offsets.items()])
                 open_partitions = set(offsets)
                 while open_partitions and len(records) < most:
-                    messages = consumer.consume(most - len(records), _LONGEST_PEEK)
-                    if not messages:
+                    # one after the other: `consume` waits for as many as are asked for
+                    if (raw := consumer.poll(_LONGEST_PEEK)) is None:
                         break
-                    for raw in messages:
-                        if (error := raw.error()) is None:
-                            records.append(raw)
-                        elif error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                            open_partitions.discard(raw.partition())
-                        else:
-                            raise KafkaException(error)
+                    if (error := raw.error()) is None:
+                        records.append(raw)
+                    elif error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                        open_partitions.discard(raw.partition())
+                    else:
+                        raise KafkaException(error)
         finally:
             consumer.close()
         return records
