@@ -18,7 +18,7 @@ Json = Mapping[str, object]
 class Dialect:
     """Where one form of notification has its records, and a record its fields.
 
-    `events` tells for an event's name, or for its beginning up to and with `separator`, whether it announces an object.
+    `events` tells for an event's name, or for its beginning up to and with a `separator`, whether it announces an object.
     An unknown name may announce one: such a message is malformed, and not ignored.
     """
 
@@ -54,8 +54,9 @@ class Dialect:
 
     def announces(self, event: str) -> bool | None:
         """Tell whether such an event announces an object; None where the name is unknown."""
-        family, separator, _ = event.partition(self.separator)
-        return self.events.get(event, self.events.get(family + separator))
+        first, last = event.find(self.separator) + 1, event.rfind(self.separator) + 1
+        names = (event, event[:first], event[:last])
+        return next((self.events[name] for name in names if name in self.events), None)
 
 
 def _families(*names: str, announces: bool) -> Mapping[str, bool]:
@@ -209,6 +210,14 @@ _EVENTBRIDGE = Dialect(
     event_time="time",
 )
 
+
+def _is_of_b2(document: Json) -> bool:
+    events = document.get("events")
+    return isinstance(events, list) and any(
+        isinstance(event, dict) and str(event.get("eventType")).startswith("b2:") for event in events
+    )
+
+
 DIALECTS: Mapping[str, Dialect] = {
     "s3": replace(_S3, senders={"ceph:s3": replace(_S3, decode_key=str), "minio:s3": replace(_S3, missing_size=0)}),
     "eventbridge": _EVENTBRIDGE,
@@ -218,6 +227,43 @@ DIALECTS: Mapping[str, Dialect] = {
         recognises=lambda document: "detail-type" not in document and _is_of_security_lake(document.get("detail")),
         event=None,
         near=(),
+    ),
+    # of Cloudflare's R2, which a Worker passes on from Cloudflare's queue
+    "r2": Dialect(
+        recognises=lambda document: "action" in document and "account" in document and "bucket" in document,
+        near=("account", "action", "bucket", "object"),
+        event="action",
+        event_label="action of R2",
+        events={
+            **dict.fromkeys(("PutObject", "CopyObject", "CompleteMultipartUpload"), True),
+            **dict.fromkeys(("DeleteObject", "LifecycleDeletion"), False),
+        },
+        scheme="s3",
+        bucket="bucket",
+        item="object",
+        key="key",
+        etag="eTag",
+        version="",
+        time="eventTime",
+        event_time="eventTime",
+    ),
+    # of Backblaze's B2, which a webhook passes on
+    "b2": Dialect(
+        recognises=_is_of_b2,
+        records="events",
+        event="eventType",
+        event_label="event type of B2",
+        events={
+            **_families("b2:ObjectCreated", announces=True),
+            **_families("b2:ObjectDeleted", "b2:HideMarkerCreated", "b2:MultipartUploadCreated", announces=False),
+            "b2:TestEvent": False,
+        },
+        scheme="s3",
+        bucket="bucketName",
+        key="objectName",
+        etag="",
+        version="objectVersionId",
+        size="objectSize",
     ),
     # one of CloudTrail through SNS: names of files, as they are
     "cloudtrail": Dialect(

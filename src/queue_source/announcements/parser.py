@@ -27,6 +27,8 @@ FORMATS = (
     "sns",
     "eventbridge",
     "securitylake",
+    "r2",
+    "b2",
     "cloudtrail",
     "crowdstrike",
     "cloudevents",

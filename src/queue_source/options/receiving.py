@@ -15,7 +15,7 @@ from queue_source.options.secrets import SecretUrl
 
 _NOTIFICATION_FORMS = (
     "uri", "s3", "minio", "sns", "eventbridge", "securitylake", "cloudtrail", "crowdstrike", "eventgrid", "cloudevents",
-    "gcs", "json",
+    "r2", "b2", "gcs", "json",
 )  # fmt: skip
 
 
