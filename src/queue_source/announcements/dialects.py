@@ -18,8 +18,8 @@ Json = Mapping[str, object]
 class Dialect:
     """Where one form of notification has its records, and a record its fields.
 
-    `events` tells for an event's name, or for its beginning up to and with a `separator`, whether it announces an object.
-    An unknown name may announce one: such a message is malformed, and not ignored.
+    `events` tells for an event's name, or for its beginning up to and with a `separator`, whether it announces an
+    object. An unknown name may announce one: such a message is malformed, and not ignored.
     """
 
     recognises: Callable[[Json], bool]
