@@ -238,7 +238,7 @@ def check_errors(cell: Cell, store: ShardStore, point: str, *, failed: bool) -> 
     bad = ["part" if scope == "object" and doubted else scope for scope in cell.sink.bad]
     never_missing = cell.twice and "missing-object" not in {error["cause"] for error in told}
     if never_missing:  # its messages came after others', and the two readings of the batch before made it appear
-        assert failed
+        assert failed or cell.sink.routed  # what a receiver records has another order when its connection was lost
         assert cell.sink.found(cell) >= LATE
         bad.remove("part" if doubted else "object")
     assert scopes == sorted([*(["message"] if cell.sink.errors_inside else []), *bad])
