@@ -37,7 +37,7 @@ def queues(settings: Settings) -> Iterator[Measurement]:
         if broker := os.environ.get(RABBITMQ):
             name = f"bench-{uuid.uuid4().hex[:8]}"
             named["RabbitMQ"] = open_queue(f"{broker}?source={name}&pool={name}")
-            named["RabbitMQ"].receive(1, lease=60, wait=0)  # one that is absent is told before servers are started
+            named["RabbitMQ"].receive(1, lease=60, wait=0)  # one that is absent fails before servers are started
         opened = {
             "SQL queue on SQLite": open_queue(f"sql+sqlite:///{settings.folder / 'queue.db'}?queue=bench"),
             "simulator": open_queue(f"sim://bench?dir={settings.folder}&pool=p&tags=a.%23"),

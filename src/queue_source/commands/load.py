@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_source.commands.output import UNHEALTHY, DryRun, Json, print_error, print_result, stderr
+from queue_source.commands.output import UNHEALTHY, DryRun, Json, named_options, print_error, print_result, stderr
 from queue_source.errors import OptionError
 from queue_source.options.content import FILE_FORMATS
 from queue_source.options.reader import DEFAULT_STORE
@@ -77,7 +77,7 @@ def load(
     if len(targets) != 1:
         raise OptionError("--table", "or --path or --delta is required, one of them: name where the objects go")
     into = table or (f"delta:{delta}" if delta else _folder(path or ""))
-    options = {"logLevel": "warning", **_options(option or [])}
+    options = {"logLevel": "warning", **named_options(option or [])}
     began = time.monotonic()
     from queue_source.spark.load import LoadQuery  # late: it imports Spark
 
@@ -120,16 +120,6 @@ def _for_people(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
 def _folder(path: str) -> str:
     """Return the folder in a form that is not taken for the name of a table."""
     return path if "/" in path else f"./{path}"
-
-
-def _options(pairs: list[str]) -> dict[str, str]:
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise OptionError("--option", "needs a name and a value; write it as NAME=VALUE")
-        options[name] = value
-    return options
 
 
 @contextmanager

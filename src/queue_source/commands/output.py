@@ -56,6 +56,17 @@ Store = Annotated[
 ]
 
 
+def named_options(pairs: list[str]) -> dict[str, str]:
+    """Return options that are given as NAME=VALUE. Raises OptionError."""
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise OptionError("--option", "needs a name and a value; write it as NAME=VALUE")
+        options[name] = value
+    return options
+
+
 def debugging() -> bool:
     """Tell whether `CUESQUEUE_DEBUG=1` asks for tracebacks."""
     return os.environ.get("CUESQUEUE_DEBUG", "") not in ("", "0")

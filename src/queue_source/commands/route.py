@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from queue_source.commands.output import Json, print_result, tell
+from queue_source.commands.output import Json, named_options, print_result, tell
 from queue_source.errors import OptionError
 from queue_source.options.reader import DEFAULT_STORE
 
@@ -69,7 +69,7 @@ def route(
     from shard_store.store import QUERY_PATIENCE, open_store
 
     options = parse_receiver_options(
-        queue_url, options_of(option or []), quarantines=on_unrouted is Unrouted.QUARANTINE
+        queue_url, named_options(option or []), quarantines=on_unrouted is Unrouted.QUARANTINE
     )
     parsed = read_routes(routes)
     url = options.url.reveal()
@@ -95,17 +95,6 @@ def route(
         threads.check()
         result = {"receiver": own_name, "queue": queue.name, **asdict(receiver.totals)}
     print_result(result, as_json, title="received")
-
-
-def options_of(pairs: list[str]) -> dict[str, str]:
-    """Return options that are given as NAME=VALUE."""
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise OptionError("--option", "needs a name and a value; write it as NAME=VALUE")
-        options[name] = value
-    return options
 
 
 def _run(receiver: object, until_empty: bool, ended: threading.Event) -> None:
