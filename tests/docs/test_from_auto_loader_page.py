@@ -68,7 +68,7 @@ OF_FORMATS = """
     ignoreNamespace rootTag declaration arrayElementName validateName wildcardColName
     datetimeRebaseMode int96RebaseMode avroSchema wholeText
 """
-"""Auto Loader's reference of options, read in November 2026; `cloudFiles.` is left out."""
+"""The names of Auto Loader's reference of options that are known to us; `cloudFiles.` is left out."""
 
 ROWS: dict[str, set[str]] = {
     left: set(re.findall(r"`([\w.*]+)`", right)) for left, right in re.findall(r"^\| (\w.*?) \| (`.+) \|$", PAGE, re.M)
