@@ -67,7 +67,7 @@ def rows(host: Reader) -> int:
 
 
 def await_rows(host: Reader, count: int, query: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 300
     while (seen := rows(host)) < count:
         assert query.poll() is None, (host.folder / "log").read_text()[-4000:]
         assert time.monotonic() < deadline, (host.folder / "log").read_text()[-4000:]
@@ -76,7 +76,7 @@ def await_rows(host: Reader, count: int, query: subprocess.Popen[bytes]) -> None
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_orders_are_published_once_also_after_a_kill_and_the_metrics_say_so(host: Reader) -> None:
     prepare = f"python {ORDERS / 'prepare.py'}"
     host.run(prepare)

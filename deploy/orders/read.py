@@ -11,6 +11,7 @@ orders = (
     .option("queueUrl", "sqs://orders")
     .option("allowedPrefixes", "s3://landing/orders/")
     .option("fileFormat", "json")
+    .option("visibilityTimeout", "30s")  # what a killed reader had received comes again so soon, and not after 5m
     .option("storeUrl", "env:CUESQUEUE_STORE")
     .load()
 )
