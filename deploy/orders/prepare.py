@@ -1,6 +1,6 @@
 """Make the bucket, the queue, and the notification of the one to the other; or, with a number, put so many orders.
 
-docker compose -f deploy/compose.yaml exec reader python3 /opt/orders/prepare.py 100
+docker compose exec reader python3 /opt/orders/prepare.py 100
 """
 
 import json
