@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
@@ -37,8 +38,8 @@ SCHEMA = "id BIGINT, text STRING"
 FILES_PER_BATCH = 10_000
 _PATIENCE = 900.0
 _THEIRS = "Spark's file stream"
-_EMPTY = "empty"
-_CASES = {"ours": "rows", "load": "load", _EMPTY: "a source in Python that is empty"}
+_BARE = "bare"
+_CASES = {"ours": "rows", "load": "load", _BARE: "a source and a sink in Python that do nothing"}
 
 
 @benchmark("starting")
@@ -61,12 +62,12 @@ def starting(settings: Settings) -> Iterator[Measurement]:
 def starting_first(settings: Settings) -> Iterator[Measurement]:
     """seconds from a query's start to a new file's row, 20,000 files done: the first of a session, and the next"""
     files, rounds = (100, 1) if settings.quick else (20_000, 3)
-    kinds = [kind for kind in (*STARTED, _EMPTY) if kind != "theirs"]
+    kinds = [kind for kind in (*STARTED, _BARE) if kind != "theirs"]
     for kind in STARTED:
         folder = settings.folder / kind
         _bring(folder, 0, files)
         _first_queries(folder, kind, files)
-    taken: dict[str, list[list[float]]] = {kind: [] for kind in (*STARTED, _EMPTY)}
+    taken: dict[str, list[list[float]]] = {kind: [] for kind in (*STARTED, _BARE)}
     for number in range(rounds):
         for kind, queries in taken.items():
             queries.append(_first_queries(settings.folder / kind, kind, files + 2 * (number + 1)))
@@ -74,7 +75,7 @@ def starting_first(settings: Settings) -> Iterator[Measurement]:
     for place, query in enumerate(("first query of a session", "the next")):
         seconds = {kind: [both[place] for both in queries] for kind, queries in taken.items()}
         for kind in kinds:
-            role = Role.FLOOR if kind == _EMPTY else Role.OURS
+            role = Role.FLOOR if kind == _BARE else Role.OURS
             yield Measurement(f"{_CASES[kind]}, {query}", seconds[kind], 0, "", _THEIRS, seconds["theirs"], role)
 
 
@@ -96,8 +97,8 @@ def _run_first(folder: Path, kind: str, files: int) -> Iterator[float]:
     with spark_session(folder, TUNED) as spark:
         spark.range(1000).selectExpr("sum(id)").write.mode("overwrite").parquet(f"{folder}/warm")
         for number in (files, files + 1):
-            if kind == _EMPTY:
-                yield _run_of_an_empty_source(spark, folder)
+            if kind == _BARE:
+                yield _run_of_one_row(spark, folder / str(number))
                 continue
             _bring(folder, number, 1)
             began = time.time()
@@ -240,6 +241,17 @@ def _run_of_an_empty_source(spark: SparkSession, folder: Path) -> float:
     """Its processes have nothing to load but PySpark and pyarrow, and nothing to ask. Into no sink of Python's."""
     began = time.perf_counter()
     writer = into_nothing(ready.stream(spark, folder, SCHEMA).writeStream).trigger(availableNow=True)
+    writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
+    return time.perf_counter() - began
+
+
+def _run_of_one_row(spark: SparkSession, folder: Path) -> float:
+    """A source in Python that has one row, into a sink in Python that does nothing with it."""
+    ready.write(folder / "rows", [pa.table({"id": [1], "text": ["a row"]})], 1)
+    began = time.perf_counter()
+    writer = (
+        ready.stream(spark, folder / "rows", SCHEMA).writeStream.format(ready.Ready.name()).trigger(availableNow=True)
+    )
     writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
     return time.perf_counter() - began
 
