@@ -56,6 +56,12 @@ def test_pictures_are_files_of_the_repository(page: Path) -> None:
     ] == []
 
 
+def test_the_index_of_what_one_wants_names_every_page_of_its_folder() -> None:
+    index = ROOT / "docs" / "how-to" / "index.md"
+    linked = {target.partition("#")[0] for target in _LINK.findall(index.read_text("utf-8"))}
+    assert {page.name for page in index.parent.glob("*.md")} - {index.name} - linked == set()
+
+
 def test_the_readme_has_only_links_that_work_on_the_page_of_a_package_index() -> None:
     assert [target for target in _LINK.findall(README.read_text("utf-8")) if not target.startswith("https://")] == []
 
