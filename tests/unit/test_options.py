@@ -275,6 +275,12 @@ def test_what_has_no_effect_is_accepted_with_a_warning(name: str) -> None:
         assert parse_reader_options({**LEAST, name.lower(): "true"}) == read()
 
 
+def test_globs_that_are_not_strict_are_refused_with_the_glob_to_write() -> None:
+    error = refusal({**LEAST, "cloudFiles.useStrictGlobber": "FALSE"})
+    assert "cannot be FALSE: globs are strict" in str(error)
+    assert "/a/**/c/** for /a/*/c/, in fullPathGlobFilter" in str(error)
+
+
 def test_one_option_under_two_names_is_refused_unless_both_agree() -> None:
     assert "is given twice" in str(refusal({**LEAST, "cloudFiles.format": "json"}))
     assert read(cloudFiles__format="csv") == read()

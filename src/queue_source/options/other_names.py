@@ -108,7 +108,7 @@ MEANINGLESS = {
     "cloudFiles.useManagedFileEvents": _BY_QUEUE,
     "cloudFiles.useIncrementalListing": _LISTINGS,
     "cloudFiles.listOnStart": _LISTINGS,
-    "cloudFiles.useStrictGlobber": "globs are those of Spark's own file source, the strict ones",
+    "cloudFiles.useStrictGlobber": "globs are strict, as those of Spark's own file source",
     "cloudFiles.validateOptions": "unknown options are always refused",
     "cloudFiles.resourceTag*": _SET_UP,
     "cloudFiles.resourceGroup": _SET_UP,
@@ -118,3 +118,11 @@ MEANINGLESS = {
     "pendingTimeout": "what is received stays held until it is acknowledged, or its reader ends",
 }
 """Accepted with a warning, and why they have no effect. `X*`: all that begin with X."""
+
+NOT_WITH = {
+    "cloudFiles.useStrictGlobber": {
+        "false": "globs are strict: `*` ends at a slash; write ** where it should not, as in /a/**/c/** for /a/*/c/, in "
+        "fullPathGlobFilter",
+    },
+}
+"""Values of these that would have an effect elsewhere, and what to do instead."""
