@@ -13,7 +13,7 @@ import pyarrow.types as pt
 
 from queue_source.errors import BadObject, CuesqueueError
 from queue_source.formats.metadata import METADATA_COLUMN
-from queue_source.formats.types import fields_of, holds_nothing, spark_schema
+from queue_source.formats.types import fields_of, holds_nothing, spark_schema, special_struct
 from queue_source.options.content import FormatOptions
 
 Tree = Mapping[str, Any]
@@ -116,6 +116,8 @@ def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False) 
 
     `exactly`: names match in their case too.
     """
+    if special_struct(declared) is not None:
+        return {}  # what is in it are no columns
     if pt.is_struct(declared) and pt.is_struct(written):
         fold = str if exactly else str.casefold
         types_by_name = {fold(field.name): field.type for field in fields_of(declared)}

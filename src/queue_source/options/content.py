@@ -154,6 +154,11 @@ class FormatOptions:
         help="The STRING column that holds, as JSON, data for which no other column has a place. An inferred schema "
         "has it.",
     )
+    single_variant_column: str | None = option(
+        "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
+        instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",
+        help="A record is one column of this name, of type VARIANT, whatever is in it; with `multiLine` an object is.",
+    )
     max_expansion: int = option(
         "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
         help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond "

@@ -77,7 +77,6 @@ CANNOT = {
     "parserCaseSensitive": _ONE_CASE,
     "skipRows": "lines before the header cannot be left out; set comment to the character that they begin with",
     **dict.fromkeys(_OF_XML, _XML),
-    "singleVariantColumn": "VARIANT is not read; read fileFormat text, and use Spark's parse_json on its column value",
     "databricks.serviceCredential": "set the options aws.X, azure.X or gcp.X, or leave it out where the machine has an "
     "account",
     "recursiveFileLookup": "a prefix stands for all that is below it; leave it out",

@@ -121,7 +121,8 @@ def _check_format(option: Option, values: Mapping[str, Any]) -> None:
         return
     name = "fileFormat" if "fileFormat" in values else "load"  # of a reader, of a sink
     if option.formats and values[name] not in option.formats:
+        instead = option.instead and f"; {option.instead}"
         raise OptionError(
             option.name,
-            f"acts only on {name} {' and '.join(option.formats)}, but {name} is {values[name]}; leave it out",
+            f"acts only on {name} {' and '.join(option.formats)}, but {name} is {values[name]}; leave it out{instead}",
         )

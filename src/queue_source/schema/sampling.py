@@ -48,7 +48,7 @@ def inferred_schema(options: ReaderOptions) -> pa.Schema:
     """
     format = options.content.format
     assert format is not None
-    if format_of(format).fixed_schema is None and options.content.schema.schema_location is None:
+    if format_of(format).fixed_columns(format) is None and options.content.schema.schema_location is None:
         raise OptionError(
             "schemaLocation",
             'a stream needs the columns of its objects: declare them with .schema("id BIGINT, ..."), or set '
@@ -82,7 +82,7 @@ def kept_columns(
     """
     format = content.format
     assert format is not None
-    columns = format_of(format).fixed_schema
+    columns = format_of(format).fixed_columns(format)
     if columns is None and content.schema.schema_location is None:
         columns = inferred_columns(content, samples(), problems, nothing)
     elif columns is None:

@@ -23,7 +23,7 @@ PARQUET = FormatOptions("parquet")
 @pytest.mark.parametrize(
     ("file_format", "kind"),
     [
-        *[(name, VARIANT) for name in ("json", "orc")],
+        *[(name, VARIANT) for name in ("csv", "orc")],
         *[(name, GEOMETRY) for name in ("json", "parquet", "orc")],
         ("orc", pa.list_(VARIANT)),
         ("parquet", pa.struct([("g", GEOMETRY)])),
