@@ -435,8 +435,8 @@ def check_loading(values: Mapping[str, Any], content: ContentOptions) -> None:
     if content.format.single_variant_column is not None:
         raise OptionError(
             "singleVariantColumn",
-            "makes a VARIANT, which load cannot write; read rows (content object) and let a sink of Spark write them, or "
-            "load columns",
+            "makes a VARIANT, which load cannot write; read rows (content object) and let a sink of Spark write them, "
+            "or load columns",
         )
     is_said = any(values[name] is not None for name in ("table", "delta", "schema", "schemaLocation"))
     if not is_said and values["load"] in INFERRED_FORMATS:

@@ -120,8 +120,8 @@ MEANINGLESS = {
 
 NOT_WITH = {
     "cloudFiles.useStrictGlobber": {
-        "false": "globs are strict: `*` ends at a slash; write ** where it should not, as in /a/**/c/** for /a/*/c/, in "
-        "fullPathGlobFilter",
+        "false": "globs are strict: `*` ends at a slash; write ** where it should not, as in /a/**/c/** for /a/*/c/, "
+        "in fullPathGlobFilter",
     },
 }
 """Values of these that would have an effect elsewhere, and what to do instead."""

@@ -39,7 +39,7 @@ OF_SPARK = {
     '{"b": 1, "a": {"z": [], "b": {}}}': ("0202010002000f0c0102020002030006030000020000", "01030001020362617a"),
     '{"a": "\\ud83d\\ude00 \\u00e9"}': ("02010000081df09f988020c3a9", "0101000161"),
 }
-"""Records of one line, and the value and metadata that Spark 4.3 makes of them with its option `singleVariantColumn`."""
+"""Records of one line, and the value and metadata that Spark 4.3 makes of them with `singleVariantColumn`."""
 
 
 def test_a_record_becomes_the_bytes_that_spark_makes_of_it() -> None:
@@ -99,7 +99,7 @@ def test_a_declared_column_takes_any_value_beside_others() -> None:
     rows = read_bytes("\n".join(records).encode(), kind, FormatOptions("json"))
 
     def written(value: dict[str, bytes] | None) -> str | None:
-        return value and VariantVal(value["value"], value["metadata"]).toJson()
+        return None if value is None else VariantVal(value["value"], value["metadata"]).toJson()
 
     assert [written(row["v"]) for row in rows] == ['{"x":1.5}', "null", None]
     assert [written(item) for item in rows[0]["l"]] == ["1", "null", '"t"']
@@ -110,7 +110,7 @@ def test_a_declared_column_takes_any_value_beside_others() -> None:
 def test_other_declared_columns_than_the_one_are_refused(columns: str) -> None:
     kinds = {"STRING": pa.string(), "VARIANT": VARIANT, "BIGINT": pa.int64()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in (column.split() for column in columns.split(", "))])
-    with pytest.raises(OptionError, match="singleVariantColumn.*declare v VARIANT"):
+    with pytest.raises(OptionError, match=r"singleVariantColumn.*declare v VARIANT"):
         check_schema(schema, WHOLE)
 
 

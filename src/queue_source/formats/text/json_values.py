@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
 from queue_source.formats import variants
+from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
 from queue_source.formats.text.records import Record
 from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal
 from queue_source.formats.types import is_bytes, is_text, special_struct

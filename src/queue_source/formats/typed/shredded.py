@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -41,7 +42,9 @@ def unshredded(array: pa.StructArray, target: pa.StructType) -> pa.StructArray:
     names = parts["metadata"].to_pylist()
     values = _values(array, [{} if name is None else _places(name) for name in names])
     valid = array.is_valid().to_pylist()
-    whole = [variants.checked(value or variants.NULL) if row else None for value, row in zip(values, valid, strict=True)]
+    whole = [
+        variants.checked(value or variants.NULL) if row else None for value, row in zip(values, valid, strict=True)
+    ]
     mask = array.is_null() if array.null_count else None
     columns = {"value": pa.array(whole, pa.binary()), "metadata": parts["metadata"].cast(pa.binary())}
     fields = [target.field(i) for i in range(target.num_fields)]
@@ -88,6 +91,8 @@ def _objects(typed: pa.StructArray, whole: list[bytes | None], places: list[Plac
         if rest is not None:
             names = list(ids)
             for place, value in _fields_of(rest):
+                if place >= len(names):
+                    raise ValueError(f"the metadata of a shredded VARIANT has {len(names)} names, not {place + 1}")
                 if names[place] in found:
                     raise ValueError(f"a shredded VARIANT has the field {names[place]!r} twice")
                 found[names[place]] = value
@@ -155,8 +160,8 @@ def _places(metadata: bytes) -> Places:
     width = (metadata[0] >> 6) + 1
     count, *offsets = _read(metadata, 1, width, _number(metadata, 1, width) + 2)
     begin = 1 + width * (count + 2)
-    ends = zip(offsets, offsets[1:], strict=False)
-    names = [metadata[begin + start : begin + end].decode() for start, end in ends]
+    _number(metadata, begin, max(offsets))
+    names = [metadata[begin + start : begin + end].decode() for start, end in pairwise(offsets)]
     return {name: place for place, name in enumerate(names)}
 
 
@@ -183,7 +188,9 @@ def _fields_of(value: bytes) -> Iterator[tuple[int, bytes]]:
     begin = starts + width * (count + 1)
     for i in range(count):
         start = begin + _number(value, starts + width * i, width)
-        yield _number(value, ids + id_width * i, id_width), value[start : start + _size(value, start)]
+        size = _size(value, start)
+        _number(value, start, size)
+        yield _number(value, ids + id_width * i, id_width), value[start : start + size]
 
 
 def _size(data: bytes, place: int) -> int:
