@@ -97,7 +97,7 @@ def _check_format(options: FormatOptions) -> None:
 
 
 def _check_single_variant(format: FormatOptions, schema: SchemaOptions) -> None:
-    """Check that nothing is said about columns of records where each of them is one column."""
+    """Check that no option is about the columns of records where each record is one column."""
     name = format.single_variant_column
     acting = {
         "schemaLocation": schema.schema_location is not None,

@@ -315,7 +315,7 @@ def _has_odd_numbers(parsed: pa.Table) -> bool:
 
 
 def _is_only_read_slowly(kind: pa.DataType) -> bool:
-    """Tell whether a type has parts of which pyarrow's parser knows nothing."""
+    """Tell whether a type has parts that pyarrow's parser does not read."""
     special = pt.is_map(kind) or special_struct(kind) is not None
     return bool(special) or any(map(_is_only_read_slowly, inner_types(kind)))
 

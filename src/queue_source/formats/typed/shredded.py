@@ -86,19 +86,19 @@ def _objects(typed: pa.StructArray, whole: list[bytes | None], places: list[Plac
         if not is_object:
             continue
         ids = places[row]
-        found = {name: value for name, values in fields if (value := values[row]) is not None}
-        rest = whole[row]
-        if rest is not None:
+        of_row = {name: value for name, values in fields if (value := values[row]) is not None}
+        others = whole[row]
+        if others is not None:
             names = list(ids)
-            for place, value in _fields_of(rest):
+            for place, value in _fields_of(others):
                 if place >= len(names):
                     raise ValueError(f"the metadata of a shredded VARIANT has {len(names)} names, not {place + 1}")
-                if names[place] in found:
+                if names[place] in of_row:
                     raise ValueError(f"a shredded VARIANT has the field {names[place]!r} twice")
-                found[names[place]] = value
-        if missing := next((name for name in found if name not in ids), None):
+                of_row[names[place]] = value
+        if missing := next((name for name in of_row if name not in ids), None):
             raise ValueError(f"the metadata of a shredded VARIANT lacks the field {missing!r}")
-        written[row] = variants.fields(list(found), [ids[name] for name in found], list(found.values()))
+        written[row] = variants.fields(list(of_row), [ids[name] for name in of_row], list(of_row.values()))
     return written
 
 
