@@ -206,7 +206,6 @@ def test_every_bad_value_is_refused_with_the_option_and_the_next_step(option: Op
     ("option", "text", "instead"),
     [
         ("fileFormat", "xml", "Spark's own reader"),
-        ("schemaEvolutionMode", "addNewColumnsWithTypeWidening", "write addNewColumns"),
     ],
 )
 def test_a_value_that_is_known_elsewhere_is_refused_with_what_to_do_instead(

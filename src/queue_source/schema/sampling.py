@@ -91,7 +91,8 @@ def kept_columns(
         latest = location.latest() or location.record(inferred_columns(content, samples(), problems, nothing))
         columns = latest.schema
     try:
-        schema = with_hints(columns, parse_fields(content.schema.schema_hints))
+        hints = parse_fields(content.schema.schema_hints)
+        schema = with_hints(columns, hints, wider=content.schema.widens_types)
     except ValueError as error:
         raise OptionError("schemaHints", str(error)) from error
     rescued = format.rescued_data_column

@@ -395,3 +395,13 @@ def _classify_number(text: str) -> str:
     if not _INTEGER.fullmatch(text):
         return "float"
     return "wide integer" if len(text) > 18 and not -(1 << 63) <= int(text) < 1 << 63 else "integer"
+
+
+def exceeds(value: Any, bits: int) -> bool:
+    """Tell whether it is a number that a whole number of so many bits has no room for, and a wider type has."""
+    if not isinstance(value, Number):
+        return False
+    kind = _classify_number(value)
+    if kind == "float":
+        return bits <= 32  # beyond, DOUBLE would lose digits
+    return kind == "wide integer" or not -(1 << bits - 1) <= int(value) < 1 << bits - 1
