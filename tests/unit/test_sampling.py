@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Sequence
 from datetime import datetime
@@ -225,6 +226,37 @@ def test_wider_types_of_files_are_kept_and_read_after_a_restart(place: Place) ->
     assert (before["id"], before["d"], before["f"]) == (1, datetime(1970, 1, 2), 0.5)
     # whatever the mode is from then on
     assert declared(place, fileFormat="parquet", rescuedDataColumn="r").field("id").type == pa.int64()
+
+
+def test_a_wider_type_alone_is_noticed_in_any_depth(place: Place) -> None:
+    options = {**WIDENING, "fileFormat": "parquet"}
+    narrow, wide = (
+        pa.struct([("l", pa.list_(kind)), ("m", pa.map_(pa.string(), kind))]) for kind in (pa.int16(), pa.int32())
+    )
+    row = [{"l": [7], "m": [("k", 8)]}]
+    first = put_table(place, "1.parquet", pa.table({"s": pa.array(row, narrow)}))
+    place.publish(first.uri)
+    schema = declared(place, **options)
+    second = put_table(place, "2.parquet", pa.table({"s": pa.array(row, wide)}))
+    with pytest.raises(SchemaChanged, match=r"'s\.l\.element INT', 's\.m\.value INT'; version 1"):
+        read(place.work([second], **options), schema)
+    rows, errors = read(place.work([first, second], **options), declared(place, **options))
+    assert (rows, errors) == ([{"s": row[0]}] * 2, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [(1.5, "n DOUBLE"), (1 << 31, "n BIGINT"), (-(1 << 31) - 1, "n BIGINT"), (1 << 63, "n DECIMAL(38, 0)")],
+)
+def test_a_number_alone_is_noticed(place: Place, value: float, column: str) -> None:
+    options = {**WIDENING, "schemaHints": "n INT"}
+    place.publish(place.put("1.json", {"n": 1}))
+    schema = declared(place, **options)
+    uri = place.put("2.json", {"n": value})
+    with pytest.raises(SchemaChanged, match=f"{re.escape(column)}'; version 1"):
+        read(place.work([Content(uri, uri)], **options), schema)
+    ((row,), errors) = read(place.work([Content(uri, uri)], **options), declared(place, **options))
+    assert (row["n"], errors) == (value, [])
 
 
 def test_types_stay_without_the_mode_that_widens_them(place: Place) -> None:

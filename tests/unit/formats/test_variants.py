@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql.types import VariantVal
 
 from queue_source.errors import OptionError
+from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import check_schema
+from queue_source.formats.text.json import JSON
 from queue_source.formats.variants import LARGEST, VARIANT
 from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_with_problems
@@ -82,7 +84,9 @@ def test_what_is_too_large_for_spark_is_a_bad_record() -> None:
     assert "as VARIANT, which may have 16777216" in found.reasons
 
 
-def test_a_document_is_one_value_also_if_it_is_an_array() -> None:
+@pytest.mark.parametrize("block", [1 << 20, 1000], ids=["in a block", "of many blocks"])
+def test_a_document_is_one_value_also_if_it_is_an_array(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_source.formats.text.json.BLOCK_SIZE", block)
     options = FormatOptions("json", single_variant_column="v", multi_line=True)
     body = json.dumps([{"n": number} for number in range(20_000)], indent=1)
     (row,) = read_bytes(body.encode(), pa.schema([("v", VARIANT)]), options)
@@ -120,3 +124,18 @@ def test_the_one_column_may_stand_beside_what_is_not_of_the_record() -> None:
         pa.schema([*COLUMNS, day, metadata]),
         FormatOptions("json", single_variant_column="v", partition_columns=("day",)),
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b'{"a": 1}', '{"a":1}'),
+        (b'{\n "a": 1\n}', '{"a":1}'),
+        (b'[1,\n {"a": "x"}]', '[1,{"a":"x"}]'),
+        (b" 7 ", "7"),
+    ],
+)
+def test_the_body_of_a_message_is_one_value(body: bytes, value: str) -> None:
+    columns, bad = pa.schema([("v", VARIANT)]), BadRecords("PERMISSIVE")
+    (row,) = [row for table in JSON.read_body(body, columns, WHOLE, bad) for row in table.to_pylist()]
+    assert (VariantVal(row["v"]["value"], row["v"]["metadata"]).toJson(), bad.count) == (value, 0)
