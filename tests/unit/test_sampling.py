@@ -215,9 +215,7 @@ def test_wider_types_of_files_are_kept_and_read_after_a_restart(place: Place) ->
     wide = pa.table({"id": [1 << 40], "d": pa.array([1], pa.timestamp("us")), "f": [0.1], "new": ["x"]})
     second = put_table(place, "2.parquet", wide)
     for _ in range(2):
-        with pytest.raises(
-            SchemaChanged, match=r"columns, or wider types, .*'id BIGINT', 'd TIMESTAMP_NTZ', 'f DOUBLE', 'new'"
-        ):
+        with pytest.raises(SchemaChanged, match=r"'id BIGINT', 'd TIMESTAMP_NTZ', 'f DOUBLE', 'new'"):
             read(place.work([first, second], **options), schema)
     schema = declared(place, **options)
     assert format_columns(schema).replace("`", "") == "id BIGINT, d TIMESTAMP_NTZ, f DOUBLE, new STRING"

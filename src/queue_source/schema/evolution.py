@@ -59,9 +59,8 @@ def schema_changed(
     wide = with_hints(wide, parse_fields(options.schema_hints), wider=types)
     recorded = location.record(wide, types=types)
     names = news(declared, widened(declared, recorded.schema, no_data(format), types=types))
-    what = "columns, or wider types," if types else "columns"
     return SchemaChanged(
-        f"objects have {what} that the schema of this stream lacks: {_listed(names)}; version {recorded.version} in "
+        f"objects have columns that the schema of this stream lacks: {_listed(names)}; version {recorded.version} in "
         f"schemaLocation {options.schema_location} has them: load and start the query again, and it goes on with them "
         "where it stopped; nothing of this micro-batch was published"
     )
