@@ -82,6 +82,7 @@ class Mistake:
     variables: Mapping[str, str | None] = field(default_factory=dict)
     hidden: Sequence[str] = ()
     announced: str = ""
+    longest: float = LONGEST
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ second.awaitTermination(10)
                 "127.0.0.1.*(refused|not be reached|did not answer)",
                 {"storeUrl": closed},
                 {"storeUrl": closed},
-                hidden=(),
+                longest=20,
             ),
             "database missing": Mistake('database "cues" does not exist', {"storeUrl": unknown}, {"storeUrl": unknown}),
             "extra sqs": Mistake(
@@ -249,7 +250,7 @@ second.awaitTermination(10)
                 variables.pop(key, None)
             else:
                 variables[key] = value
-        return run(script, variables, mistake.says)
+        return run(script, variables, mistake.says, mistake.longest)
 
     def _other_python(self) -> Path:
         """A Python in which nothing is installed."""
@@ -263,7 +264,7 @@ def _changed(options: Mapping[str, str], changes: Mapping[str, str | None]) -> d
     return {name: value for name, value in {**options, **changes}.items() if value is not None}
 
 
-def run(script: Path, variables: Mapping[str, str], says: str) -> Told:
+def run(script: Path, variables: Mapping[str, str], says: str, longest: float) -> Told:
     """Run a program and note when each line of its output came."""
     began = time.monotonic()
     process = subprocess.Popen(
@@ -286,7 +287,7 @@ def run(script: Path, variables: Mapping[str, str], says: str) -> Told:
     reading.start()
     ended: float | None = None
     with suppress(subprocess.TimeoutExpired):
-        process.wait(LONGEST)
+        process.wait(longest)
         ended = time.monotonic() - began
     reading.join(5)
     with suppress(ProcessLookupError):

@@ -66,10 +66,12 @@ def test_the_pages_of_last_lines_exist() -> None:
 
 
 def test_a_wrong_python_is_said_with_the_variable_that_names_the_right_one() -> None:
-    line = last_line("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: cuesqueue. Make sure the provider name")
+    text = "pyspark.errors.exceptions.captured.StreamingQueryException: Python worker failed to connect back."
+    line = last_line(text)
     assert line is not None
     assert "PYSPARK_PYTHON" in line
     assert sys.executable in line
+    assert last_line("ModuleNotFoundError: No module named 'pyarrow'") is None  # of the script itself
 
 
 def test_the_sentence_alone_is_that_of_the_innermost_text() -> None:

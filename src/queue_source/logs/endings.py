@@ -75,12 +75,12 @@ def sentence_of(text: str) -> str | None:
 
 
 def last_line(text: str) -> str | None:
-    """Return what a user needs of Spark's text of an exception: cause, next step, page; None if it is not about us."""
+    """Return what a user needs of an exception's class and text: cause, next step, page; None if it is not about us."""
     if matches := list(_OURS.finditer(text)):
         sentence = matches[-1]["sentence"].strip()
         page = _page(matches[-1]["kind"], sentence)
         return sentence if "docs/" in sentence else f"{sentence} ({page})"
-    if _WRONG_PYTHON.search(text) and "cuesqueue" in text:
+    if text.startswith(("pyspark.", "py4j.")) and _WRONG_PYTHON.search(text):
         return (
             "the Python of Spark's workers cannot import cuesqueue, or is another one: set PYSPARK_PYTHON before Spark "
             f"starts, here to {sys.executable}, and run `cuesqueue doctor` ({_TROUBLESHOOTING})"
@@ -92,9 +92,9 @@ def _page(kind: str | None, sentence: str) -> str:
     if sentence.startswith("queue '"):
         scheme = sentence.removeprefix("queue '").partition(":")[0].partition("+")[0]
         return _PAGES_OF_QUEUES.get("sqs" if scheme == "https" else scheme, _TROUBLESHOOTING)
-    if kind is None:  # Spark 4.0 leaves it out
-        begins = {"option": "OptionError", "database": "StoreUnavailable"}
-        kind = begins.get(sentence.partition(" ")[0], "")
+    # Spark 4.0 leaves the kind out, and SinkFailed stands for any
+    begins = {"option": "OptionError", "database": "StoreUnavailable"}
+    kind = begins.get(sentence.partition(" ")[0], kind or "")
     return _PAGES.get(kind, _TROUBLESHOOTING)
 
 
