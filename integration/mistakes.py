@@ -79,7 +79,7 @@ class Mistake:
     writing: Mapping[str, str | None] = field(default_factory=dict)
     schema: str = "id BIGINT"
     ending: str = "query.awaitTermination()"
-    variables: Mapping[str, str | None] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     hidden: Sequence[str] = ()
     announced: str = ""
     longest: float = LONGEST
@@ -126,7 +126,7 @@ class Laboratory:
     def mistakes(self) -> dict[str, Mistake]:
         aws = {"AWS_ENDPOINT_URL": self._aws, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         region = {**aws, "AWS_DEFAULT_REGION": "us-east-1"}
-        nothing: dict[str, str | None] = {"HOME": str(self._folder), "AWS_ENDPOINT_URL": self._aws}
+        nothing = {"HOME": str(self._folder), "AWS_ENDPOINT_URL": self._aws}
         closed = f"postgresql+psycopg://cues:secret@127.0.0.1:{free_port()}/cues"
         unknown = f"{self._postgres.rpartition('/')[0]}/cues"
         two = """
@@ -200,57 +200,31 @@ second.awaitTermination(10)
         with open_queue(queue) as opened:
             if mistake.announced:
                 opened.send([mistake.announced.format(data=data.as_uri()).encode()])
-        store = f"sqlite:///{folder}/store.db"
-        reading = _changed(
-            {
-                "queueUrl": queue,
-                "storeUrl": store,
-                "pipeline": "orders",
-                "fileFormat": "json",
-                "allowedPrefixes": f"{(folder / 'in').as_uri()}/",
-            },
-            mistake.reading,
-        )
-        writing = _changed(
-            {
-                "storeUrl": store,
-                "pipeline": "orders",
-                "path": str(folder / "out"),
-                "checkpointLocation": str(folder / "checkpoint"),
-            },
-            mistake.writing,
-        )
-        second = str(folder / "checkpoint-2")
-        ending = mistake.ending
-        if "{reading" in ending:
-            ending = ending.format(ready=READY, reading=reading, writing=writing, second=second)
+        common = {"storeUrl": f"sqlite:///{folder}/store.db", "pipeline": "orders"}
+        source = {"queueUrl": queue, "fileFormat": "json", "allowedPrefixes": f"{(folder / 'in').as_uri()}/"}
+        target = {"path": str(folder / "out"), "checkpointLocation": str(folder / "checkpoint")}
+        program = {
+            "ready": READY,
+            "reading": _changed({**common, **source}, mistake.reading),
+            "writing": _changed({**common, **target}, mistake.writing),
+            "schema": mistake.schema,
+            "second": f"{folder}/checkpoint-2",
+        }
         script = folder / "program.py"
-        script.write_text(
-            _PROGRAM.format(
-                imported=self._imported,
-                ready=READY,
-                reading=reading,
-                writing=writing,
-                schema=mistake.schema,
-                ending=ending,
-            )
-        )
-        variables = {**os.environ, **environment()}
-        for unwanted in ("PYSPARK_DRIVER_PYTHON", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "CUESQUEUE_STORE"):
-            variables.pop(unwanted, None)
+        ending = mistake.ending.format(**program)
+        script.write_text(_PROGRAM.format(imported=self._imported, ending=ending, **program))
+        return run(script, self._variables(mistake, folder), mistake.says, mistake.longest)
+
+    def _variables(self, mistake: Mistake, folder: Path) -> dict[str, str]:
+        """Return the environment of the program: of this one only what it would have without tests."""
         path = [str(self._code)]
         if mistake.hidden:
-            hiding = folder / "hiding"
-            hiding.mkdir()
-            (hiding / "sitecustomize.py").write_text(_HIDING.format(hidden=set(mistake.hidden)))
-            path.insert(0, str(hiding))
-        variables["PYTHONPATH"] = os.pathsep.join(path)
-        for key, value in mistake.variables.items():
-            if value is None:
-                variables.pop(key, None)
-            else:
-                variables[key] = value
-        return run(script, variables, mistake.says, mistake.longest)
+            path.insert(0, str(folder / "hiding"))
+            (folder / "hiding").mkdir()
+            (folder / "hiding" / "sitecustomize.py").write_text(_HIDING.format(hidden=set(mistake.hidden)))
+        unwanted = ("PYSPARK_DRIVER_PYTHON", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "CUESQUEUE_STORE")
+        variables = {name: value for name, value in {**os.environ, **environment()}.items() if name not in unwanted}
+        return {**variables, "PYTHONPATH": os.pathsep.join(path), **mistake.variables}
 
     def _other_python(self) -> Path:
         """A Python in which nothing is installed."""
@@ -281,7 +255,8 @@ def run(script: Path, variables: Mapping[str, str], says: str, longest: float) -
 
     def read() -> None:
         assert process.stdout is not None
-        raw.extend((time.monotonic() - began, line.rstrip("\n")) for line in process.stdout)
+        with process.stdout:
+            raw.extend((time.monotonic() - began, line.rstrip("\n")) for line in process.stdout)
 
     reading = threading.Thread(target=read)
     reading.start()

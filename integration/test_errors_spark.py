@@ -6,7 +6,6 @@ Times are not compared: `python -m integration.mistakes` prints them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

@@ -237,7 +237,7 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
         )
     errors = sum(status.last_hour.errors.values())
     if limits.max_errors is not None and errors > limits.max_errors:
-        problems.append(f"{errors} errors in the last hour")
+        problems.append(f"{errors:,} error{'' if errors == 1 else 's'} in the last hour")
     return tuple(problems)
 
 
