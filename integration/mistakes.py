@@ -150,7 +150,7 @@ second.awaitTermination(10)
             "prefix": Mistake(
                 "starts with none of the allowed prefixes",
                 {"allowedPrefixes": "s3://landing/orders/"},
-                ending="query.awaitTermination(15)",
+                ending="query.awaitTermination(15)\nquery.stop()",
                 announced="file:///data/in/a.json",
             ),
             "option": Mistake("did you mean.*maxFilesPerTrigger", {"maxFilePerTrigger": "10"}),

@@ -29,7 +29,7 @@ MISTAKES = {
     "database missing": REFUSED_EARLY,
     "extra sqs": REFUSED_EARLY,
     "extra postgres": REFUSED_EARLY,
-    "python": REFUSED_EARLY,
+    "python": REFUSED_EARLY + 8,  # and the trace of a worker that cannot start
     "path": IN_A_BATCH,
     "extra iceberg": IN_A_BATCH,
     "two queries": IN_A_BATCH,
@@ -62,5 +62,5 @@ def test_the_sentence_that_helps_is_the_last_line(room: Laboratory, mistake: str
 def test_a_query_that_goes_on_says_what_it_waits_for(room: Laboratory, mistake: str) -> None:
     told = room.make(mistake)
     assert told.from_the_end is not None
-    assert told.from_the_end <= 5
+    assert told.from_the_end <= 6
     assert len(told.lines) <= WAITING[mistake]

@@ -36,7 +36,13 @@ PICTURES: tuple[tuple[str, str, int, Literal["light", "dark"]], ...] = (
     ("serve-light", "/", 1100, "light"),
     ("serve-dark-narrow", "/pipeline?name=returns", 400, "dark"),
 )
-PATHS = ("/", "/pipeline?name=orders", "/search?q=s3://landing/orders/1-0.json", "/certificates")
+PATHS = (
+    "/",
+    "/pipeline?name=orders",
+    "/search?q=s3://landing/orders/1-0.json",
+    "/certificates",
+    "/errors?cause=malformed-record",
+)
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +160,42 @@ def test_the_numbers_go_on_while_the_query_runs(watched: Watched, address: str) 
         assert time.monotonic() < deadline
         time.sleep(0.2)
         page.reload()
+
+
+def test_numbers_are_renewed_without_loading_the_page_again(browser: Browser, address: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.clock.install()
+    page.goto(f"{address}/pipeline?name=files")
+    drawn(page)
+    page.fill("input[name=q]", "half a name")
+    before = page.inner_text("dl")
+    deadline = time.monotonic() + 60
+    while page.inner_text("dl").partition("in all")[2] == before.partition("in all")[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+        page.clock.run_for(16_000)
+    assert page.input_value("input[name=q]") == "half a name"
+    drawn(page)
+    context.close()
+
+
+def test_the_legend_says_the_newest_numbers(watched: Watched, address: str) -> None:
+    watched.page.goto(f"{address}/pipeline?name=orders")
+    drawn(watched.page)
+    watched.page.wait_for_function("!document.querySelector('[data-chart=lag] .u-legend').innerText.includes('--')")
+    legend = watched.page.inner_text("[data-chart=lag] .u-legend")
+    assert "half within" in legend
+    assert "99 of 100 within" in legend
+    assert legend.count(" s") == 2
+
+
+def test_an_error_leads_to_its_objects_story(watched: Watched, address: str) -> None:
+    page = watched.page
+    page.goto(address)
+    page.click("#causes >> text=missing-object")
+    page.click("#errors tbody a[href^='/search']")
+    page.wait_for_selector(".outcome")
 
 
 def test_an_object_is_found_by_hand(watched: Watched, address: str) -> None:
