@@ -43,6 +43,8 @@ FOUND = 20
 ENTRIES = 20
 """Attempts, errors and changes of an object that are shown, the newest ones, and files of an attempt."""
 CERTIFICATES = 50
+OTHERS = ("missing", "quarantined", "skipped", "given_up", "changed", "waiting", "beyond_memory")
+"""Categories of objects that are not published, in the order in which a certificate has them."""
 LONGEST_TEXT = 2_048
 """Characters of a search, or of a name; keys of objects have up to 1,024."""
 ERRORS = 50
@@ -145,7 +147,7 @@ class Site:
 
     def certificates(self, request: Request) -> Response:
         certificates = self._reads.read(lambda store: store.latest_certificates(limit=CERTIFICATES))
-        return self._page("certificates.html", certificates=certificates, most=CERTIFICATES)
+        return self._page("certificates.html", certificates=certificates, others=OTHERS, most=CERTIFICATES)
 
     def charts(self, request: Request) -> Response:
         name = _text(request, "pipeline", "") or None

@@ -5,7 +5,7 @@
   if (!place || typeof uPlot === "undefined") return;
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const HEIGHT = 190;
+  const HEIGHT = 180;
   let data = null, range = "recent", drawn = [];
 
   const number = (value) => value == null ? "-" : value >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
@@ -43,8 +43,8 @@
       scales: {y: {range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1]}},
       tzDate: (time) => uPlot.tzDate(new Date(time * 1e3), "Etc/UTC"),
       axes: [
-        axis({grid: {show: false}, space: 90, values: (_, ticks) => ticks.map(moment)}),
-        axis({grid: {stroke: color("--line"), width: 1}, space: 45, size: 64, values: (_, ticks) => ticks.map(show)}),
+        axis({grid: {show: false}, space: 90, size: 30, values: (_, ticks) => ticks.map(moment)}),
+        axis({grid: {stroke: color("--line"), width: 1}, space: 30, size: 64, values: (_, ticks) => ticks.map(show)}),
       ],
       series: [{label: "At (UTC)", value: "{YYYY}-{MM}-{DD} {HH}:{mm}"}, ...lines.map(([label, stroke]) => line(label, stroke, show, times.length))],
     };
