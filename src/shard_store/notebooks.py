@@ -52,9 +52,9 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return _text(", ".join(f"{key}: {inner}" for key, inner in value.items() if inner))
     if isinstance(value, list | tuple):
-        shown = [_cell(name, inner) for inner in value[:_ENTRIES]]
+        entries = [_cell(name, inner) for inner in value[:_ENTRIES]]
         more = [f"and {len(value) - _ENTRIES:,} more"] if len(value) > _ENTRIES else []
-        return "<br>".join([*shown, *more])
+        return "<br>".join([*entries, *more])
     if isinstance(value, bytes):
         return value.hex()[:12]
     if isinstance(value, int) and name.endswith("_at") and value > _MICROSECONDS:

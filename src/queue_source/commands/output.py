@@ -143,8 +143,8 @@ def cut(text: str, width: int | None, *, keep_end: bool = False) -> str:
     """Shorten a text to the columns that are left for it; `keep_end` for names, which differ at their ends."""
     if width is None or len(text) <= width:
         return text
-    rest = max(width - 3, 1)
-    return f"...{text[-rest:]}" if keep_end else f"{text[:rest]}..."
+    columns = max(width - 3, 1)
+    return f"...{text[-columns:]}" if keep_end else f"{text[:columns]}..."
 
 
 def print_options(options: Mapping[str, str], title: str) -> None:
@@ -181,7 +181,7 @@ def print_error(text: str) -> None:
 
 
 def has_reader() -> bool:
-    """Tell whether standard output is still read; where it is not, let what is left of it go without a word."""
+    """Tell whether standard output is still read; where it is not, drop what is left of it silently."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
