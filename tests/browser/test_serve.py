@@ -320,5 +320,5 @@ def test_the_pictures_of_the_docs_are_made(browser: Browser, address: str, tmp_p
         page.wait_for_function("scrollY === 0")
         page.screenshot(path=folder / f"{name}.png", full_page=width == 1100)
         context.close()
-        assert (folder / f"{name}.png").stat().st_size < 150_000
+        assert (folder / f"{name}.png").stat().st_size < 180_000
     assert {path.name for path in IMAGES.iterdir()} == {f"{name}.png" for name, *_ in PICTURES}
