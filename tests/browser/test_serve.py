@@ -30,6 +30,11 @@ pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium here; De
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "images"
 TOKEN = "a token of the tests, long enough"
 HOSTILE = "s3://bucket/<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
+TEXTS = {
+    "malformed-record": "line 7 is no JSON object: it ends within a text",
+    "missing-object": "there is no such object: it was deleted or renamed after it was announced",
+    "price < 0": "the price is negative",
+}
 WIDTHS = (1100, 400)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 PICTURES: tuple[tuple[str, str, int, Literal["light", "dark"]], ...] = (
@@ -75,7 +80,10 @@ def _past(world: World) -> None:
         plan = us.planned(HOSTILE)
         causes = ["malformed-record"] * 5 + ["missing-object"] * 2 + ["price < 0"]
         digest = plan.identity.delivery_hash
-        records = [ErrorRecord("record", c, HOSTILE, HOSTILE, digest, Position(str(n))) for n, c in enumerate(causes)]
+        records = [
+            ErrorRecord("record", cause, TEXTS[cause], HOSTILE, digest, Position(str(number)))
+            for number, cause in enumerate(causes)
+        ]
         store.record_errors("orders", "orders", records)
         us.publish(plan)
         other.open("s3://landing/returns/waits.json")
