@@ -16,6 +16,7 @@ import yaml
 
 from queue_source.serve.metrics import METRICS, OWN, Export
 from queue_source.serve.reads import StoreReads
+from queue_source.serve.routed import ROUTED
 from shard_store.model import Runtime
 from shard_store.store import open_store
 from support.store_backends import Pipeline
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "docs" / "monitoring" / "grafana-dashboard.json"
 ALERTS = ROOT / "docs" / "monitoring" / "prometheus-alerts.yml"
 LABELS = {m.name: {*m.all_labels} for m in METRICS} | {name: {*labels} for name, (_, labels) in OWN.items()}
+LABELS |= {m.name: {*m.labels} for m in ROUTED}
 
 _NAME = re.compile(r"\bcuesqueue_[a-z0-9_]+")
 _USED = re.compile(r"\b(cuesqueue_[a-z0-9_]+)\{([^}]*)\}")

@@ -33,6 +33,9 @@ from shard_store.sql.install import refuse_older_code
 from shard_store.sql.schema import READERS_OF_RECORDED, pipelines, receivers, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 
+COUNTS = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
+"""What is counted of a receiver, in the order in which people read it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
@@ -65,7 +68,7 @@ class Receiver:
         queue: The queue that it was started with last, without secrets.
         host: The machine on which it was started last.
         started_at: When that was.
-        worked_at: When it last asked its queue.
+        worked_at: When it last asked its queue; `silence`: how many seconds ago, by the database's clock.
         received_at: When a message came last; None: none did.
         messages: Messages that were acknowledged because of it, also those that came again.
         recorded: Objects that were recorded, once for each source.
@@ -80,6 +83,7 @@ class Receiver:
     host: str
     started_at: datetime
     worked_at: datetime
+    silence: float
     received_at: datetime | None
     messages: int
     recorded: int
@@ -87,6 +91,11 @@ class Receiver:
     ignored: int
     unrouted: int
     malformed: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return its counts, by their names."""
+        return {name: getattr(self, name) for name in COUNTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,7 @@ def start_receiver(
         note_spellings(transaction, names, plain)
     _admit(transaction, names)
     now = transaction.now()
-    numbers = dict.fromkeys(("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed"), 0)
+    numbers = dict.fromkeys(COUNTS, 0)
     row = {"receiver": receiver, "queue": queue, "host": host[:255], "started_at": now, "worked_at": now, **numbers}
     transaction.execute(transaction.dialect.insert_if_absent(receivers).values(**row))
     this = receivers.update().where(receivers.c.receiver == receiver)
@@ -224,6 +233,7 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             host=row.host,
             started_at=time_of(row.started_at),
             worked_at=time_of(row.worked_at),
+            silence=max(0, row.now - row.worked_at) / 1_000_000,
             received_at=None if row.received_at is None else time_of(row.received_at),
             messages=row.messages,
             recorded=row.recorded,
@@ -232,7 +242,9 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             unrouted=row.unrouted,
             malformed=row.malformed,
         )
-        for row in transaction.execute(sa.select(receivers).order_by(receivers.c.receiver))
+        for row in transaction.execute(
+            sa.select(receivers, transaction.now().label("now")).order_by(receivers.c.receiver)
+        )
     )
 
 
