@@ -48,7 +48,7 @@ class _Held:
 class Session:
     """One connection at a time. `queue` is "" where the URL names only a source.
 
-    `report`: called with what nobody waits for: held messages whose connection has gone, or that were held too long.
+    `report`: called with what no call waits for: held messages whose connection has gone, or that were held too long.
     """
 
     def __init__(self, address: Address, report: Callable[[QueueError], None]) -> None:
