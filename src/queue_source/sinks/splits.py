@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from queue_source.options import SinkOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
+from queue_source.sinks.partitioned_files import GROUP_BYTES
 from queue_source.storage.files import is_local, resolve
 from shard_store.failpoints import reach
 from shard_store.model import Split
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from shard_store.store import ShardStore  # executors write without SQL
 
 _ROWS_PER_GROUP = 1_000_000
-_BYTES_PER_GROUP = 64 << 20
-"""Of rows in memory, until they are written as a row group: what is read costs less where groups are few."""
 
 
 class SplitSink(Sink):
@@ -74,6 +73,7 @@ def write_split(
                 writer = pq.ParquetWriter(inner, schema, filesystem=filesystem, compression=compression)
             writer.write_table(pa.Table.from_batches(group, schema), row_group_size=_ROWS_PER_GROUP)
             rows += sum(batch.num_rows for batch in group)
+            group.clear()  # or it would be held while the next one is gathered
     finally:
         if writer is not None:
             writer.close()
@@ -95,7 +95,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBat
         group.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= _ROWS_PER_GROUP or size >= _BYTES_PER_GROUP:
+        if rows >= _ROWS_PER_GROUP or size >= GROUP_BYTES:
             yield group
             group, rows, size = [], 0, 0
     if group:
