@@ -259,8 +259,8 @@ def _refuse_older_readers(transaction: Transaction) -> None:
         report = Report.parse(row.report, row.incarnation)
         if settings_of(row) is None and not (report is not None and report.stopped):
             raise StoreConfigurationError(
-                f"pipeline {row.pipeline!r} runs on {row.host} with an older cuesqueue, which would prune what a "
-                "receiver records; stop its query, start it with this version, and then start the receiver"
+                f"pipeline {row.pipeline!r} runs on {row.host or 'some machine'} with an older cuesqueue, which would "
+                "prune what a receiver records; stop its query, start it with this version, and then start the receiver"
             )
 
 
