@@ -36,10 +36,11 @@ from shard_store.errors import StoreUnavailable
 from shard_store.model import ErrorRecord, Position, Split
 from shard_store.operators.shards import ShardCriteria
 from shard_store.operators.status import StatusLimits
+from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import REVISION
 from shard_store.store import ShardStore, open_store
 from support.servers.programs import free_port
-from support.store_backends import Pipeline
+from support.store_backends import Pipeline, content
 
 TOKEN = "a token of the tests, long enough"
 HOSTILE = "s3://landing/<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202egpj.exe\x1b[31m"
@@ -378,6 +379,16 @@ def test_charts_have_rates_and_lags_on_an_even_grid(client: Callable[..., TestCl
         assert {b - a for a, b in itertools.pairwise(times)} == {step}
         assert {len(values) for values in found[name].values()} == {len(times)}
         assert found[name]["rows"][-1] > 0 or found[name]["rows"][-2] > 0
+
+
+def test_receivers_and_what_waits_for_their_sources_are_shown(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    store.start_receiver("landing", "sqs://files", "host-7", ["orders"])
+    store.record("landing", {"orders": [content("x"), content("y")]}, Receipts(2, unrouted=4))
+    page = re.sub(r"<[^>]*>|\s+", " ", client().get("/").text)
+    assert re.search(r"landing +sqs://files +host-7 +0\.\d s ago +2 +2 +0 +0 +4 +0 ", page)
+    assert re.search(r"not taken by a reader yet .* orders +2 +0\.\d s ", page)
 
 
 def test_an_empty_store_has_pages_too(client: Callable[..., TestClient]) -> None:
