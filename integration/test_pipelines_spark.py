@@ -68,6 +68,28 @@ def test_a_project_runs_goes_on_and_is_refreshed_as_the_page_says(tmp_path: Path
         assert cuesqueue.published(store, pipeline="copies").to_arrow().num_rows == 1
 
 
+SQL_SESSION = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+def run(text):
+    for statement in filter(None, map(str.strip, text.split(";"))):
+        rows = spark.sql(statement)
+    return rows
+"""
+
+
+def test_the_statements_of_the_sql_page_run(tmp_path: Path) -> None:
+    table, stream, views = (block.text for block in blocks(HOW_TO / "sql.md"))
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "1.json").write_text('{"id": 1, "total": 100}')
+    reader = Reader(tmp_path)
+    reader.run('cuesqueue send "sql+sqlite:///jobs.db?queue=orders" "$PWD/landing/1.json"')
+    stream = stream.replace("/data/landing/", f"{tmp_path}/landing/")
+    shown = 'spark.sql("SELECT * FROM published").show(); spark.sql("SELECT * FROM errors").show()'
+    (tmp_path / "session.py").write_text(f"{SQL_SESSION}\nrun({table!r})\n{stream}\nrun({views!r})\n{shown}")
+    assert "|  1|119.0|" in reader.run("python session.py")
+
+
 def test_the_cells_of_the_notebook_page_run_one_after_the_other(tmp_path: Path) -> None:
     load, look, start, stop = (block.text for block in blocks(HOW_TO / "notebooks.md"))
     reader = Reader(tmp_path)

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 
 from queue_source.messages import MESSAGE_URI
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
-from shard_store.model import BEGINNING, ErrorRecord, Split, position_at, shard_key
+from shard_store.model import BEGINNING, ErrorRecord, ShardState, Split, position_at, shard_key
 from shard_store.operators.moving import Adopted
 from shard_store.operators.reset import Reset
 from shard_store.shards.activity import Report
 from shard_store.shards.changes import Audit
-from shard_store.sql.schema import cleanings, listings, sources
+from shard_store.sql.schema import cleanings, listings, snapshots, sources
 from shard_store.store import ShardStore
 from shard_store.upkeep.cleaning import Planned
 from shard_store.upkeep.pruning import RetentionPolicy
@@ -112,6 +112,20 @@ def test_an_old_checkpoint_that_repeats_its_last_batch_finds_it_empty(
     store.advance(again.token, confirm=2)
     again.deliver("b", "a")
     assert {row["path"]: row["rows"] for row in rows(store, "splits")}["/split-3"] == 2
+
+
+def test_a_batch_that_another_sink_took_unconfirmed_is_not_done_by_its_old_checkpoint(
+    store: ShardStore, backend: StoreBackend
+) -> None:
+    us = Pipeline.start(store)
+    us.planned("a")
+    backend.run_for(STALE + 1)
+    reset(store)
+    assert column(store, snapshots, "seq") == []
+    again = Pipeline.start(store)
+    store.advance(again.token, confirm=1)  # as Spark says
+    assert again.look("a")["a"].state is ShardState.OPEN
+    assert [r.content.shard_id for r in again.planned("a").ranges] == ["a"]
 
 
 def test_what_was_read_in_part_begins_at_its_beginning(store: ShardStore, backend: StoreBackend) -> None:

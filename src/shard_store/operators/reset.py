@@ -221,7 +221,6 @@ def _begin_anew(transaction: Transaction, row: Row[Any]) -> None:
             report=replace(last, stopped=True).dump(incarnation),
             driver="",
             confirmed_seq=row.last_seq,
-            begun_seq=row.last_seq,
             plan_attempt=None,
             **dict.fromkeys(_PLAN),
         )
