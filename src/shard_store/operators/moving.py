@@ -21,6 +21,7 @@ from shard_store.batches.progress import other_stores
 from shard_store.batches.starting import check_name
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import ShardState, end_at, shard_key
+from shard_store.shards.recording import count_waiting
 from shard_store.shards.sources import refuse_moved
 from shard_store.sql import install, schema
 from shard_store.sql.install import is_known, refuse_older_code
@@ -106,7 +107,7 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
     # after its row: a start locks both in the same order. A publication that is under way is waited for
     ours = pipelines.update().where(pipelines.c.source == source)
     transaction.execute(ours.values(incarnation=pipelines.c.incarnation + 1, driver=""))
-    refuse_older_code(transaction)
+    refuse_older_code(transaction, schema.READERS_OF_MOVES)
 
 
 def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[Cargo, dict[str, int]]:
@@ -203,6 +204,8 @@ def arrived(transaction: Transaction, arriving: Cargo) -> None:
     transaction.execute(
         this.values(moves=arriving.moves, moved_to=None, moved_to_id=None, import_id=arriving.export_id)
     )
+    if count_waiting(transaction, arriving.source):
+        refuse_older_code(transaction, schema.READERS_OF_RECORDED)
     ours = pipelines.c.source == arriving.source
     # no reader has them here until one starts: otherwise those of a copy would count as dead
     transaction.execute(pipelines.update().where(ours).values(driver=""))
