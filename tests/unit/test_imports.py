@@ -102,6 +102,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.admin",),
     ("queue_source.spark",),
     ("queue_source.foreach_batch",),
+    *inside(
+        "queue_source.prove",
+        "journal places samples",
+        "effects reading runs",
+        "inside results",
+        "reasons",
+        "proof",
+    ),
+    ("queue_source.prove",),
     ("queue_source.serve",),
     ("queue_source.commands",),
     ("cuesqueue", "queue_source.old_paths"),
@@ -125,7 +134,7 @@ STRANGERS = {
 goes on by itself does not depend on what people ask for."""
 
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "pyspark": ("queue_source.spark", "pyspark_cuesqueue"),
+    "pyspark": ("queue_source.spark", "queue_source.prove", "pyspark_cuesqueue"),
     "py4j": ("queue_source.spark",),
     "boto3": ("queue_source.queues.sqs",),
     "botocore": ("queue_source.queues.sqs",),
@@ -148,6 +157,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "queue_source.sinks",
         "queue_source.admin",
         "queue_source.foreach_batch",
+        "queue_source.prove",
     ),
     "alembic": ("shard_store.sql",),
     "pyiceberg": ("queue_source.sinks",),
@@ -160,6 +170,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "queue_source.sinks",
         "queue_source.admin",
         "queue_source.spark",
+        "queue_source.prove",
     ),
     "starlette": ("queue_source.serve",),
     "uvicorn": ("queue_source.serve",),
