@@ -31,7 +31,7 @@ def prove(tmp_path: Path) -> Callable[..., Proof]:
     def run(job: str | Path, sample: str | Path | list[str | Path], *, result: str = "", **options: Any) -> Proof:
         nonlocal count
         count += 1
-        rule = Rule(result, options.pop("result_url", ""), tuple(options.pop("ignore", ())))
+        rule = Rule.of(result, options.pop("result_url", ""), options.pop("ignore", ()))
         proof = prover(job, sample, folder=tmp_path / f"prove-{count}", rule=rule, **options).run(keep=True)
         assert proof, str(proof)
         return proof

@@ -71,7 +71,7 @@ def prove(
             tag=tag,
             allowed=allow or [],
             arguments=arguments or [],
-            rule=Rule(result, result_url, tuple(ignore or [])),
+            rule=Rule.of(result, result_url, ignore or []),
             random_kills=random_kills,
             steps=step or [],
             fast=fast,

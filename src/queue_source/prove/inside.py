@@ -11,7 +11,6 @@ import os
 import re
 import runpy
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,7 @@ _SPARK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
 }
+_NO_JDBC = "cuesqueue prove cannot lead a write by JDBC to another database; write by SQLAlchemy"
 _PATH_WRITERS = ("save", "parquet", "json", "csv", "orc", "text")
 
 
@@ -54,6 +54,7 @@ class Job:
         self._places = Places(settings.root)
         self._effects = Effects(settings, journal, self._places)
         self._open_queue = open_queue  # as it is before it is watched
+        self._pipelines: dict[str, str] = {}  # columns of a reader, with their numbers -> its pipeline
 
     def watch(self) -> None:
         self._effects.watch()
@@ -116,14 +117,18 @@ class Job:
                 kept["schema"](reader, own["schema"])
             for name, value in changed.items():
                 kept["option"](reader, name, value)
-            return kept["load"](reader)
+            rows = kept["load"](reader)
+            self._pipelines |= dict.fromkeys(_leaves(rows), changed["pipeline"])
+            return rows
 
         replace(DataStreamReader, format=format, schema=schema, option=option, options=options, load=load)
 
     def reader_options(self, written: dict[str, str]) -> dict[str, str]:
         """Return the options of the reader with everything in the run's folder, and make its data."""
-        known = {name: text for name, text in written.items() if not _LEFT_OUT.match(name.removeprefix("cloudFiles."))}
-        texts = given_texts(READER, known)
+        kept_texts = {
+            name: text for name, text in written.items() if not _LEFT_OUT.match(name.removeprefix("cloudFiles."))
+        }
+        texts = given_texts(READER, kept_texts)
         parsed = parse_reader_options(texts)
         if not parsed.queue.urls:
             raise OptionError("queueUrl", "is needed by cuesqueue prove: it announces the made objects by a queue")
@@ -271,8 +276,8 @@ class Job:
                 )
             if "queueurl" in names:
                 raise OptionError("queueUrl", "of a sink is not compared by cuesqueue prove yet")
-            known = {name: text for name, text in written.items() if name not in SPARK_OWN}
-            parsed = parse_sink_options({**known, **({} if path is None else {"path": path})})
+            kept_texts = {name: text for name, text in written.items() if name not in SPARK_OWN}
+            parsed = parse_sink_options({**kept_texts, **({} if path is None else {"path": path})})
             store = names.get("storeurl", names.get("store", "storeUrl"))
             changed[store] = self._places.database(parsed.store.reveal())
         return None if path is None else self._places.path(path), changed
@@ -280,11 +285,9 @@ class Job:
     def _note_query(self, writer: Any, own: dict[str, Any], options: dict[str, str], target: str | None) -> None:
         named = {name.lower(): text for name, text in options.items()}
         checkpoint = named.get("checkpointlocation", "")
-        plan = ""
-        with suppress(Exception):  # only makes queries of one function different
-            plan = re.sub(r"#\d+L?", "", writer._df._jdf.queryExecution().logical().toString())
+        read = sorted({self._pipelines[leaf] for leaf in _leaves(writer._df) if leaf in self._pipelines})
         target = target or named.get("path") or named.get("table") or named.get("delta")
-        signature = f"{own['format']}|{target}|{own['function']}|{plan}"
+        signature = f"{own['format']}|{target}|{own['function']}|{','.join(read)}"
         own["query"] = checkpoint or own["function"] or target
         self._journal.note(
             "started",
@@ -306,9 +309,7 @@ class Job:
 
             def write(writer: Any, *arguments: Any, **named: Any) -> Any:
                 if name == "jdbc":
-                    raise PermissionError(
-                        "cuesqueue prove cannot lead a write by JDBC to another database; write by SQLAlchemy"
-                    )
+                    raise PermissionError(_NO_JDBC)
                 if name in _PATH_WRITERS and arguments and isinstance(arguments[0], str):
                     arguments = (self._places.path(arguments[0]), *arguments[1:])
                 if name in _PATH_WRITERS and isinstance(named.get("path"), str):
@@ -319,8 +320,22 @@ class Job:
 
             return write
 
+        original_format = DataFrameWriter.format
+
+        def format(writer: Any, source: str) -> Any:
+            if source.lower() == "jdbc":
+                raise PermissionError(_NO_JDBC)
+            return original_format(writer, source)
+
+        replace(DataFrameWriter, format=format)
         for name in (*_PATH_WRITERS, "saveAsTable", "insertInto", "jdbc"):
             replace(DataFrameWriter, **{name: watched(name)})
+
+
+def _leaves(rows: Any) -> list[str]:
+    """Return what a query reads: the columns of each source, by the numbers that Spark gives them in one process."""
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    return [leaves.apply(place).output().mkString(",") for place in range(leaves.size())]
 
 
 def _local(path: str) -> Path:

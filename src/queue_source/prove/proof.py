@@ -148,7 +148,7 @@ class Prover:
             run, ended = self._driven(root / f"in-turn-{number}", kills, _IN_TURN)
             difference = self._compared(run, ended, expected)
             if difference or ended.problem:
-                finding = self._isolated(root, ended, expected) or _finding(run, ended, _IN_TURN, difference)
+                finding = self._isolated(root, ended, expected) or _finding(run, ended, _named(ended), difference)
                 return verdict(exactly_once=False, steps=tuple(dict.fromkeys(map(str, passed))), **about, **finding)
             passed += ended.kills
             kills = list(ended.unreached) if ended.kills else []
@@ -186,6 +186,8 @@ class Prover:
 
     def _isolated(self, root: Path, ended: Ended, expected: Counter[str]) -> dict[str, Any] | None:
         """Kill at one step alone, in fresh runs, until one differs; return what is found, or None."""
+        if len(ended.kills) < 2:
+            return None
         kills = sorted(ended.kills, key=lambda kill: _order(kill.step))
         self._total = self._done + 2 * len(kills)
         for number, kill in enumerate(kills, 1):
@@ -194,6 +196,10 @@ class Prover:
             if difference or alone.problem:
                 return _finding(run, alone, str(kill), difference)
         return None
+
+
+def _named(ended: Ended) -> str:
+    return str(ended.kills[0]) if len(ended.kills) == 1 else _IN_TURN
 
 
 def _order(step: str) -> tuple[int, int]:

@@ -16,15 +16,15 @@ _DOCUMENTED = "see docs/how-to/foreach-batch.md"
 
 def reasons(run: Run, difference: Difference, made: Made) -> list[str]:
     """Return the reasons, the certain ones first; one sentence each, which ends with what to do."""
-    found = [
+    sentences = [
         *shared_checkpoints(run.journal),
         *taken_elsewhere(made, run.states(), run.messages_in_queue(), run.journal),
         *weaker_semantics(run.journal),
         *repeated_batches(run.journal, difference),
     ]
-    if not found and difference:
-        found.append("the cause was not found; the journal of the run tells what the job did")
-    return found
+    if not sentences and difference:
+        sentences.append("the cause was not found; the journal of the run tells what the job did")
+    return sentences
 
 
 def shared_checkpoints(journal: Journal) -> Iterator[str]:
@@ -60,7 +60,7 @@ def taken_elsewhere(made: Made, states: Mapping[str, str], waiting: set[str], jo
 
 
 def weaker_semantics(journal: Journal) -> Iterator[str]:
-    """Find readers that were told to promise less."""
+    """Find readers whose option promises less."""
     for entry in journal.entries("reader"):
         if entry["semantics"] != _GUARANTEE:
             yield (
@@ -143,5 +143,5 @@ def _listed(texts: Any) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = [name.rpartition("/")[2] for name in names[:3]]
-    return ", ".join([*shown, *(["..."] if len(names) > 3 else [])])
+    names_only = [name.rpartition("/")[2] for name in names[:3]]
+    return ", ".join([*names_only, *(["..."] if len(names) > 3 else [])])

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,6 +36,17 @@ class Rule:
     text: str = ""
     url: str = ""
     ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: str, url: str = "", ignored: Sequence[str] = ()) -> Rule:
+        """Build a rule; a file may be relative to this process's folder. Raises OptionError where it is absent."""
+        rule = cls(text, url, tuple(ignored))
+        if not text or rule.is_statement:
+            return rule
+        file, _, function = text.rpartition(":")
+        if not Path(file).is_file():
+            raise OptionError("--result", f"{text!r} is no way to read a result; {_ASK}")
+        return cls(f"{Path(file).resolve()}:{function}", url, rule.ignored)
 
     @property
     def is_statement(self) -> bool:
@@ -140,7 +152,7 @@ class Made:
         for file in sorted((run.settings.root / "prove").glob("made-*.json")):
             made = json.loads(file.read_text("utf-8"))
             uris += made["uris"]
-            keys |= made["keys"]
+            keys |= {key: uri.rpartition("/objects/")[2] for key, uri in made["keys"].items()}
             key = key or made["key"] or ""
         return cls((*uris,), key, keys)
 

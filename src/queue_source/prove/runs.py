@@ -38,6 +38,7 @@ STEPS = {
 }
 """Name of a step -> where the job is, in the order of one micro-batch."""
 _POLL = 0.02
+_JAVA = "SPARK_SUBMIT_OPTS"
 _FAILURES = 3
 """How often a job may fail by itself in one run before it is given up."""
 
@@ -105,12 +106,12 @@ class Run:
             failures += code != 0
             if failures >= _FAILURES:
                 return Ended((*done,), (*unreached, *waiting), f"failed {failures} times; the last time: {self.said()}")
-            if code == 0 and not (left := self.left()):
+            if code == 0 and not (remains := self.unfinished()):
                 return Ended((*done,), (*unreached, *waiting))
             if code == 0 and not waiting:
                 failures += 1
                 if failures >= _FAILURES:
-                    return Ended((*done,), (*unreached,), f"ends by itself and leaves {left}")
+                    return Ended((*done,), (*unreached,), f"ends by itself and leaves {remains}")
 
     def _once(self, kill: Kill | None) -> int | None:
         """Start the job, and return its exit code; None where it was killed, or took too long."""
@@ -143,7 +144,7 @@ class Run:
             "PYTHONWARNINGS": "ignore",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "JDK_JAVA_OPTIONS": f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:TieredStopAtLevel=1".strip(),
+            _JAVA: os.environ.get(_JAVA, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),  # it compiles for a short life
         }
         with (settings.root / "prove" / "output").open("ab") as output:
             self._process = subprocess.Popen(
@@ -242,7 +243,7 @@ class Run:
                 last[checkpoint] = max(names)
         return last
 
-    def left(self) -> str:
+    def unfinished(self) -> str:
         """Return what is not read or not acknowledged, as words; empty where nothing is left."""
         messages = 0
         for url in sorted({url for entry in self.journal.entries("reader") for url in entry["queues"]}):
