@@ -72,7 +72,7 @@ MISTAKES = (
         "acknowledged_elsewhere",
         "",
         "",
-        ("are gone from the queue, and no reader has opened them", "at acknowledged_elsewhere.py:17"),
+        ("are gone from the queue, and no reader has opened them", "at acknowledged_elsewhere.py:16"),
     ),
 )
 

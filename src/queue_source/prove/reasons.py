@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from queue_source.prove.journal import Journal
@@ -77,7 +77,7 @@ def repeated_batches(journal: Journal, difference: Difference) -> Iterator[str]:
         deliveries, effects = calls.deliveries(query, batch), calls.effects(query, batch)
         function = calls.function(query, batch)
         ran = f"Spark ran batch {batch} of {function} {starts} times"
-        outside = _listed(dict.fromkeys(f"{effect['by']} at {effect['where']}" for effect in effects))
+        outside = _listed(f"{effect['by']} at {effect['where']}" for effect in effects)
         if difference.doubled and not deliveries:
             written = f" ({outside})" if outside else ""
             yield (
@@ -138,8 +138,8 @@ class _Calls:
         return [entry for entry in self._entries if entry["what"] == kind]
 
 
-def _listed(texts: Any) -> str:
-    return " and ".join(text or "an unknown line" for text in texts)
+def _listed(texts: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(text or "an unknown line" for text in texts))
 
 
 def _some(names: Sequence[str]) -> str:
