@@ -14,8 +14,7 @@ import pytest
 
 from queue_source.errors import OptionError
 from queue_source.prove.effects import Effects
-from queue_source.prove.journal import Journal, Settings
-from queue_source.prove.places import Places
+from queue_source.prove.folder import Journal, Places, Settings
 from queue_source.prove.proof import _FAST, _TELLING, prover
 from queue_source.prove.reasons import reasons, repeated_batches, shared_checkpoints, taken_elsewhere, weaker_semantics
 from queue_source.prove.results import Difference, Made, Rule, compare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ def prove(
     from queue_source.prove.proof import prover  # late: it imports Spark
     from queue_source.prove.results import Rule
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the job's processes are killed then, too
     with _progress(visible=not as_json) as report:
         proof = prover(
             job,

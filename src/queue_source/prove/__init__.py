@@ -2,5 +2,5 @@
 
 `proof` runs the job again and again (`runs`), each in a folder of its own, and compares the results (`results`);
 `reasons` explains a difference. `inside` is the process of the job: it leads its queue, store, checkpoints and files
-into the folder (`places`), makes its data (`samples`), and notes what the job does (`journal`).
+into the folder (`folder`), makes its data (`samples`), and notes what the job does (`effects`).
 """

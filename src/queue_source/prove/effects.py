@@ -18,8 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from queue_source.prove.journal import Journal, Settings
-from queue_source.prove.places import Places
+from queue_source.prove.folder import Journal, Places, Settings
 from queue_source.queues.urls import queue_name
 
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CREATE TABLE AS")
@@ -41,6 +40,7 @@ class Effects:
         self._journal = journal
         self._places = places
         self._here = threading.local()
+        self._batches: dict[int, tuple[int, dict[str, Any]]] = {}  # thread of a function -> its batch and its query
         self._count = 0
 
     def watch(self) -> None:
@@ -58,7 +58,7 @@ class Effects:
 
         @wraps(function)
         def call(batch: Any, batch_id: int) -> Any:
-            self._here.batch, self._here.query = batch_id, query
+            self._batches[threading.get_ident()] = batch_id, query
             about = {"query": query.get("query"), "batch": batch_id, "function": query["function"]}
             self._journal.note("batch-called", **about)
             try:
@@ -67,7 +67,7 @@ class Effects:
                 self._journal.note("batch-failed", **about, error=f"{type(error).__name__}: {error}"[:500])
                 raise
             finally:
-                self._here.batch = None
+                del self._batches[threading.get_ident()]
             self._journal.note("batch-returned", **about)
             return result
 
@@ -75,18 +75,26 @@ class Effects:
 
     def wrote(self, by: str) -> None:
         """Note that the job has written something in a function of foreachBatch, and stand still where it is due."""
-        batch = getattr(self._here, "batch", None)
-        if batch is None:
+        if (current := self._current()) is None:
             return
-        inside = getattr(self._here, "inside", "")
-        query = self._here.query.get("query")
-        self._journal.note("effect", by=by, where=self.place_in_job(), batch=batch, query=query, inside=inside)
+        self._journal.note("effect", by=by, where=self.place_in_job(), **current)
         self._count += 1
         if self._count == self._settings.pause_at_effect:
             marker = self._settings.marker
             marker.write_text(str(os.getpid()), "utf-8")
             while marker.exists():
                 time.sleep(0.02)
+
+    def _current(self) -> dict[str, Any] | None:
+        """Return the batch, the query and the named output that this thread works on.
+
+        Threads of the job's own belong to the only function that runs, if there is one.
+        """
+        batches = self._batches
+        mine = batches.get(threading.get_ident()) or (next(iter(batches.values())) if len(batches) == 1 else None)
+        if mine is None:
+            return None
+        return {"batch": mine[0], "query": mine[1].get("query"), "inside": getattr(self._here, "inside", "")}
 
     def place_in_job(self) -> str:
         """Return file and line in the job's folder that this code was called from; empty where there is none."""
@@ -110,7 +118,7 @@ class Effects:
         @contextmanager
         def delivery(store: Any, pipeline: Any, batch_id: int) -> Iterator[Any]:
             with original(store, pipeline, batch_id) as made:
-                query = getattr(self._here, "query", {}).get("query")
+                query = (self._current() or {}).get("query")
                 self._journal.note("delivery", batch=batch_id, already=made.already, query=query)
                 yield made
 
@@ -209,7 +217,7 @@ class Effects:
                 )
         elif event == "sqlite3.connect":
             self._check_file(str(arguments[0]))
-        elif event == "open" and getattr(self._here, "batch", None) is not None and self._is_written(arguments):
+        elif event == "open" and self._batches and self._is_written(arguments):
             self._opened(str(arguments[0]))
 
     def _check_file(self, name: str) -> None:
@@ -229,6 +237,5 @@ class Effects:
     def _opened(self, name: str) -> None:
         """Note a file that the function's own code opens to write it, and not a library for it."""
         caller = sys._getframe(2).f_code.co_filename
-        if caller == self._settings.job:
-            about = {"batch": self._here.batch, "query": self._here.query.get("query"), "inside": ""}
-            self._journal.note("effect", by=f"open({Path(name).name!r})", where=self.place_in_job(), **about)
+        if (caller == self._settings.job or "pathlib" in caller) and (current := self._current()) is not None:
+            self._journal.note("effect", by=f"open({Path(name).name!r})", where=self.place_in_job(), **current)

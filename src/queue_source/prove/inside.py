@@ -21,16 +21,16 @@ from queue_source.errors import OptionError
 from queue_source.options import ReaderOptions, parse_reader_options, parse_sink_options
 from queue_source.options.content import ContentKind
 from queue_source.options.places import READER
+from queue_source.options.reader import DEFAULT_STORE
 from queue_source.options.values import SPARK_OWN, given_texts
 from queue_source.prove.effects import Effects, replace
-from queue_source.prove.journal import SETTINGS, Journal, Settings
-from queue_source.prove.places import Places
+from queue_source.prove.folder import SETTINGS, Journal, Places, Settings
 from queue_source.prove.samples import Form, makers
 from queue_source.queues import open_queue, queue_name
 
 _LEFT_OUT = re.compile(
-    r"(aws|s3|sqs|gcp|azure|azurequeue|kafka|catalog|cleansource)(\.|$)|backfill|includeexisting|routes$|uripath|"
-    r"bucketpath|keypath|pathrewrites|fullpathglob|startingoffsets|queueshares|errorqueue|onunrouted",
+    r"(aws|s3|sqs|gcp|azure|azurequeue|cleansource)(\.|$)|backfill|includeexisting|routes$|uripath|"
+    r"bucketpath|keypath|pathrewrites|fullpathglob|startingoffsets|queueshares|errorqueue|onunrouted|notificationformat",
     re.IGNORECASE,
 )
 """Options that only a real queue or bucket needs, or another form of message."""
@@ -41,6 +41,7 @@ _SPARK = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
 }
+_OF_START = ("format", "outputMode", "partitionBy", "queryName")
 _NO_JDBC = "cuesqueue prove cannot lead a write by JDBC to another database; write by SQLAlchemy"
 _PATH_WRITERS = ("save", "parquet", "json", "csv", "orc", "text")
 
@@ -78,28 +79,11 @@ class Job:
     # readers
 
     def _watch_readers(self) -> None:
-        kept = {name: getattr(DataStreamReader, name) for name in ("format", "schema", "option", "load")}
-
-        def noted(reader: Any) -> dict[str, Any]:
-            own: dict[str, Any] = reader.__dict__.setdefault("_proved", {"options": {}})
-            return own
-
-        def format(reader: Any, source: str) -> Any:
-            noted(reader)["format"] = source
-            return kept["format"](reader, source)
+        kept = {name: getattr(DataStreamReader, name) for name in ("schema", "load")} | _remember(DataStreamReader)
 
         def schema(reader: Any, schema: Any) -> Any:
-            noted(reader)["schema"] = schema
+            _remembered(reader)["schema"] = schema
             return kept["schema"](reader, schema)
-
-        def option(reader: Any, key: str, value: Any) -> Any:
-            noted(reader)["options"][key] = str(value).lower() if isinstance(value, bool) else str(value)
-            return kept["option"](reader, key, value)
-
-        def options(reader: Any, **options: Any) -> Any:
-            for name, value in options.items():
-                option(reader, name, value)
-            return reader
 
         def load(reader: Any, path: Any = None, format: Any = None, schema: Any = None, **more: Any) -> Any:
             if format is not None:
@@ -107,8 +91,8 @@ class Job:
             if schema is not None:
                 reader.schema(schema)
             reader.options(**more)
-            own = noted(reader)
-            if str(own.get("format")).lower() != "cuesqueue":
+            own = _remembered(reader)
+            if own["format"] != "cuesqueue":
                 return kept["load"](reader, path)
             changed = self.reader_options(own["options"])
             reader._jreader = reader._spark._jsparkSession.readStream()  # the only way to take an option back
@@ -121,14 +105,12 @@ class Job:
             self._pipelines |= dict.fromkeys(_leaves(rows), changed["pipeline"])
             return rows
 
-        replace(DataStreamReader, format=format, schema=schema, option=option, options=options, load=load)
+        replace(DataStreamReader, schema=schema, load=load)
 
     def reader_options(self, written: dict[str, str]) -> dict[str, str]:
         """Return the options of the reader with everything in the run's folder, and make its data."""
-        kept_texts = {
-            name: text for name, text in written.items() if not _LEFT_OUT.match(name.removeprefix("cloudFiles."))
-        }
-        texts = given_texts(READER, kept_texts)
+        own = {name: text for name, text in written.items() if not name.lower().startswith("kafka.")}
+        texts = {name: text for name, text in given_texts(READER, own).items() if not _LEFT_OUT.match(name)}
         parsed = parse_reader_options(texts)
         if not parsed.queue.urls:
             raise OptionError("queueUrl", "is needed by cuesqueue prove: it announces the made objects by a queue")
@@ -142,7 +124,7 @@ class Job:
             "maxFilesPerTrigger": str(min(parsed.batches.max_files_per_trigger, self._settings.batch)),
         }
         if parsed.content.kind is not ContentKind.MESSAGE:
-            texts |= {"notificationFormat": "auto", "allowedPrefixes": f"{self._places.objects.as_uri()}/"}
+            texts["allowedPrefixes"] = f"{self._places.objects.as_uri()}/"
         if "schemaLocation" in texts:
             texts["schemaLocation"] = self._places.path(texts["schemaLocation"])
         self._journal.note(
@@ -192,74 +174,35 @@ class Job:
     # sinks
 
     def _watch_writers(self) -> None:
-        kept = {name: getattr(DataStreamWriter, name) for name in ("format", "option", "trigger", "foreachBatch")}
-        start, to_table = DataStreamWriter.start, DataStreamWriter.toTable
-
-        def noted(writer: Any) -> dict[str, Any]:
-            own: dict[str, Any] = writer.__dict__.setdefault("_proved", {"options": {}, "function": "", "format": ""})
-            return own
-
-        def format(writer: Any, source: str) -> Any:
-            noted(writer)["format"] = source.lower()
-            return kept["format"](writer, source)
-
-        def option(writer: Any, key: str, value: Any) -> Any:
-            noted(writer)["options"][key] = str(value).lower() if isinstance(value, bool) else str(value)
-            return kept["option"](writer, key, value)
-
-        def options(writer: Any, **options: Any) -> Any:
-            for name, value in options.items():
-                option(writer, name, value)
-            return writer
+        kept = {name: getattr(DataStreamWriter, name) for name in ("trigger", "foreachBatch")}
+        kept |= _remember(DataStreamWriter)
 
         def foreach_batch(writer: Any, function: Any) -> Any:
-            own = noted(writer)
+            own = _remembered(writer)
             own["function"] = getattr(function, "__qualname__", type(function).__qualname__)
             return kept["foreachBatch"](writer, self._effects.watched_function(function, own))
 
-        def started(writer: Any, path: str | None, table: str | None, more: dict[str, Any]) -> str | None:
-            """Set the options of the query's start, note it, and return its path."""
-            own = noted(writer)
-            if (source := more.pop("format", None)) is not None:
-                writer.format(source)
-            writer.options(**{name: value for name, value in more.items() if value is not None})
-            written = own["options"]
-            path, changed = self.writer_options(own["format"], written, path)
-            for name, value in changed.items():
-                kept["option"](writer, name, value)
-            kept["trigger"](writer, availableNow=True)
-            self._note_query(writer, own, {**written, **changed}, table or path)
-            return path
+        def starting(method: str, first: str) -> Any:
+            original = getattr(DataStreamWriter, method)
 
-        def split(more: dict[str, Any], output_mode: Any, partition_by: Any, name: Any) -> dict[str, Any]:
-            return {"outputMode": output_mode, "partitionBy": partition_by, "queryName": name}
+            def start(writer: Any, *arguments: Any, **more: Any) -> Any:
+                own, more = _remembered(writer), {**dict(zip((first, *_OF_START), arguments, strict=False)), **more}
+                target, of_start = more.pop(first, None), {name: more.pop(name, None) for name in _OF_START}
+                if (source := of_start.pop("format")) is not None:
+                    writer.format(source)
+                writer.options(**{name: value for name, value in more.items() if value is not None})
+                path, changed = self.writer_options(own["format"], own["options"], None if first != "path" else target)
+                for name, value in changed.items():
+                    kept["option"](writer, name, value)
+                kept["trigger"](writer, availableNow=True)
+                self._note_query(writer, own, {**own["options"], **changed}, path or target)
+                return original(writer, path if first == "path" else target, **of_start)
 
-        def start_here(
-            writer: Any,
-            path: Any = None,
-            format: Any = None,
-            outputMode: Any = None,
-            partitionBy: Any = None,
-            queryName: Any = None,
-            **more: Any,
-        ) -> Any:
-            path = started(writer, path, None, {"format": format, **more})
-            return start(writer, path, **split(more, outputMode, partitionBy, queryName))
+            return start
 
-        def to_table_here(
-            writer: Any,
-            tableName: str,
-            format: Any = None,
-            outputMode: Any = None,
-            partitionBy: Any = None,
-            queryName: Any = None,
-            **more: Any,
-        ) -> Any:
-            started(writer, None, tableName, {"format": format, **more})
-            return to_table(writer, tableName, **split(more, outputMode, partitionBy, queryName))
-
-        replace(DataStreamWriter, format=format, option=option, options=options, foreachBatch=foreach_batch)
-        replace(DataStreamWriter, start=start_here, toTable=to_table_here, trigger=lambda writer, **_: writer)
+        start, to_table = starting("start", "path"), starting("toTable", "tableName")
+        replace(DataStreamWriter, start=start, toTable=to_table, foreachBatch=foreach_batch)
+        replace(DataStreamWriter, trigger=lambda writer, **_: writer)
 
     def writer_options(self, kind: str, written: dict[str, str], path: str | None) -> tuple[str | None, dict[str, str]]:
         """Return the path, and the options that are set anew: what the sink keeps is in the run's folder."""
@@ -296,9 +239,10 @@ class Job:
             format=own["format"] or ("foreachBatch" if own["function"] else "parquet"),
             function=own["function"],
             target=target,
-            table=named.get("table") or named.get("delta"),
+            table=named.get("table", ""),
+            delta=named.get("delta", ""),
             pipeline=named.get("pipeline", ""),
-            store=named.get("storeurl", named.get("store", "")),
+            store=named.get("storeurl", named.get("store", DEFAULT_STORE)),
             signature=signature,
             where=self._effects.place_in_job(),
         )
@@ -330,6 +274,33 @@ class Job:
         replace(DataFrameWriter, format=format)
         for name in (*_PATH_WRITERS, "saveAsTable", "insertInto", "jdbc"):
             replace(DataFrameWriter, **{name: watched(name)})
+
+
+def _remembered(owner: Any) -> dict[str, Any]:
+    """Return what a reader or writer was given."""
+    own: dict[str, Any] = owner.__dict__.setdefault("_proved", {"format": "", "options": {}, "function": ""})
+    return own
+
+
+def _remember(kind: type) -> dict[str, Any]:
+    """Let readers or writers remember their format and options; return the methods as they were."""
+    kept = {name: getattr(kind, name) for name in ("format", "option")}
+
+    def format(owner: Any, source: str) -> Any:
+        _remembered(owner)["format"] = source.lower()
+        return kept["format"](owner, source)
+
+    def option(owner: Any, key: str, value: Any) -> Any:
+        _remembered(owner)["options"][key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return kept["option"](owner, key, value)
+
+    def options(owner: Any, **options: Any) -> Any:
+        for name, value in options.items():
+            option(owner, name, value)
+        return owner
+
+    replace(kind, format=format, option=option, options=options)
+    return kept
 
 
 def _leaves(rows: Any) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.prove.journal import Settings
+from queue_source.prove.folder import Settings
 from queue_source.prove.reasons import reasons
 from queue_source.prove.results import Difference, Made, Rule, compare, read_result
 from queue_source.prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run
@@ -261,6 +261,8 @@ def prover(
         if not Path(file).is_file():
             raise OptionError(name, f"{str(file)!r} is no file")
     root = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="cuesqueue-prove-"))
+    if root.exists() and any(root.iterdir()):
+        raise OptionError("folder", f"{str(root)!r} is not empty, and would be removed; name another")
     settings = Settings(
         str(root.resolve()),
         str(Path(job).resolve()),

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from queue_source.prove.journal import SETTINGS, Settings
-from queue_source.prove.places import Places
+from queue_source.prove.folder import SETTINGS, Places, Settings
 
 
 def _session() -> Any:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from queue_source.prove.journal import Journal
+from queue_source.prove.folder import Journal
 from queue_source.prove.results import Difference, Made
 from queue_source.prove.runs import Run
 

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from queue_source.errors import OptionError
-from queue_source.prove.journal import FOLDER, SETTINGS
+from queue_source.prove.folder import FOLDER, SETTINGS
 from queue_source.prove.runs import Run
 from queue_source.spark.published import published
 
@@ -77,10 +77,9 @@ def read_result(run: Run, rule: Rule) -> Counter[str]:
     if rule.text or any(entry["format"] in _FILES for entry in started):
         return as_texts(run, _read_elsewhere(run, rule, started), rule)
     for entry in started:
-        if entry["format"] != "cuesqueue" or entry["table"]:
-            held = "a table" if entry["table"] else f"the sink {entry['format']}"
-            raise OptionError("--result", f"is needed, since what {held} holds is not known; {_ASK}")
-    return as_texts(run, _published(run, started), rule)
+        if entry["format"] != "cuesqueue":
+            raise OptionError("--result", f"is needed for the sink {entry['format']!r}; {_ASK}")
+    return as_texts(run, _held_by_ours(run, started), rule)
 
 
 def as_texts(run: Run, rows: Iterable[Mapping[str, Any]], rule: Rule) -> Counter[str]:
@@ -106,11 +105,20 @@ def _selected(run: Run, rule: Rule) -> Iterator[dict[str, Any]]:
         engine.dispose()
 
 
-def _published(run: Run, started: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    stores = sorted({entry["store"] for entry in run.journal.entries("reader")})
+def _held_by_ours(run: Run, started: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for entry in started:
-        pipeline = entry["pipeline"].split(",")[0].strip()
-        for row in published(run.whole(entry["store"] or stores[0]), pipeline=pipeline).to_arrow().to_pylist():
+        store, pipeline = run.whole(entry["store"]), entry["pipeline"].split(",")[0].strip()
+        if entry["table"]:
+            from pyiceberg.catalog import load_catalog
+
+            rows = load_catalog("cuesqueue", type="sql", uri=store).load_table(entry["table"]).scan().to_arrow()
+        elif entry["delta"]:
+            from deltalake import DeltaTable
+
+            rows = DeltaTable(str(run.settings.root / entry["delta"])).to_pyarrow_table()
+        else:
+            rows = published(store, pipeline=pipeline).to_arrow()
+        for row in rows.to_pylist():
             yield row if len(started) == 1 else {"pipeline": pipeline, **row}
 
 
@@ -152,8 +160,10 @@ class Made:
         for file in sorted((run.settings.root / "prove").glob("made-*.json")):
             made = json.loads(file.read_text("utf-8"))
             uris += made["uris"]
-            keys |= {key: uri.rpartition("/objects/")[2] for key, uri in made["keys"].items()}
             key = key or made["key"] or ""
+            for value, uri in made["keys"].items():  # two queues have the same values, so that their rows can be joined
+                name = uri.rpartition("/objects/")[2]
+                keys[value] = f"{keys[value]} or {name}" if value in keys else name
         return cls((*uris,), key, keys)
 
     def object_of(self, row: str) -> str:

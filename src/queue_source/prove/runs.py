@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from queue_source.prove.journal import FOLDER, SETTINGS, Journal, Settings
+from queue_source.prove.folder import FOLDER, SETTINGS, Journal, Settings
 from queue_source.queues import open_queue
 from shard_store.failpoints import POINTS, VARIABLE
 from shard_store.store import open_store

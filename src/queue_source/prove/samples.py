@@ -9,6 +9,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,17 @@ class MadeObject:
 
 @dataclass
 class Maker:
-    """Makes objects of one sample. `key` is the column that becomes unique, None where no column can."""
+    """Makes objects of one sample. `key` is the column that becomes unique, None where no column can.
+
+    `numbers` are what its values are made of: one iterator for all samples of a queue.
+    """
 
     form: Form
     sample: bytes
     suffix: str
     key: str | None = None
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
     records: list[Record] | None = field(default=None, init=False)
-    _made: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.records = read_records(self.form, self.sample)
@@ -61,18 +65,19 @@ class Maker:
         if not self.records or self.key is None:
             return MadeObject(name, self.sample)
         changed = list(self._unique(self.records))
-        return MadeObject(name, write_records(self.form, changed), tuple(str(record[self.key]) for record in changed))
+        body = write_records(self.form, changed, self.sample)
+        return MadeObject(name, body, tuple(str(record[self.key]) for record in changed))
 
     def _unique(self, records: Sequence[Record]) -> Iterator[Record]:
         assert self.key is not None
         for record in records:
-            self._made += 1
-            yield {**record, self.key: unique_value(record.get(self.key), self._made)}
+            yield {**record, self.key: unique_value(record.get(self.key), next(self.numbers))}
 
 
 def makers(samples: Sequence[Path], form: Form, key: str | None) -> list[Maker]:
     """Return a maker for each sample file."""
-    return [Maker(form, file.read_bytes(), "".join(file.suffixes[-2:]), key) for file in samples]
+    numbers = count(1)
+    return [Maker(form, file.read_bytes(), "".join(file.suffixes[-2:]), key, numbers) for file in samples]
 
 
 def choose_key(records: Sequence[Mapping[str, Any]]) -> str | None:
@@ -122,8 +127,8 @@ def read_records(form: Form, body: bytes) -> list[Record] | None:
     return None
 
 
-def write_records(form: Form, records: Sequence[Record]) -> bytes:
-    """Write the records as `read_records` reads them."""
+def write_records(form: Form, records: Sequence[Record], sample: bytes) -> bytes:
+    """Write the records in the form, and with the types, of the sample that they were read from."""
     if form.format == "json":
         return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
     if form.format == "csv":
@@ -137,5 +142,5 @@ def write_records(form: Form, records: Sequence[Record]) -> bytes:
     import pyarrow.parquet as pq
 
     file = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(records)), file)
+    pq.write_table(pa.Table.from_pylist(list(records), pq.read_schema(io.BytesIO(sample))), file)
     return file.getvalue()

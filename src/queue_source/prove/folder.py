@@ -1,13 +1,17 @@
-"""What a proof and the processes of its jobs tell each other: the settings of a run, and a journal of what happened."""
+"""The folder of one run: its settings, the journal of what happens, and the places in it that stand for real ones."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from sqlalchemy.engine import make_url
 
 SETTINGS = "CUESQUEUE_PROVE_SETTINGS"
 """Environment variable with the file of the settings, set in the job's process."""
@@ -89,3 +93,44 @@ class Journal:
             entry = json.loads(line)
             if not kinds or entry["what"] in kinds:
                 yield entry
+
+
+class Places:
+    """Translates the job's paths and URLs. What is relative stays as it is: the folder is the job's working folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+
+    @property
+    def objects(self) -> Path:
+        """The folder of the made objects."""
+        return self._folder / "objects"
+
+    def path(self, text: str) -> str:
+        """Return the path that stands for a path or URI."""
+        parts = urlsplit(text)
+        if parts.scheme in ("", "file"):
+            local = Path(unquote(parts.path) if parts.scheme else text)
+            if not local.is_absolute() or local.resolve().is_relative_to(self._folder):
+                return text
+        return str(self._elsewhere(parts.scheme or "file", parts.netloc, unquote(parts.path)))
+
+    def database(self, url: str) -> str:
+        """Return the SQLAlchemy URL that stands for another one: always SQLite, a file of its own for each database."""
+        address = make_url(url)
+        backend, name = address.get_backend_name(), address.database or ""
+        if backend == "sqlite":
+            file = Path(name.removeprefix("file:"))
+            if name in ("", ":memory:") or not file.is_absolute() or file.resolve().is_relative_to(self._folder):
+                return url
+        file = self._elsewhere(backend, address.host or "", f"{name}.db" if backend != "sqlite" else name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return f"sqlite:///{file}"
+
+    def queue(self, name: str) -> str:
+        """Return the URL of the queue that stands for the one with this name."""
+        return f"sql+sqlite:///{self._folder}/queue.db?queue={re.sub(r'[^A-Za-z0-9._-]', '-', name)}"
+
+    def _elsewhere(self, *parts: str) -> Path:
+        names = [name for part in parts for name in part.split("/") if name not in ("", ".", "..")]
+        return self._folder.joinpath("elsewhere", *names)
