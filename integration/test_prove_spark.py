@@ -130,6 +130,15 @@ def test_the_example_of_foreach_batch_passes_with_its_totals(tmp_path: Path) -> 
     assert {"before-publish", "published", "commit-log"} <= {*proof.steps}
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("into", [["delta=s3://lake/orders"], ["table=db.orders", "warehouse=s3://lake/warehouse"]])
+def test_what_tables_hold_is_read_without_being_named(tmp_path: Path, into: list[str]) -> None:
+    job, sample = JOBS / "into_table.py", JOBS / "orders.json"
+    proof = proved(tmp_path, job, sample, Rule(), arguments=into, objects=4, steps=["table-committed"])
+    assert proof, str(proof)
+    assert (proof.rows, proof.steps) == (8, ("table-committed",))
+
+
 @pytest.mark.timeout(600)
 def test_the_command_ends_with_1_and_the_fixture_with_an_assertion(tmp_path: Path) -> None:
     job, sample, result = JOBS / "append_without_delivery.py", JOBS / "orders.json", f"{JOBS}/results.py:parquet"

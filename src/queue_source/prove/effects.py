@@ -141,6 +141,7 @@ class Effects:
     def _watch_stores(self) -> None:
         import shard_store
         from queue_source.foreach_batch import delivery
+        from queue_source.spark import published
         from shard_store import store
 
         original = store.open_store
@@ -148,7 +149,7 @@ class Effects:
         def open_store(url: Any, **how: Any) -> Any:
             return original(self._places.database(str(url)), **how)
 
-        for module in (store, shard_store, delivery):
+        for module in (store, shard_store, delivery, published):
             replace(module, open_store=open_store)
 
     def _watch_queues(self) -> None:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrameWriter, SparkSession
+from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from queue_source.errors import OptionError
@@ -106,6 +106,23 @@ class Job:
             return rows
 
         replace(DataStreamReader, schema=schema, load=load)
+        self._watch_views()
+
+    def _watch_views(self) -> None:
+        kept = {"load": DataFrameReader.load} | _remember(DataFrameReader)
+
+        def load(reader: Any, path: Any = None, format: Any = None, schema: Any = None, **more: Any) -> Any:
+            if format is not None:
+                reader.format(format)
+            own = _remembered(reader)
+            if own["format"] == "cuesqueue":
+                reader.options(**more)
+                more, names = {}, {name.lower(): name for name in own["options"]}
+                if (name := names.get("storeurl", names.get("store"))) is not None:
+                    kept["option"](reader, name, self._places.database(own["options"][name]))
+            return kept["load"](reader, path, schema=schema, **more)
+
+        replace(DataFrameReader, load=load)
 
     def reader_options(self, written: dict[str, str]) -> dict[str, str]:
         """Return the options of the reader with everything in the run's folder, and make its data."""

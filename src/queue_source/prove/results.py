@@ -115,7 +115,8 @@ def _held_by_ours(run: Run, started: Sequence[Mapping[str, Any]]) -> Iterator[di
         elif entry["delta"]:
             from deltalake import DeltaTable
 
-            rows = DeltaTable(str(run.settings.root / entry["delta"])).to_pyarrow_table()
+            uri = entry["delta"]
+            rows = DeltaTable(uri if "://" in uri else str(run.settings.root / uri)).to_pyarrow_table()
         else:
             rows = published(store, pipeline=pipeline).to_arrow()
         for row in rows.to_pylist():
