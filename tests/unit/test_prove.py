@@ -244,3 +244,23 @@ def test_what_is_not_found_is_said(journal: Journal) -> None:
     quiet: Any = Quiet()
     (reason,) = reasons(quiet, DOUBLED, Made((), "", {}))
     assert "was not found" in reason
+
+
+def test_files_that_the_function_opens_to_write_are_effects_and_those_of_libraries_are_not(
+    tmp_path: Path, journal: Journal
+) -> None:
+    effects = Effects(Settings(str(tmp_path), __file__, ()), journal, Places(tmp_path))
+
+    def function(batch: object, batch_id: int) -> None:
+        effects._audit("open", ("rows.txt", "w", 0))
+        effects._audit("open", ("schema.txt", "r", 0))
+        library = compile("audit('open', ('cache.txt', 'w', 0))", "library.py", "exec")
+        exec(library, {"audit": effects._audit})
+
+    effects.watched_function(function, {"query": "q", "function": "function"})(None, 3)
+    effects._audit("open", ("after.txt", "w", 0))
+    assert [(entry["by"], entry["batch"]) for entry in journal.entries("effect")] == [("open('rows.txt')", 3)]
+    assert [entry["what"] for entry in journal.entries("batch-called", "batch-returned")] == [
+        "batch-called",
+        "batch-returned",
+    ]

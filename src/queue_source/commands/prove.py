@@ -97,10 +97,18 @@ def _progress(*, visible: bool) -> Iterator[Callable[[str, int, int], None]]:
     if not visible or not sys.stderr.isatty():
         yield lambda text, done, total: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn("starts"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, TimeElapsedColumn(), console=stderr(), transient=True) as bar:
+    times = (TimeElapsedColumn(), TextColumn("remaining"), TimeRemainingColumn())
+    with Progress(*columns, *times, console=stderr(), transient=True) as bar:
         task = bar.add_task("without a kill", total=None)
 
         def report(text: str, done: int, total: int) -> None:

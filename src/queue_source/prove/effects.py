@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,7 +22,7 @@ import sqlalchemy as sa
 from queue_source.prove.folder import Journal, Places, Settings
 from queue_source.queues.urls import queue_name
 
-_CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CREATE TABLE AS")
+_CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE")
 _OWN = ("shard_store.", "queue_source.")
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
@@ -192,7 +193,7 @@ class Effects:
 
     def _watch_engine(self, engine: Any) -> None:
         def executed(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-            if statement.lstrip()[:16].upper().startswith(_CHANGES):
+            if statement.lstrip()[:8].upper().startswith(_CHANGES):
                 connection.info["proved_change"] = True
 
         def committed(connection: Any) -> None:
@@ -237,6 +238,9 @@ class Effects:
 
     def _opened(self, name: str) -> None:
         """Note a file that the function's own code opens to write it, and not a library for it."""
-        caller = sys._getframe(2).f_code.co_filename
-        if (caller == self._settings.job or "pathlib" in caller) and (current := self._current()) is not None:
+        caller: FrameType | None = sys._getframe(2)
+        while caller is not None and "pathlib" in caller.f_code.co_filename:
+            caller = caller.f_back
+        is_of_job = caller is not None and caller.f_code.co_filename == self._settings.job
+        if is_of_job and (current := self._current()) is not None:
             self._journal.note("effect", by=f"open({Path(name).name!r})", where=self.place_in_job(), **current)

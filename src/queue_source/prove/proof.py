@@ -73,7 +73,8 @@ class Proof:
 
     def __str__(self) -> str:
         if self.exactly_once:
-            return f"exactly once: {self.rows} rows, killed at {', '.join(self.steps)}"
+            never = f"; it never came to {', '.join(self.unreached)}" if self.unreached else ""
+            return f"exactly once: {self.rows} rows, killed at {', '.join(self.steps)}{never}"
         where = f"killed at {self.step}" if self.step else "without any kill"
         lines = [f"not exactly once: {where}, {self.doubled_rows} rows too many and {self.lost_rows} too few"]
         for word, rows in (("too many", self.doubled), ("too few", self.lost)):
