@@ -1,7 +1,8 @@
-"""A stream in Python that has its rows ready, as Arrow batches in files that are mapped into memory.
+"""A stream in Python that has its rows ready, as Arrow batches in files that are mapped into memory, and a sink for it.
 
 The floor of any source in Python: it receives, parses and checks nothing, and keeps nothing in a database. What its
 micro-batch takes is what Spark takes to start tasks in Python, to carry batches to the JVM, and to make rows of them.
+The sink writes nothing, and commits nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 _ROWS_IN_A_BATCH = 10_000
 _SUFFIX = ".arrow"
@@ -45,6 +52,9 @@ class Ready(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         return ReadyReader(self.options["folder"])
 
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
+        return NoWriter()
+
 
 class ReadyReader(DataSourceStreamReader):
     """A partition for each file."""
@@ -68,3 +78,15 @@ class ReadyReader(DataSourceStreamReader):
             file = pa.ipc.open_file(mapped)
             for number in range(file.num_record_batches):
                 yield file.get_batch(number)
+
+
+class NoWriter(DataSourceStreamWriter):
+    """Takes all rows."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        return None

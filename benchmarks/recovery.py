@@ -4,8 +4,8 @@ Both run into their own transactional Parquet sink, from a folder of many files 
 
 - *starting*: an AvailableNow run, of a query that has run before, with nothing new: from `start()` until it has ended.
   In one Spark session, by turns; and, as the floor, with a source in Python that never has anything.
-- *starting-first*: the first query of a session that has run another job: from `start()` until the row of a new file
-  is visible, with many files done.
+- *starting-first*: the first query of a session that has run another job, and the query after it: each from `start()`
+  until the row of a new file is visible, with many files done. With rows, and as load.
 - *recovery*: a whole driver is killed (all its processes, SIGKILL) while its query waits for files, a file comes, and
   the program is started again: from there until the file's row is visible. So it includes Python, Spark and the JVM,
   which cost both the same.
@@ -23,9 +23,10 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from benchmarks import ready
 from benchmarks.reading import TUNED, into_nothing, spark_session
@@ -37,7 +38,8 @@ SCHEMA = "id BIGINT, text STRING"
 FILES_PER_BATCH = 10_000
 _PATIENCE = 900.0
 _THEIRS = "Spark's file stream"
-_EMPTY = "empty"
+_BARE = "bare"
+_CASES = {"ours": "rows", "load": "load", _BARE: "a source and a sink in Python that do nothing"}
 
 
 @benchmark("starting")
@@ -58,43 +60,50 @@ def starting(settings: Settings) -> Iterator[Measurement]:
 
 @benchmark("starting-first")
 def starting_first(settings: Settings) -> Iterator[Measurement]:
-    """seconds from the first query's start in a session to a new file's row, 20,000 files done, against Spark's"""
+    """seconds from a query's start to a new file's row, 20,000 files done: the first of a session, and the next"""
     files, rounds = (100, 1) if settings.quick else (20_000, 3)
-    for kind in STREAMS:
+    kinds = [kind for kind in (*STARTED, _BARE) if kind != "theirs"]
+    for kind in STARTED:
         folder = settings.folder / kind
         _bring(folder, 0, files)
-        _first_query(folder, kind)
-    taken: dict[str, list[float]] = {kind: [] for kind in (*STREAMS, _EMPTY)}
+        _first_queries(folder, kind, files)
+    taken: dict[str, list[list[float]]] = {kind: [] for kind in (*STARTED, _BARE)}
     for number in range(rounds):
-        for kind, seconds in taken.items():
-            if kind in STREAMS:
-                _bring(settings.folder / kind, files + number, 1)
-            seconds.append(_first_query(settings.folder / kind, kind))
-            settings.say(f"{kind}: {seconds[-1]:.1f} s")
-    yield Measurement(f"{files:,} files done", taken["ours"], 0, "", _THEIRS, taken["theirs"])
-    yield Measurement("a source in Python that is empty", taken[_EMPTY], 0, "", _THEIRS, taken["theirs"], Role.FLOOR)
+        for kind, queries in taken.items():
+            queries.append(_first_queries(settings.folder / kind, kind, files + 2 * (number + 1)))
+            settings.say(f"{kind}: {', '.join(f'{seconds:.1f} s' for seconds in queries[-1])}")
+    for place, query in enumerate(("first query of a session", "the next")):
+        seconds = {kind: [both[place] for both in queries] for kind, queries in taken.items()}
+        for kind in kinds:
+            role = Role.FLOOR if kind == _BARE else Role.OURS
+            yield Measurement(f"{_CASES[kind]}, {query}", seconds[kind], 0, "", _THEIRS, seconds["theirs"], role)
 
 
-def _first_query(folder: Path, kind: str) -> float:
-    """Run a program of one query; return the seconds from its start until something is visible, or it has ended."""
+def _first_queries(folder: Path, kind: str, files: int) -> list[float]:
+    """Run a program of two queries over `files` and one more each; return the seconds of each.
+
+    They are from its start until something is visible, or it has ended.
+    """
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "benchmarks.recovery", str(folder), kind, "first"]
+    command = [sys.executable, "-m", "benchmarks.recovery", str(folder), kind, str(files), "first"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:])
-    return float(done.stdout.splitlines()[-1])
+    return [float(seconds) for seconds in done.stdout.splitlines()[-1].split()]
 
 
-def _run_first(folder: Path, kind: str) -> float:
-    """Run the query in a session that has run another job, but no query."""
+def _run_first(folder: Path, kind: str, files: int) -> Iterator[float]:
+    """Run the queries in a session that has run another job, but no query."""
     with spark_session(folder, TUNED) as spark:
         spark.range(1000).selectExpr("sum(id)").write.mode("overwrite").parquet(f"{folder}/warm")
-        if kind == _EMPTY:
-            return _run_of_an_empty_source(spark, folder)
-        began = time.time()
-        query = _start(spark, folder, kind, availableNow=True)
-        query.awaitTermination()
-        return NEWEST[kind](folder) - began
+        for number in (files, files + 1):
+            if kind == _BARE:
+                yield _run_of_one_row(spark, folder / str(number))
+                continue
+            _bring(folder, number, 1)
+            began = time.time()
+            _start(spark, folder, kind, availableNow=True).awaitTermination()
+            yield NEWEST[kind](folder) - began
 
 
 @benchmark("recovery")
@@ -186,14 +195,16 @@ def _store_url(folder: Path) -> str:
     return f"sqlite:///{folder}/store.db"
 
 
-def _ours(spark: SparkSession, folder: Path) -> DataStreamWriter:
-    stream = (
+def _reader(spark: SparkSession, folder: Path) -> DataStreamReader:
+    return (
         spark.readStream.format("cuesqueue")
-        .schema(SCHEMA)
         .options(queueUrl=_queue_url(folder), store=_store_url(folder), fileFormat="json", pipeline="files")
         .options(source="files", maxFilesPerTrigger=str(FILES_PER_BATCH), allowedPrefixes=f"file://{folder}/landing/")
-        .load()
     )
+
+
+def _ours(spark: SparkSession, folder: Path) -> DataStreamWriter:
+    stream = _reader(spark, folder).schema(SCHEMA).load()
     return stream.writeStream.format("cuesqueue").options(store=_store_url(folder), pipeline="files")
 
 
@@ -202,11 +213,19 @@ def _spark_s(spark: SparkSession, folder: Path) -> DataStreamWriter:
     return stream.writeStream.format("parquet")
 
 
+def _load(spark: SparkSession, folder: Path) -> DataStreamWriter:
+    """The way that has no rows."""
+    stream = _reader(spark, folder).option("content", "reference").load()
+    options = {"store": _store_url(folder), "pipeline": "files", "load": "json", "schema": SCHEMA}
+    return stream.writeStream.format("cuesqueue").options(**options)
+
+
 STREAMS: dict[str, Callable[[SparkSession, Path], DataStreamWriter]] = {"ours": _ours, "theirs": _spark_s}
+STARTED = {**STREAMS, "load": _load}
 
 
 def _start(spark: SparkSession, folder: Path, kind: str, **trigger: bool) -> StreamingQuery:
-    writer = STREAMS[kind](spark, folder).option("checkpointLocation", f"{folder}/checkpoint")
+    writer = STARTED[kind](spark, folder).option("checkpointLocation", f"{folder}/checkpoint")
     if trigger:
         writer = writer.trigger(availableNow=True)
     return writer.start(f"{folder}/table")
@@ -222,6 +241,17 @@ def _run_of_an_empty_source(spark: SparkSession, folder: Path) -> float:
     """Its processes have nothing to load but PySpark and pyarrow, and nothing to ask. Into no sink of Python's."""
     began = time.perf_counter()
     writer = into_nothing(ready.stream(spark, folder, SCHEMA).writeStream).trigger(availableNow=True)
+    writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
+    return time.perf_counter() - began
+
+
+def _run_of_one_row(spark: SparkSession, folder: Path) -> float:
+    """A source in Python that has one row, into a sink in Python that does nothing with it."""
+    ready.write(folder / "rows", [pa.table({"id": [1], "text": ["a row"]})], 1)
+    began = time.perf_counter()
+    writer = (
+        ready.stream(spark, folder / "rows", SCHEMA).writeStream.format(ready.Ready.name()).trigger(availableNow=True)
+    )
     writer.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
     return time.perf_counter() - began
 
@@ -243,7 +273,11 @@ def _newest_of_spark(folder: Path) -> float:
     return max((entry.stat().st_mtime for entry in written), default=0.0)
 
 
-NEWEST: dict[str, Callable[[Path], float]] = {"ours": _newest_of_ours, "theirs": _newest_of_spark}
+NEWEST: dict[str, Callable[[Path], float]] = {
+    "ours": _newest_of_ours,
+    "load": _newest_of_ours,
+    "theirs": _newest_of_spark,
+}
 
 
 def _main(folder: Path, kind: str, rows: int) -> None:
@@ -256,7 +290,7 @@ def _main(folder: Path, kind: str, rows: int) -> None:
         query.awaitTermination()
 
 
-if __name__ == "__main__" and sys.argv[3] == "first":
-    print(_run_first(Path(sys.argv[1]), sys.argv[2]))
+if __name__ == "__main__" and sys.argv[-1] == "first":
+    print(*_run_first(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
 elif __name__ == "__main__":
     _main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,7 +1,7 @@
 """Hooks of MkDocs: one set of pages, whose links work in the repository and on the site.
 
-Pages outside of docs/ (README, CHANGELOG ...) become pages of the site. A link that leaves docs/ leads to such a page,
-or else to the file in the repository.
+Pages outside of docs/ (CHANGELOG, CONTRIBUTING ...) become pages of the site. A link that leaves docs/ leads to such a
+page, or else to the file in the repository. The icon is that of `cuesqueue serve`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
-    "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
 """Of the repository -> of the site."""
 
+ICON = ROOT / "src" / "queue_source" / "serve" / "static" / "icon.svg"
 _DECISIONS = "decisions/README.md"
 _LINK = re.compile(r"(?<!!)(\[[^\]]+\]\()([^)\s]+)(\))")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the pages that are not in docs/."""
+    """Add the pages that are not in docs/, and the icon."""
+    files.append(File.generated(config, "icon.svg", content=ICON.read_text("utf-8")))
     for source, target in PAGES.items():
         files.append(File.generated(config, target, content=(ROOT / source).read_text("utf-8")))
     return files

@@ -121,7 +121,8 @@ def _metric_rows(metrics: Iterable[tuple[str, str, tuple[str, ...], str]]) -> It
 
 def _options_lines() -> Iterator[str]:
     yield from ("# Options", "", _NOTICE, "")
-    yield "Names are written in any case. An unknown name is refused, and the nearest known one is named."
+    yield "Names are written in any case. An unknown name is refused, and the nearest known one is named. Each name in"
+    yield "the tables is a link to its row."
     yield ""
     yield "- *duration*: with a unit, as in `500ms`, `90s`, `5m`, `2h`, `15 days`"
     yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit it is bytes, as in Spark"
@@ -184,11 +185,11 @@ def _sections(place: Place) -> Iterator[str]:
         yield from ("| option | default | meaning | values |", "|---|---|---|---|")
         for option in options:
             if place is not READER and option in READER.options:
-                yield f"| `{option.name}` | {_default(option)} | As for the reader. | |"
+                yield f"| {_linked(option, place)} | {_default(option)} | As for the reader. | |"
             elif not option.name.startswith(_NARROWER):
-                yield _row(option)
+                yield _row(option, place)
         for prefix in _NARROWER if title == StorageOptions.TITLE else ():
-            names = [f"`{option.name}`" for option in options if option.name.startswith(prefix)]
+            names = [_linked(option, place) for option in options if option.name.startswith(prefix)]
             purpose = "object storage" if prefix == "s3." else "Amazon SQS"
             yield f"| {', '.join(names)} | those of `aws.` | The same for {purpose} only. | |"
 
@@ -220,7 +221,17 @@ _VALUES = {
 _NUMBER = re.compile(r"a whole number from (\d+) to (\d+)")
 
 
-def _row(option: Option) -> str:
+_ANCHORS = {READER.call: "reader", SINK.call: "sink", VIEWS.call: "view"}
+"""What the anchors of a place's options begin with; `content` alone could be a heading's."""
+
+
+def _linked(option: Option, place: Place) -> str:
+    """Return the option's name, which is a link to itself."""
+    anchor = f"{_ANCHORS[place.call]}-{option.name}"
+    return f'<a id="{anchor}"></a>[`{option.name}`](#{anchor})'
+
+
+def _row(option: Option, place: Place) -> str:
     meaning = option.help
     if option.formats:
         others = "".join(f", or with `{name}`" for name in option.beside)
@@ -234,7 +245,7 @@ def _row(option: Option) -> str:
         values = f"as {_code(option.example)}"
     elif option.example and not values.startswith("`"):  # else it is one of the values
         values += f" ({_code(option.example)})"
-    cells = (f"`{option.name}`", _default(option), meaning, values)
+    cells = (_linked(option, place), _default(option), meaning, values)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -341,6 +341,13 @@ def test_every_answer_is_passing_or_names_the_next_step(
             assert queue.name in str(caught.value)
 
 
+def test_a_queue_that_is_missing_at_a_start_is_said_with_region_and_address() -> None:
+    with stubbed() as (queue, stub):
+        stub.add_client_error("get_queue_attributes", "AWS.SimpleQueueService.NonExistentQueue", "No.", 400)
+        with pytest.raises(QueueNotFound, match=r"GetQueueAttributes in [a-z0-9-]+ at https?://\S+: NonExistentQueue"):
+            _ = queue.capabilities
+
+
 def test_a_server_that_is_not_there_is_passing_trouble() -> None:
     with SqsQueue("http://127.0.0.1:1/000000000000/files", **KEYS) as queue:
         with pytest.raises(QueueUnavailable, match="cannot be reached"):

@@ -21,8 +21,13 @@ def test_the_page_says_of_every_point_what_the_restart_does_in_the_order_of_the_
 
 
 def test_the_picture_has_every_point() -> None:
-    notes = re.findall(r"Note over [\w,]+: (\d+) ([\w-]+)$", EXPLANATION, re.MULTILINE)
+    picture = (ROOT / "docs" / "images" / "micro-batch.svg").read_text("utf-8")
+    notes = re.findall(r'class="point"[^>]*>(\d+) ([\w-]+)<', picture)
     assert [(int(number), name) for number, name in notes] == list(enumerate(POINTS, 1))
+
+
+def test_the_first_page_says_at_how_many_points_tests_kill() -> None:
+    assert f"each of {len(POINTS)} points" in (ROOT / "docs" / "index.md").read_text("utf-8")
 
 
 def test_the_sweep_has_as_many_cells_as_the_page_says() -> None:

@@ -21,6 +21,9 @@ from support.snippets import PAGES, ROOT, Block, blocks
 
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
+_ID = re.compile(r'<a id="([^"]+)">')
+REPOSITORY = "https://github.com/cuesqueue/cuesqueue/blob/main/"
 README, TUTORIAL, PRUNE = ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "how-to" / "prune.md"
 WRITTEN = [page for page in PAGES if page.parent.name != "reference" and page.name != "prior-designs.md"]
 INSTALL = "python3 -m venv .venv\n. .venv/bin/activate\npip install .\n"
@@ -33,13 +36,34 @@ def anchor(heading: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(page.read_text("utf-8")):
-        if target.startswith(("https://", "http://")):
-            continue
         path, _, fragment = target.partition("#")
-        found = (page.parent / path).resolve() if path else page
+        if path.startswith(REPOSITORY):
+            found = ROOT / path.removeprefix(REPOSITORY)
+        elif path.startswith(("https://", "http://")):
+            continue
+        else:
+            found = (page.parent / path).resolve() if path else page
         assert found.exists(), target
         if fragment:
-            assert fragment in map(anchor, _HEADING.findall(found.read_text("utf-8"))), target
+            text = found.read_text("utf-8")
+            assert fragment in {*map(anchor, _HEADING.findall(text)), *_ID.findall(text)}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pictures_are_files_of_the_repository(page: Path) -> None:
+    assert [
+        target for target in _PICTURE.findall(page.read_text("utf-8")) if not (page.parent / target).is_file()
+    ] == []
+
+
+def test_the_index_of_what_one_wants_names_every_page_of_its_folder() -> None:
+    index = ROOT / "docs" / "how-to" / "index.md"
+    linked = {target.partition("#")[0] for target in _LINK.findall(index.read_text("utf-8"))}
+    assert {page.name for page in index.parent.glob("*.md")} - {index.name} - linked == set()
+
+
+def test_the_readme_has_only_links_that_work_on_the_page_of_a_package_index() -> None:
+    assert [target for target in _LINK.findall(README.read_text("utf-8")) if not target.startswith("https://")] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from queue_source.commands.setup import MONITORING
 from queue_source.serve.app import FOUND, LONGEST_TEXT
 from queue_source.serve.guard import SESSION, SHORTEST_TOKEN
 from shard_store.store import open_store
@@ -59,7 +60,7 @@ def test_the_configuration_of_prometheus_is_yaml_and_names_the_rules() -> None:
     first, second = [block.text for block in blocks(PAGE) if block.language == "yaml"]
     found = yaml.safe_load(first)
     assert found["scrape_configs"][0]["static_configs"] == [{"targets": ["127.0.0.1:8642"]}]
-    assert (ROOT / "docs" / "monitoring" / found["rule_files"][0]).exists()
+    assert (MONITORING / found["rule_files"][0]).exists()
     assert "authorization" in yaml.safe_load(second)
 
 

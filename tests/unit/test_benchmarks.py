@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pyarrow as pa
@@ -101,16 +100,26 @@ def test_a_process_of_its_own_is_another_one() -> None:
     assert run.in_a_process(os.getpid) != os.getpid()
 
 
-def test_one_that_fails_ends_no_other() -> None:
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--json", "--only", "queues", "--only", "store"]
-    nobody = {"CUESQUEUE_BENCH_AMQP": "amqp://nobody@127.0.0.1:1/"}
-    told = subprocess.run(
-        command, cwd=root, env={**os.environ, **nobody}, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert told.returncode == 1, told.stderr
-    assert "failed: queues\n" in told.stderr
-    assert {line["benchmark"] for line in json.loads(told.stdout)["measurements"]} == {"store"}
+def test_one_that_fails_ends_no_other(
+    own: dict[str, registry.Benchmark], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(settings: Settings) -> Iterator[Measurement]:
+        """nothing"""
+        yield from made_up(settings)
+        raise RuntimeError("no server")
+
+    monkeypatch.setattr(run, "in_a_process", lambda measure: measure())
+    benchmark("one")(fails)
+    benchmark("two")(made_up)
+    assert program.main(["--quick", "--json"]) == 1
+    told = capsys.readouterr()
+    assert "failed: one\n" in told.err
+    assert {line["benchmark"] for line in json.loads(told.out)["measurements"]} == {"two"}
+
+
+def test_one_whose_process_dies_is_an_error() -> None:
+    with pytest.raises(BrokenProcessPool):
+        run.in_a_process(os.abort)
 
 
 def test_latency_says_at_once_that_the_jvm_of_another_benchmark_would_note_nothing(

@@ -260,7 +260,7 @@ def test_prefixes_are_listed(tmp_path: Path) -> None:
     prefixes = [f"file://{tmp_path}/{name}/" for name in ("in", "gone", "empty")]
     found = list(examine_prefixes(prefixes, StorageOptions()))
     assert [finding.state for finding in found] == [State.OK, State.OK, State.WARNING, State.WARNING]
-    assert "1 objects can be listed" in found[0].text
+    assert "1 object can be listed" in found[0].text
     assert "a.json can be read" in found[1].text
     assert "no object begins with it" in found[3].text
 

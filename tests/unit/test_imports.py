@@ -24,6 +24,7 @@ def inside(package: str, *layers: str) -> list[tuple[str, ...]]:
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.errors", "shard_store.failpoints", "shard_store.model", "shard_store.redaction"),
+    ("shard_store.notebooks",),
     *inside(
         "shard_store.sql",
         "memory schema shared_file",

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from queue_source.commands.main import app
+from queue_source.commands.setup import MONITORING
 from queue_source.serve.metrics import METRICS, OWN, Export
 from queue_source.serve.reads import StoreReads
 from shard_store.model import Runtime
@@ -21,8 +24,8 @@ from shard_store.store import open_store
 from support.store_backends import Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
-DASHBOARD = ROOT / "docs" / "monitoring" / "grafana-dashboard.json"
-ALERTS = ROOT / "docs" / "monitoring" / "prometheus-alerts.yml"
+DASHBOARD = MONITORING / "grafana-dashboard.json"
+ALERTS = MONITORING / "prometheus-alerts.yml"
 LABELS = {m.name: {*m.all_labels} for m in METRICS} | {name: {*labels} for name, (_, labels) in OWN.items()}
 
 _NAME = re.compile(r"\bcuesqueue_[a-z0-9_]+")
@@ -110,3 +113,19 @@ def test_promtool_finds_nothing_wrong_with_what_is_exported(tmp_path: Path) -> N
         reads.close()
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_the_files_are_had_from_the_installed_package(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "monitoring"
+    done = CliRunner().invoke(app, ["setup", "monitoring", str(folder), "--json"])
+    assert done.exit_code == 0, done.output
+    assert set(json.loads(done.stdout)) == {DASHBOARD.name, ALERTS.name}
+    for source in (DASHBOARD, ALERTS):
+        assert (folder / source.name).read_text("utf-8") == source.read_text("utf-8")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(app, ["setup", "monitoring", str(tmp_path / "file" / "folder")])
+    assert done.exit_code == 2
+    assert "name one that you may write to" in done.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cuesqueue.requirements import requirements
 from tools import dist
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +73,33 @@ def test_the_extra_all_joins_the_others_without_the_data_of_the_demo_and_the_whe
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
     packages = [path for folder in ("src", "examples") for path in (ROOT / folder).iterdir()]
     assert sorted(included) == sorted(str(path.relative_to(ROOT)) for path in packages if path.name != "__pycache__")
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_needed_where_the_platform_brings_pyspark_is_all_else_that_is_declared() -> None:
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    needed, *others = project["dependencies"]
+    assert needed.startswith("pyspark")
+
+    def same(lines: list[str]) -> set[tuple[str, ...]]:
+        return {tuple(sorted(re.split(r"(?=[<>])|,", line))) for line in lines}  # the order of bounds is pip's
+
+    assert same(requirements([])) == same(others)
+    assert same(requirements(["sqs", "iceberg"])) == same([*others, *extras["sqs"], *extras["iceberg"]])
+    every_extra = [line for name, lines in extras.items() if name not in ("all", "demo") for line in lines]
+    assert same(requirements(["all"])) == same([*others, *every_extra])
+    assert not [line for line in [*others, *every_extra] if ";" in line], "requirements() would lose the condition"
+    with pytest.raises(ValueError, match="no extra sqss; there are all, amqp"):
+        requirements(["sqss"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_list_of_requirements_needs_none_of_them() -> None:
+    code = "import sys, cuesqueue.requirements as r; r.requirements(['all']); "
+    code += "print([m for m in sys.modules if m.partition('.')[0] in ('pyspark', 'typer', 'pyarrow', 'queue_source')])"
+    answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
 
 
 @pytest.mark.skipif(find_spec("build") is None, reason="build and twine are installed by the locks: 'make test'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from queue_source.commands.errors import group as errors_group
 from queue_source.commands.files import files
 from queue_source.commands.load import load
 from queue_source.commands.moving import export, import_
-from queue_source.commands.output import Json, errors_as_exit_codes, print_result
+from queue_source.commands.output import READER_GONE, Json, errors_as_exit_codes, has_reader, print_result
 from queue_source.commands.prove import prove
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.reconcile import reconcile
@@ -105,7 +106,11 @@ def version(as_json: Json = False) -> None:
 
 def run() -> None:
     """Run the `cuesqueue` program: its entry point."""
-    app()
+    try:
+        app()
+    finally:
+        if not has_reader():
+            sys.exit(READER_GONE)
 
 
 if __name__ == "__main__":

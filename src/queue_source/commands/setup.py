@@ -1,22 +1,27 @@
-"""`cuesqueue setup`: what is made once: cloud resources (`setup_aws.py` knows which), and a faster PySpark."""
+"""`cuesqueue setup`: what is made once: cloud resources (`setup_aws.py` knows which), a faster PySpark, a dashboard."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import closing
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from queue_source.commands.output import Json, print_result, tell
+from queue_source.commands.output import Json, print_options, print_result, tell
 from queue_source.errors import OptionError
 
-app = typer.Typer(no_args_is_help=True, help="Make what is needed once: queues of a cloud, a faster PySpark.")
+MONITORING = Path(__file__).resolve().parents[1] / "serve" / "monitoring"
+app = typer.Typer(
+    no_args_is_help=True, help="Make what is needed once: queues of a cloud, a faster PySpark, files for Grafana."
+)
 
 
 @app.callback()
 def _group() -> None:
-    """Make what is needed once: queues of a cloud that announce objects, a PySpark that starts faster."""
+    """Make what is needed once: queues of a cloud that announce objects, a PySpark that starts faster, a dashboard."""
 
 
 @app.command()
@@ -43,6 +48,25 @@ def pyspark(
             "--spark-home", f"{error.filename}: {error.strerror}; name the folder of a Spark that you may change"
         ) from None
     print_result({"archive": str(archive), "modules compiled": added}, as_json, title="done")
+
+
+@app.command()
+def monitoring(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files go; it is made if it is missing.")],
+    as_json: Json = False,
+) -> None:
+    """Write the dashboard for Grafana and the alert rules for Prometheus into a folder.
+
+    They fit the metrics that this version of `cuesqueue serve` exports. Files of these names are written over.
+    """
+    written = {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in sorted(MONITORING.iterdir()):
+            written[file.name] = str(shutil.copyfile(file, folder / file.name))
+    except OSError as error:
+        raise OptionError("FOLDER", f"{error.filename}: {error.strerror}; name one that you may write to") from None
+    print_result(written, as_json, title="done")
 
 
 @app.command()
@@ -83,7 +107,7 @@ def aws(
         return
     done = {f"{place}. {change['action']}": _about(change) for place, change in enumerate(changes, 1)}
     print_result(done or {"nothing to change": "everything was there"}, False, title="done")
-    print_result(options, False, title="options of the reader")
+    print_options(options, "options of the reader:")
     if changes:
         tell("objects that were there before are not announced: publish them once")
 
@@ -141,7 +165,7 @@ def azure(
         return
     done = {f"{place}. {change['action']}": change["name"] for place, change in enumerate(changes, 1)}
     print_result(done or {"nothing to change": "everything was there"}, False, title="done")
-    print_result(options, False, title="options of the reader")
+    print_options(options, "options of the reader:")
     if changes:
         tell("objects that were there before are not announced: list them once (backfillPrefixes)")
 

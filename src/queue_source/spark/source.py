@@ -8,6 +8,7 @@ from typing import ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
+from queue_source.logs.endings import one_line_errors
 from queue_source.options import check_declared, parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.queues.own import register_queues
 
@@ -27,6 +28,7 @@ class CuesqueueSource(DataSource):
     def name(cls) -> str:
         return "cuesqueue"
 
+    @one_line_errors()
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         register_queues(self.queues)
@@ -35,6 +37,7 @@ class CuesqueueSource(DataSource):
         if _is_for_a_reader(names):
             parse_reader_options(options)  # refuse wrong options as early as Spark asks: before anything is received
 
+    @one_line_errors()
     def schema(self) -> StructType:
         """Return the schema where the user gave none: views and messages have theirs, others are inferred and kept."""
         if _READS & {name.lower() for name in self.options}:
@@ -53,6 +56,7 @@ class CuesqueueSource(DataSource):
 
         return view_schema(parse_view_options(self.options))
 
+    @one_line_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from queue_source.spark.reader import CuesqueueStreamReader
 
@@ -62,12 +66,14 @@ class CuesqueueSource(DataSource):
             check_declared(options.content.schema)
         return CuesqueueStreamReader(options, schema)
 
+    @one_line_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from queue_source.spark.writer import CuesqueueStreamWriter
 
         register_queues(self.queues)
         return CuesqueueStreamWriter(parse_sink_options(self.options), schema, self.queues)
 
+    @one_line_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         from queue_source.spark.views import CuesqueueViewReader
 

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Row
 from shard_store.completeness.certificates import verdict
 from shard_store.completeness.comparing import Category
 from shard_store.model import micros, time_of
+from shard_store.notebooks import NotebookTable
 from shard_store.shards.activity import (
     HOUR,
     SLOT,
@@ -113,7 +114,7 @@ class Certified:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineStatus:
+class PipelineStatus(NotebookTable):
     """One pipeline, as the store knows it. Times are aware, durations are seconds, by the database's clock.
 
     Attributes:
@@ -184,7 +185,7 @@ class PipelineStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Hour:
+class Hour(NotebookTable):
     """What a pipeline published in the hour that began at `start`."""
 
     pipeline: str
@@ -237,7 +238,7 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
         )
     errors = sum(status.last_hour.errors.values())
     if limits.max_errors is not None and errors > limits.max_errors:
-        problems.append(f"{errors} errors in the last hour")
+        problems.append(f"{errors:,} error{'' if errors == 1 else 's'} in the last hour")
     return tuple(problems)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from queue_source.admin.doctor.findings import Finding, ok, problem, skipped, warning
+from queue_source.admin.wording import counted
 from queue_source.errors import CuesqueueError, QueueNotFound
 from queue_source.messages import ListedObject
 from queue_source.options import ReaderOptions, connection_options
@@ -160,7 +161,7 @@ def _opened(what: str, queue: Queue, options: ReaderOptions, check: Callable[[Qu
         can = queue.capabilities
         depth = queue.depth() if can.reports_depth else None
         check(queue)
-    waiting = "" if depth is None else f", {depth.ready:,} messages wait and {depth.in_flight:,} are leased"
+    waiting = "" if depth is None else f", {counted(depth.ready, 'message')} waiting and {depth.in_flight:,} leased"
     yield ok(what, f"{queue.name} can be asked{waiting}")
     for text in said:
         yield warning(f"{what}'s settings", text, "the sentence says what to change; docs/how-to has a page a queue")
@@ -211,7 +212,7 @@ def examine_prefixes(prefixes: Sequence[str], storage: StorageOptions) -> Iterat
             continue
         more = "" if page.cursor is None else " and more"
         if page.objects or more:
-            yield ok("prefix", f"{prefix}: {len(page.objects):,}{more} objects can be listed")
+            yield ok("prefix", f"{prefix}: {counted(len(page.objects), 'object')}{more} can be listed")
         else:
             text = f"{prefix}: no object begins with it, so whether objects can be read is not known"
             yield warning("prefix", text, "compare it with the names of your objects; all is well if none is there yet")

@@ -314,8 +314,9 @@ class SqsQueue(BaseQueue):
     def _queue_url(self) -> str:
         with self._lock:
             if self._url is None:
-                with service_errors(self.name):
-                    self._url = str(self._client().get_queue_url(QueueName=self._address.queue)["QueueUrl"])
+                client = self._client()
+                with service_errors(self.name, client):
+                    self._url = str(client.get_queue_url(QueueName=self._address.queue)["QueueUrl"])
             return self._url
 
     def _attributes(self) -> Attributes:
@@ -340,7 +341,7 @@ class SqsQueue(BaseQueue):
 
     def _ask_attributes(self, names: Sequence[str]) -> Mapping[str, str]:
         client, url = self._client(), self._queue_url()
-        with service_errors(self.name):
+        with service_errors(self.name, client):
             answer: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
         return answer
 

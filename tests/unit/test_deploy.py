@@ -1,0 +1,126 @@
+"""The files of deploy/: all that they name is there, every image has a version, and tokens and names fit each other.
+
+Nothing is run in containers; `integration/test_compose.py` runs the programs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from queue_source.commands.main import app
+from queue_source.serve.guard import SHORTEST_TOKEN
+from support.snippets import ROOT, blocks
+
+DEPLOY = ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
+SCRAPES = yaml.safe_load((DEPLOY / "prometheus.yml").read_text("utf-8"))
+
+
+def mounts(service: str) -> list[tuple[str, str]]:
+    return [tuple(volume.split(":")[:2]) for volume in SERVICES[service].get("volumes", [])]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_a_service_mounts_is_there(service: str) -> None:
+    for source, _ in mounts(service):
+        assert (DEPLOY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], source
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_is_built_here_or_has_an_image_with_a_version(service: str) -> None:
+    settings = SERVICES[service]
+    if "build" in settings:
+        assert (DEPLOY / settings["build"]["context"] / settings["build"]["dockerfile"]).is_file()
+    else:
+        assert re.search(r":v?\d+(\.\d+)+$", settings["image"]), settings["image"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_is_reached_from_this_machine_alone_and_waits_for_one_that_exists(service: str) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[service].get("ports", []))
+    assert set(SERVICES[service].get("depends_on", {})) <= SERVICES.keys()
+
+
+@pytest.mark.parametrize("service", ["prepare", "reader", "serve"])
+def test_the_command_of_a_service_is_one(service: str) -> None:
+    program, *arguments = SERVICES[service]["command"]
+    if program == "cuesqueue":
+        command: Any = typer.main.get_command(app)
+        options = {name for param in command.commands[arguments[0]].params for name in param.opts}
+        assert {argument for argument in arguments if argument.startswith("--")} <= options
+    else:
+        (folder,) = [source for source, target in mounts(service) if arguments[0].startswith(f"{target}/")]
+        assert (DEPLOY / folder / Path(arguments[0]).name).is_file()
+
+
+def test_prometheus_gets_the_metrics_with_the_token_under_a_name_that_is_served() -> None:
+    (scrape,) = SCRAPES["scrape_configs"]
+    token = SERVICES["serve"]["environment"]["CUESQUEUE_SERVE_TOKEN"]
+    assert scrape["authorization"]["credentials"] == token
+    assert len(token) >= SHORTEST_TOKEN
+    assert f"`{token}`" in (ROOT / "docs" / "how-to" / "compose.md").read_text("utf-8")
+    (target,) = scrape["static_configs"][0]["targets"]
+    name, port = target.split(":")
+    command = SERVICES["serve"]["command"]
+    assert name in SERVICES
+    assert ("--allowed-host", name) in pairwise(command)
+    assert f"127.0.0.1:{port}:{port}" in SERVICES["serve"]["ports"]
+    rules = [Path(target).name for _, target in mounts("prometheus")]
+    assert set(SCRAPES["rule_files"]) <= set(rules)
+
+
+def test_the_store_has_the_password_that_is_in_its_url() -> None:
+    store = SERVICES["store"]["environment"]
+    url = "postgresql+psycopg://{POSTGRES_USER}:{POSTGRES_PASSWORD}@store/{POSTGRES_DB}".format(**store)
+    assert {SERVICES[name]["environment"]["CUESQUEUE_STORE"] for name in ("reader", "serve")} == {url}
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    (source,) = yaml.safe_load((DEPLOY / "grafana" / "datasource.yml").read_text("utf-8"))["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((DEPLOY / "grafana" / "dashboards.yml").read_text("utf-8"))["providers"]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert Path(home).parent == Path(provider["options"]["path"])
+    (dashboard,) = [source for source, target in mounts("grafana") if target == home]
+    assert json.loads((DEPLOY / dashboard).read_text("utf-8"))["title"]
+
+
+def test_the_image_copies_what_is_there_and_what_its_context_lets_in() -> None:
+    let_in = (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    copied = [name for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE) for name in line.split()[:-1]]
+    assert {"pyproject.toml", "src"} <= set(copied)
+    assert [name for name in copied if not (ROOT / name).exists() or f"!{name}" not in let_in] == []
+
+
+def test_the_image_has_the_extras_of_what_runs_in_it() -> None:
+    extras = re.search(r'EXTRAS="([\w ]+)"', DOCKERFILE)
+    assert extras
+    assert {"sqs", "postgres", "serve"} <= set(extras[1].split())
+
+
+def test_the_py4j_that_the_image_names_is_that_of_its_spark() -> None:
+    base = re.search(r"^FROM apache/spark:(\d+\.\d+)\.", DOCKERFILE, re.MULTILINE)
+    named = re.search(r"py4j-([\d.]+)-src\.zip", DOCKERFILE)
+    assert base
+    assert named
+    assert f"py4j=={named[1]} " in (ROOT / "locks" / f"spark-{base[1]}.txt").read_text("utf-8")
+
+
+def test_the_page_runs_services_and_a_program_that_are_there() -> None:
+    (commands,) = [block.text for block in blocks(ROOT / "docs" / "how-to" / "compose.md") if block.language == "bash"]
+    first, *others = commands.splitlines()
+    assert first == f"cd {DEPLOY.name}"
+    assert all(line.startswith("docker compose ") for line in others)
+    assert set(re.findall(r"exec (\w+)", commands)) <= SERVICES.keys()
+    (program,) = re.findall(r"/opt/\S+", commands)
+    assert program in SERVICES["prepare"]["command"]
