@@ -87,7 +87,9 @@ def array(items: Sequence[bytes]) -> bytes:
 
 def fields(names: Sequence[str], ids: Sequence[int], values: Sequence[bytes]) -> bytes:
     """Write an object of written values; `ids` are the places of its names in the metadata."""
-    order = sorted(range(len(names)), key=names.__getitem__)
+    # Spark searches by Java's order of texts; by code points it would not find what is beside a name beyond U+FFFF
+    keys = names if "".join(names).isascii() else [name.encode("utf-16-be") for name in names]
+    order = sorted(range(len(names)), key=keys.__getitem__)
     offsets = list(accumulate(map(len, values), initial=0))
     width, id_width = _width(offsets[-1]), _width(max(ids, default=0))
     is_large = len(values) > 255

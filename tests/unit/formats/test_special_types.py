@@ -73,6 +73,14 @@ def test_a_shredded_variant_is_put_together_from_its_columns() -> None:
     assert texts == ['{"a":5,"b":7}', '{"b":7}', '{"b":7}', '{"a":null}']
 
 
+def test_a_name_that_metadata_has_twice_moves_no_other_one() -> None:
+    metadata = b"\x01\4\0\1\2\3\4aabc"  # names that are not sorted may be there twice
+    rest = b"\x02\x01\x02\x00\x02\x0c\x07"  # {"b": 7}
+    data = shredded(OBJECT, {"metadata": metadata, "value": rest, "typed_value": {"a": {"typed_value": 5}}})
+    (row,) = read_column(data, VARIANT, PARQUET)
+    assert VariantVal(row["value"], row["metadata"]).toJson() == '{"a":5,"b":7}'
+
+
 def test_a_list_of_shredded_variants_is_put_together_too() -> None:
     items = [{"metadata": NO_NAMES, "typed_value": 1}, None, {"metadata": NO_NAMES, "value": b"\x04"}]
     data = shredded(pa.list_(GROUP), [], items, None)  # type: ignore[arg-type]
@@ -90,6 +98,8 @@ def test_a_list_of_shredded_variants_is_put_together_too() -> None:
         (GROUP, {"metadata": NO_NAMES, "value": b"\0", "typed_value": 1}, "two values in one row"),
         (OBJECT, {"metadata": NAMES, "value": b"\x0c\1", "typed_value": {}}, "an object and another value"),
         (OBJECT, {"metadata": NO_NAMES, "typed_value": {"a": {"typed_value": 1}}}, "lacks the field 'a'"),
+        (pa.struct([("metadata", pa.binary()), ("typed_value", pa.struct([("", FIELD)]))]),
+         {"metadata": NO_NAMES, "typed_value": {"": {"typed_value": 1}}}, "lacks the field ''"),
         (OBJECT, {"metadata": NAMES[:-1], "value": REST, "typed_value": {}}, "cut off"),
         (OBJECT, {"metadata": b"\x02\0\0", "typed_value": {}}, "another version than 1"),
         (OBJECT, {"metadata": NAMES, "value": REST[:-1], "typed_value": {}}, "cut off"),

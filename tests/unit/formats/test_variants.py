@@ -50,6 +50,13 @@ def test_a_record_becomes_the_bytes_that_spark_makes_of_it() -> None:
     assert dict(zip(OF_SPARK, found, strict=True)) == OF_SPARK
 
 
+def test_fields_are_in_the_order_of_java_by_which_spark_searches_for_them() -> None:
+    names = ["\U0001f600", "\uffe6", "z", "\ue000"]
+    (row,) = read_bytes(json.dumps(dict.fromkeys(names)).encode(), COLUMNS, WHOLE)
+    ids = row["v"]["value"][2 : 2 + len(names)]
+    assert [names[place] for place in ids] == ["z", "\U0001f600", "\ue000", "\uffe6"]
+
+
 def test_a_bad_record_is_null_and_reported_and_so_is_one_with_a_key_twice() -> None:
     records = ['{"a": 1}', '{"a": 1', '{"a": 1, "b": {"c": 1, "c": 2}}', '{"a": "\\ud800"}', '{"b": 2}']
     found = read_with_problems("\n".join(records).encode(), COLUMNS, WHOLE)

@@ -6,7 +6,8 @@ metadata of a row has the names of all its fields, those in columns too, and so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise
@@ -25,8 +26,13 @@ _SIZES = {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 4, 6: 8, 7: 8, 8: 5, 9: 9, 10: 17, 11
           19: 8, 20: 16}  # fmt: skip
 """Bytes of a primitive value behind its first one, by its type; others begin with their length."""
 
-Places = dict[str, int]
-"""The places of names in the metadata of a row."""
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names in the metadata of a row, in their order, and the place of each: one may be there twice."""
+
+    ordered: Sequence[str] = ()
+    places: Mapping[str, int] = field(default_factory=dict)
 
 
 def is_shredded(kind: pa.DataType) -> bool:
@@ -39,8 +45,8 @@ def unshredded(array: pa.StructArray, target: pa.StructType) -> pa.StructArray:
     parts = _parts(array)
     if "metadata" not in parts:
         raise ValueError("a shredded VARIANT without metadata")
-    names = parts["metadata"].to_pylist()
-    values = _values(array, [{} if name is None else _places(name) for name in names])
+    metadata = parts["metadata"].to_pylist()
+    values = _values(array, [Names() if data is None else _names(data) for data in metadata])
     valid = array.is_valid().to_pylist()
     whole = [
         variants.checked(value or variants.NULL) if row else None for value, row in zip(values, valid, strict=True)
@@ -59,7 +65,7 @@ def _parts(group: pa.StructArray) -> dict[str, pa.Array]:
     return dict(zip(names, group.flatten(), strict=True))
 
 
-def _values(group: pa.Array, places: list[Places]) -> list[bytes | None]:
+def _values(group: pa.Array, names: list[Names]) -> list[bytes | None]:
     """Return the written value of each row of a group; None where it has none."""
     if not pt.is_struct(group.type):
         raise ValueError(f"a shredded VARIANT has {group.type} where a group belongs")
@@ -71,40 +77,40 @@ def _values(group: pa.Array, places: list[Places]) -> list[bytes | None]:
     if isinstance(typed, pa.ExtensionArray):
         raise _unknown(typed.type)
     if pt.is_struct(typed.type):
-        return _objects(typed, whole, places)
-    written = _arrays(typed, places) if pt.is_list(typed.type) else _leaves(typed)
+        return _objects(typed, whole, names)
+    written = _arrays(typed, names) if pt.is_list(typed.type) else _leaves(typed)
     for value, other in zip(whole, written, strict=True):
         if value is not None and other is not None:
             raise ValueError("a shredded VARIANT has two values in one row")
     return [other if value is None else value for value, other in zip(whole, written, strict=True)]
 
 
-def _objects(typed: pa.StructArray, whole: list[bytes | None], places: list[Places]) -> list[bytes | None]:
-    fields = [(name, _values(child, places)) for name, child in _parts(typed).items()]
+def _objects(typed: pa.StructArray, whole: list[bytes | None], names: list[Names]) -> list[bytes | None]:
+    fields = [(name, _values(child, names)) for name, child in _parts(typed).items()]
     written = list(whole)
     for row, is_object in enumerate(typed.is_valid().to_pylist()):
         if not is_object:
             continue
-        ids = places[row]
+        ordered, places = names[row].ordered, names[row].places
         of_row = {name: value for name, values in fields if (value := values[row]) is not None}
         others = whole[row]
         if others is not None:
-            names = list(ids)
             for place, value in _fields_of(others):
-                if place >= len(names):
-                    raise ValueError(f"the metadata of a shredded VARIANT has {len(names)} names, not {place + 1}")
-                if names[place] in of_row:
-                    raise ValueError(f"a shredded VARIANT has the field {names[place]!r} twice")
-                of_row[names[place]] = value
-        if missing := next((name for name in of_row if name not in ids), None):
+                if place >= len(ordered):
+                    raise ValueError(f"the metadata of a shredded VARIANT has {len(ordered)} names, not {place + 1}")
+                if ordered[place] in of_row:
+                    raise ValueError(f"a shredded VARIANT has the field {ordered[place]!r} twice")
+                of_row[ordered[place]] = value
+        missing = next((name for name in of_row if name not in places), None)
+        if missing is not None:
             raise ValueError(f"the metadata of a shredded VARIANT lacks the field {missing!r}")
-        written[row] = variants.fields(list(of_row), [ids[name] for name in of_row], list(of_row.values()))
+        written[row] = variants.fields(list(of_row), [places[name] for name in of_row], list(of_row.values()))
     return written
 
 
-def _arrays(typed: pa.ListArray, places: list[Places]) -> list[bytes | None]:
+def _arrays(typed: pa.ListArray, names: list[Names]) -> list[bytes | None]:
     lengths = pc.list_value_length(typed).to_pylist()
-    of_items = [ids for length, ids in zip(lengths, places, strict=True) for _ in range(length or 0)]
+    of_items = [of_row for length, of_row in zip(lengths, names, strict=True) for _ in range(length or 0)]
     items = iter(_values(typed.flatten(), of_items))
     return [
         None if length is None else variants.array([next(items) or variants.NULL for _ in range(length)])
@@ -153,7 +159,7 @@ def _decimal(value: Decimal, scale: int) -> bytes:
 
 
 @lru_cache(64)
-def _places(metadata: bytes) -> Places:
+def _names(metadata: bytes) -> Names:
     """Read the names of metadata, in their order. Raises ValueError for what is none."""
     if not metadata or metadata[0] & 15 != 1:
         raise ValueError("the metadata of a VARIANT is of another version than 1")
@@ -162,7 +168,7 @@ def _places(metadata: bytes) -> Places:
     begin = 1 + width * (count + 2)
     _number(metadata, begin, max(offsets))
     names = [metadata[begin + start : begin + end].decode() for start, end in pairwise(offsets)]
-    return {name: place for place, name in enumerate(names)}
+    return Names(names, {name: place for place, name in enumerate(names)})
 
 
 def _number(data: bytes, place: int, width: int) -> int:
