@@ -257,6 +257,64 @@ def test_a_number_alone_is_noticed(place: Place, value: float, column: str) -> N
     assert (row["n"], errors) == (value, [])
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "options"),
+    [
+        ({"s": {"x": 1}}, {"s": [{"y": 1}]}, {"schemaEvolutionMode": "addNewColumns"}),
+        ({"s": {"x": 1}}, {"s": {"x": 2}, "S": {"y": 1}}, {"schemaEvolutionMode": "addNewColumns"}),
+        ({"n": 1}, {"n": [1 << 63]}, WIDENING),
+        ({"n": [1]}, {"n": [1 << 63, 1.5]}, WIDENING),
+        ({"l": [{"n": 1}]}, {"l": [{"n": 1 << 63}, {"n": "x"}]}, WIDENING),
+    ],
+)
+def test_a_value_that_no_wider_schema_has_room_for_does_not_end_each_start(
+    place: Place, first: dict[str, Any], second: dict[str, Any], options: dict[str, str]
+) -> None:
+    place.publish(place.put("1.json", first))
+    schema = declared(place, **options)
+    uri = place.put("2.json", second)
+    ((row,), _) = read(place.work([Content(uri, uri)], **options), schema)
+    assert json.loads(row["_rescued_data"])["_file_path"] == uri
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "other", "options"),
+    [
+        ({"s": {"x": 1}}, {"s": {"y": 1}}, {"s": "text"}, {"schemaEvolutionMode": "addNewColumns"}),
+        ({"n": 1}, {"n": 1 << 63}, {"n": 2}, {**WIDENING, "inferColumnTypes": "false", "schemaHints": "n BIGINT"}),
+        ({"s": {"x": 1}}, {"s": {"x": 1, "y": 1}}, {"x": 1}, {"schemaHints": "s STRUCT<x: INT>"}),
+        ({"x": 1}, {"s": {"y": 1}}, {"x": 2}, {"inferColumnTypes": "false", "schemaHints": "s STRUCT<x: INT>"}),
+    ],
+)
+def test_the_next_start_has_room_for_what_was_noticed(
+    place: Place, first: dict[str, Any], second: dict[str, Any], other: dict[str, Any], options: dict[str, str]
+) -> None:
+    place.publish(place.put("1.json", first))
+    contents = [Content(uri, uri) for uri in (place.put("2.json", second), place.put("3.json", other))]
+    with pytest.raises(SchemaChanged, match=r"lacks: '\S.*; version 1"):
+        read(place.work(contents, **options), declared(place, **options))
+    rows, _ = read(place.work(contents, **options), declared(place, **options))
+    assert len(rows) == 2
+
+
+def test_a_file_whose_columns_differ_in_case_alone_is_bad_and_ends_no_start(place: Place) -> None:
+    options = {**WIDENING, "fileFormat": "parquet"}
+    place.publish(put_table(place, "1.parquet", pa.table({"id": pa.array([1], pa.int32())})).uri)
+    schema = declared(place, **options)
+    second = put_table(place, "2.parquet", pa.table({"Id": pa.array([1], pa.int32()), "ID": [1 << 40]}))
+    rows, (error,) = read(place.work([second], **options), schema)
+    assert (rows, error.cause) == ([], "wrong-columns")
+
+
+def test_keys_of_maps_do_not_become_wider(place: Place) -> None:
+    options = {**WIDENING, "fileFormat": "parquet"}
+    narrow, wide = (pa.map_(kind, pa.int64()) for kind in (pa.int32(), pa.int64()))
+    place.publish(put_table(place, "1.parquet", pa.table({"m": pa.array([[(1, 1)]], narrow)})).uri)
+    second = put_table(place, "2.parquet", pa.table({"m": pa.array([[(2, 2)]], wide)}))
+    rows, errors = read(place.work([second], **options), declared(place, **options))
+    assert (rows, errors) == ([{"m": [(2, 2)]}], [])
+
+
 def test_types_stay_without_the_mode_that_widens_them(place: Place) -> None:
     first = put_table(place, "1.parquet", pa.table({"id": pa.array([1], pa.int32())}))
     place.publish(first.uri)

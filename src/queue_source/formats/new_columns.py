@@ -16,7 +16,6 @@ from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.formats.types import (
     fields_of,
     holds_nothing,
-    inner_types,
     spark_schema,
     special_struct,
     wider_type,
@@ -51,18 +50,39 @@ def check_file(schema: pa.Schema, written: pa.Schema, options: FormatOptions) ->
 
     Raises BadObject("wrong-columns") when Spark has no type for one of them.
     """
-    passed = {name.casefold() for name in no_data(options)}
     try:
-        others = spark_schema(pa.schema([field for field in written if field.name.casefold() not in passed]))
+        others = spark_schema(_data_of(written, options))
     except ValueError as error:
         raise BadObject("wrong-columns", str(error)) from error
-    declared, of_file = pa.struct(list(schema)), pa.struct(list(others))
-    if more(declared, of_file) or (options.watch_wider_types and _has_wider(declared, of_file)):
+    if _would_widen(schema, others, options):
         raise NewColumns(others)
 
 
+def _data_of(schema: pa.Schema, options: FormatOptions) -> pa.Schema:
+    passed = {name.casefold() for name in no_data(options)}
+    return pa.schema([field for field in schema if field.name.casefold() not in passed])
+
+
+def _would_widen(schema: pa.Schema, written: pa.Schema, options: FormatOptions) -> bool:
+    """Tell whether the schema that is kept would become another one: if not, each start would end the same way."""
+    declared, distinct = pa.struct(list(schema)), _distinct(pa.struct(list(written)))
+    return bool(more(declared, distinct)) or (options.watch_wider_types and _has_wider(declared, distinct))
+
+
+def _distinct(kind: pa.DataType) -> pa.DataType:
+    """Leave out fields whose names differ from an earlier one's in nothing but case: no schema keeps them."""
+    if pt.is_struct(kind):
+        fields: dict[str, pa.Field] = {}
+        for field in fields_of(kind):
+            fields.setdefault(field.name.casefold(), field.with_type(_distinct(field.type)))
+        return pa.struct(list(fields.values()))
+    if pt.is_list(kind):
+        return pa.list_(_distinct(kind.value_type))
+    return pa.map_(kind.key_type, _distinct(kind.item_type)) if pt.is_map(kind) else kind
+
+
 def _has_wider(declared: pa.DataType, written: pa.DataType) -> bool:
-    """Tell whether anything that is declared has a wider type in a file."""
+    """Tell whether anything that is declared has a wider type in a file; keys of maps keep theirs."""
     if special_struct(declared) is not None:
         return False
     if pt.is_struct(declared) and pt.is_struct(written):
@@ -72,9 +92,10 @@ def _has_wider(declared: pa.DataType, written: pa.DataType) -> bool:
             for field in fields_of(written)
             if (name := field.name.casefold()) in types
         )
-    both = (inner_types(declared), inner_types(written))
-    if all(both):
-        return any(_has_wider(*pair) for pair in zip(*both, strict=False))
+    if pt.is_list(declared) and pt.is_list(written):
+        return _has_wider(declared.value_type, written.value_type)
+    if pt.is_map(declared) and pt.is_map(written):
+        return _has_wider(declared.item_type, written.item_type)
     return wider_type(declared, written) is not None
 
 
@@ -87,20 +108,29 @@ def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) ->
 
 Exceeds = Callable[[Any, int], bool]
 """Tells whether a decoded value is a number that a whole number of so many bits has no room for."""
+Infer = Callable[[Mapping[str, Any]], pa.Schema]
+"""Returns the columns of a decoded object."""
 
 
 class KnownNames:
     """The names of a schema, to hold JSON objects against; where types may widen, its whole numbers too."""
 
-    def __init__(self, schema: pa.Schema, options: FormatOptions, exceeds: Exceeds) -> None:
+    def __init__(self, schema: pa.Schema, options: FormatOptions, exceeds: Exceeds, infer: Infer) -> None:
+        self._schema, self._options, self._infer = schema, options, infer
         self._names: dict[str, Any] = _names(pa.struct(list(schema)), numbers=options.watch_wider_types)
         self._names.update(dict.fromkeys((name.casefold() for name in no_data(options)), None))
         self._exceeds = exceeds
 
     def check(self, record: dict[str, Any]) -> None:
-        """Raise NewColumns when a decoded object has a value for an unknown name, or a wider number, at any depth."""
+        """Raise NewColumns when a decoded object has a value for an unknown name, or a wider number, at any depth.
+
+        Not where its columns as a whole would add nothing: what is new is in an array where an object is declared, or
+        beside a text. Then it is a value that does not fit, as any other.
+        """
         if self._has_new(record, self._names):
-            raise NewColumns(record=record)
+            written = _data_of(self._infer(record), self._options)
+            if _would_widen(self._schema, written, self._options):
+                raise NewColumns(record=record)
 
     def _has_new(self, value: Any, names: Any) -> bool:
         if isinstance(value, list):

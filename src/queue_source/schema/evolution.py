@@ -14,7 +14,7 @@ import pyarrow as pa
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
 from queue_source.formats.base import OpenObject, format_of
 from queue_source.formats.new_columns import NewColumns, no_data
-from queue_source.formats.text.json_values import infer_records
+from queue_source.formats.text.json_values import infer_record, infer_records
 from queue_source.options import ContentOptions
 from queue_source.options.content import FormatOptions
 from queue_source.schema.ddl import parse_fields
@@ -54,9 +54,11 @@ def schema_changed(
     )
     types = options.widens_types
     wide = widened(base, _new_columns(noticed, content, format, contents), no_data(format), types=types)
-    if types:  # whatever the samples have, the next start has room for what was noticed
-        wide = widened(wide, _noticed_columns(noticed, content), no_data(format), types=True)
-    wide = with_hints(wide, parse_fields(options.schema_hints), wider=types)
+    # whatever the samples have, and whether they have types, the next start has room for what was noticed
+    found = noticed.found if noticed.record is None else infer_record(noticed.record)
+    if found is not None:
+        wide = widened(wide, found, no_data(format), types=types)
+    wide = with_hints(wide, parse_fields(options.schema_hints), adds=True, wider=types)
     recorded = location.record(wide, types=types)
     names = news(declared, widened(declared, recorded.schema, no_data(format), types=types))
     return SchemaChanged(

@@ -140,15 +140,16 @@ def _news(kept: pa.DataType, wider: pa.DataType, path: str) -> list[str]:
     return [f"{path.removesuffix('.')} {format_type(wider)}"] if is_wider else []
 
 
-def with_hints(schema: pa.Schema, hints: Hints, *, wider: bool = False) -> pa.Schema:
+def with_hints(schema: pa.Schema, hints: Hints, *, adds: bool = False, wider: bool = False) -> pa.Schema:
     """Apply the types that the user named; a hinted column that is absent is added at the end.
 
-    `wider`: whether a column keeps a type that is wider than the hint.
+    `adds`: whether a struct keeps fields that its hint lacks: a mode that adds columns has noticed them. `wider`:
+    whether a column keeps a type that is wider than the hint.
     """
     kind: pa.DataType = pa.struct(list(schema))
     for path, hint in hints:
         hinted = _hinted(kind, path, hint, ".".join(path))
-        kind = _widened(hinted, kind, types=True) if wider else hinted
+        kind = _widened(hinted, kind, types=wider) if adds or wider else hinted
     return pa.schema(fields_of(kind))
 
 

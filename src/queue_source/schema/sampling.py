@@ -92,7 +92,7 @@ def kept_columns(
         columns = latest.schema
     try:
         hints = parse_fields(content.schema.schema_hints)
-        schema = with_hints(columns, hints, wider=content.schema.widens_types)
+        schema = with_hints(columns, hints, adds=content.schema.adds_columns, wider=content.schema.widens_types)
     except ValueError as error:
         raise OptionError("schemaHints", str(error)) from error
     rescued = format.rescued_data_column

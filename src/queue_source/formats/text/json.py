@@ -44,7 +44,7 @@ from queue_source.formats.text.json_grammar import (
     may_exceed_limits,
     parse_objects,
 )
-from queue_source.formats.text.json_values import ObjectReader, TextNeeded, exceeds, infer_records
+from queue_source.formats.text.json_values import ObjectReader, TextNeeded, exceeds, infer_record, infer_records
 from queue_source.formats.text.records import (
     MAX_REASONS,
     Record,
@@ -81,7 +81,7 @@ class JsonReader:
         self._options = options
         self._leaf = text_leaf(options)
         self._whole = options.single_variant_column
-        self._known = KnownNames(schema, options, exceeds) if options.watch_new_columns else None
+        self._known = KnownNames(schema, options, exceeds, infer_record) if options.watch_new_columns else None
         self.separator = make_separator(options)
         self.only_slowly = any(_is_only_read_slowly(field.type) for field in self._shape.data)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -325,6 +325,11 @@ class VariantWriter:
         if isinstance(value, Object) and value.repeated:
             raise ValueError(f"the key {next(iter(value.repeated))[:100]!r} is there twice, which VARIANT cannot hold")
         return variants.fields(list(value), numbers, items)
+
+
+def infer_record(record: Mapping[str, Any]) -> pa.Schema:
+    """Infer the columns of a decoded object, with their types."""
+    return infer_records([dict(record)], types=True)
 
 
 def infer_records(records: Iterable[dict[str, Any]], *, types: bool) -> pa.Schema:
