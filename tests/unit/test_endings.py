@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import DataSource
 
 from queue_source.errors import OptionError, QueueNotFound, SinkFailed
 from queue_source.logs.endings import HIDE, last_line, one_line_errors, sentence_of
+from queue_source.spark.source import CuesqueueSource
 from shard_store.errors import StoreUnavailable
 
 OF_SPARK_4_3 = """[STREAM_FAILED] Query [id = 1] terminated with exception: Failed when Python streaming data source \
@@ -26,6 +28,8 @@ OF_SPARK_4_0 = """Query [id = 1] terminated with exception: pyspark.errors.excep
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when running Python streaming data source: data source cuesqueue \
 throw exception: option 'storeUrl': is no URL; write one
 Thread State: RUNNABLE"""
+OF_SPARK_4_0_AS_IT_IS = OF_SPARK_4_0.replace("source cuesqueue", f"source {CuesqueueSource.name}")
+OF_OTHERS = OF_SPARK_4_0.replace("source cuesqueue", "source jdbc").replace("storeUrl", "password=secret")
 CHAIN = """Traceback (most recent call last):
 psycopg.OperationalError: connection refused
 
@@ -40,6 +44,9 @@ Thread State: RUNNABLE"""
     [
         (OF_SPARK_4_3, "queue 'sqs://ordres': the queue does not exist; create it (docs/how-to/sqs.md)"),
         (OF_SPARK_4_0, "option 'storeUrl': is no URL; write one (docs/reference/options.md)"),
+        (OF_SPARK_4_0_AS_IT_IS, "option 'storeUrl': is no URL; write one (docs/reference/options.md)"),
+        (OF_OTHERS, None),
+        (OF_OTHERS.replace("source jdbc", f"source {DataSource.name}"), None),
         (
             CHAIN,
             "database 'postgresql://db' did not serve us within 120 s: connection refused "
