@@ -14,6 +14,7 @@ import pytest
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Receipt
 from queue_source.queues import Queue, open_queue
+from queue_source.queues.amqp.link import IoThread
 from queue_source.queues.base import administered
 from queue_source.queues.capped import CappedQueue
 from queue_source.queues.sim import SimQueue
@@ -105,6 +106,21 @@ def test_threads_share_the_cap(url: str) -> None:
         assert 0 < sum(taken) <= 5
 
 
+@pytest.mark.parametrize("ends_leases", [True, False])
+def test_a_receive_that_waits_for_room_ends_empty_when_the_queue_is_closed(url: str, ends_leases: bool) -> None:
+    queue = SimQueue(url)
+    queue.capabilities = replace(queue.capabilities, ends_leases=ends_leases)
+    capped = CappedQueue(queue, 1)
+    capped.send(["a", "b"])
+    assert len(capped.receive(1, 60, 0)) == 1
+    timer = threading.Timer(0.1, capped.close)
+    timer.start()
+    assert capped.receive(1, 60, 30) == []
+    timer.join()
+    with pytest.raises(QueueConfigurationError, match="is closed"):
+        capped.receive(1, 60, 0)
+
+
 def test_a_call_that_failed_ends_no_message(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = SimQueue(url)
 
@@ -123,12 +139,15 @@ def test_a_call_that_failed_ends_no_message(url: str, monkeypatch: pytest.Monkey
 # --- errors of the background
 
 
-def test_the_hook_is_told_and_what_it_raises_stops_nothing(url: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("fault", [RuntimeError("a fault of the program"), SystemExit(1)])
+def test_the_hook_is_told_and_what_it_raises_stops_nothing(
+    url: str, caplog: pytest.LogCaptureFixture, fault: BaseException
+) -> None:
     told: list[QueueError] = []
 
     def hook(error: QueueError) -> None:
         told.append(error)
-        raise RuntimeError("a fault of the program")
+        raise fault
 
     queue: Queue = open_queue(url, on_error=hook)
     with queue, caplog.at_level(logging.ERROR, "cuesqueue"):
@@ -138,3 +157,22 @@ def test_the_hook_is_told_and_what_it_raises_stops_nothing(url: str, caplog: pyt
         assert "on_error of queue 'sim://jobs" in caplog.text
     queue.report(QueueUnavailable("jobs", "the connection was closed by us"))
     assert len(told) == 1
+
+
+def test_a_hook_that_uses_the_queue_does_not_stop_its_thread() -> None:
+    thread = IoThread("test of a hook")
+
+    async def nothing() -> None: ...
+
+    async def use() -> None:
+        with pytest.raises(RuntimeError, match="on_error"):
+            thread.run(nothing())
+
+    async def close() -> None:
+        thread.stop(nothing())
+
+    thread.run(use())
+    thread.run(close())
+    for own in [one for one in threading.enumerate() if one.name == "test of a hook"]:
+        own.join(10)
+        assert not own.is_alive()

@@ -21,7 +21,7 @@ HIDE = "SPARK_HIDE_TRACEBACK"
 """The variable by which a Python process of Spark leaves traces out of the text that it sends to the JVM."""
 
 # Spark 4.0 and 4.1 put the method that returns a source's name where the name belongs; others' sources are not ours
-_SOURCE = r"data source (?:cuesqueue|<bound method \w+\.name of <class 'queue_source\.[\w.]+'>>) throw exception"
+_SOURCE = r"data source (?:cuesqueue|<bound method CuesqueueSource\.name of <class '[^']+'>>) throw exception"
 _OURS = re.compile(rf"(?:(?:queue_source|shard_store)\.errors\.(?P<kind>\w+)|{_SOURCE}): (?P<sentence>.+)")
 _WRONG_PYTHON = re.compile(
     r"Failed to find the data source: cuesqueue|Python worker failed to connect back|PYTHON_VERSION_MISMATCH"

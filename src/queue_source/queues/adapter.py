@@ -67,7 +67,7 @@ class BaseQueue(Queue):
             return
         try:
             self.on_error(error)
-        except Exception:  # of any kind: the thread serves the connection
+        except (Exception, SystemExit):  # of any kind: the thread serves the connection
             logger.error("on_error of queue %r failed", self.name, exc_info=True)
 
     def _refuse_closed(self) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from queue_source.errors import QueueError
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import Capabilities, Depth, Payload, Queue
 
@@ -62,7 +63,16 @@ class CappedQueue(Queue):
     def receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Receive as `Queue.receive`, no more than there is room for; waits up to `wait` seconds for room, too."""
         until = self._clock() + wait
-        room = self._reserve(max_messages, until)
+        was_closed = self._closed
+        try:
+            room = self._reserve(max_messages, until)
+        except QueueError:
+            if was_closed or not self._closed:
+                raise
+            room = 0
+        if self._closed and not was_closed:  # while it waited
+            self._release(room)
+            return []
         if room <= 0 < max_messages:
             return []
         received: list[Received] = []
@@ -70,10 +80,14 @@ class CappedQueue(Queue):
             received = self._queue.receive(room, lease, max(0.0, until - self._clock()))
             return received
         finally:
-            with self._changed:
-                self._reserved -= room
-                self._held.update({message.receipt: message.lease_until for message in received})
-                self._changed.notify_all()
+            self._release(room, received)
+
+    def _release(self, room: int, received: Sequence[Received] = ()) -> None:
+        """Let others have the room that was reserved, but for what was received."""
+        with self._changed:
+            self._reserved -= room
+            self._held.update({message.receipt: message.lease_until for message in received})
+            self._changed.notify_all()
 
     def _reserve(self, most: int, until: float) -> int:
         while True:

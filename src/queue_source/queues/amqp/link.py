@@ -42,7 +42,13 @@ class IoThread:
         self._stopped = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the coroutine's result; when this thread is interrupted meanwhile, the coroutine is cancelled."""
+        """Return the coroutine's result; when this thread is interrupted meanwhile, the coroutine is cancelled.
+
+        Raises RuntimeError on the thread itself, where `on_error` runs: it would wait for itself, for ever.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("on_error runs on the queue's own thread, and cannot use the queue; tell another thread")
         with self._lock:
             if self._stopped:
                 work.close()
@@ -62,7 +68,11 @@ class IoThread:
         if stopped or loop is None or thread is None:
             last.close()
             return
-        asyncio.run_coroutine_threadsafe(last, loop).result()
+        ended = asyncio.run_coroutine_threadsafe(last, loop)
+        if threading.current_thread() is thread:  # closed by `on_error`: it cannot wait for itself
+            ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+            return
+        ended.result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
 
