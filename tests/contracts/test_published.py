@@ -19,6 +19,8 @@ from typer.testing import CliRunner, Result
 import cuesqueue
 from queue_source.commands.main import app
 from queue_source.options import parse_view_options
+from queue_source.options.connections import StorageOptions
+from queue_source.read.data_files import read_data_files
 from queue_source.spark.compat import spark_schema
 from queue_source.spark.views import CuesqueueViewReader, view_schema
 from shard_store.model import Split
@@ -223,6 +225,24 @@ def test_files_whose_types_do_not_go_together_are_refused_by_name(backend: Store
     with pytest.raises(cuesqueue.OptionError, match=message):
         published.to_batches().read_all()
     assert cuesqueue.published(store, pipeline="p").to_arrow().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [
+        (pa.array([0.1]), pa.float32()),
+        (pa.array([datetime(2026, 1, 1, 10)], pa.timestamp("us")), pa.date32()),
+        (pa.array([[{"x": 0.1}]]), pa.list_(pa.struct([("x", pa.float32())]))),
+        (pa.array([1 << 53 | 1]), pa.float64()),
+    ],
+)
+def test_wide_values_lose_nothing_where_a_driver_with_a_narrower_type_publishes_last(
+    tmp_path: Path, wide: pa.Array, narrow: pa.DataType
+) -> None:
+    path = str(tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": wide}), path)
+    with pytest.raises(cuesqueue.OptionError, match="as published last"):
+        list(read_data_files([path], pa.schema([("a", narrow)]), StorageOptions()))
 
 
 def test_rows_of_no_file_have_columns_once_a_sink_has_published_any(backend: StoreBackend, tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from queue_source.errors import OptionError
+from queue_source.formats.types import fields_of, inner_types
 from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import resolve
 
@@ -31,8 +33,26 @@ def read_data_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOpt
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _loses(kind: pa.DataType, target: pa.DataType) -> bool:
+    """Tell whether Arrow converts values without a word where some lose a part; of others it says so itself.
+
+    A driver that was started before a type became wider may publish last.
+    """
+    if pt.is_struct(kind) and pt.is_struct(target):
+        kinds = {field.name: field.type for field in fields_of(kind)}
+        return any(field.name in kinds and _loses(kinds[field.name], field.type) for field in fields_of(target))
+    inner, inner_target = inner_types(kind), inner_types(target)
+    if inner and len(inner) == len(inner_target):
+        return any(_loses(*pair) for pair in zip(inner, inner_target, strict=True))
+    if pt.is_floating(target):
+        return bool(pt.is_floating(kind)) and kind.bit_width > target.bit_width
+    return bool(pt.is_date(target) and pt.is_timestamp(kind))
+
+
 def _converted(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
     try:
+        if _loses(column.type, field.type):
+            raise pa.ArrowInvalid("that would lose digits, or times of a day")
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OptionError(
