@@ -81,6 +81,19 @@ def test_a_name_that_metadata_has_twice_moves_no_other_one() -> None:
     assert VariantVal(row["value"], row["metadata"]).toJson() == '{"a":5,"b":7}'
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (pa.dictionary(pa.int8(), pa.string()), "x", '"x"'),
+        (pa.large_list(FIELD), [{"typed_value": 1}, {"value": b"\0"}], "[1,null]"),
+    ],
+)
+def test_what_arrow_alone_has_another_type_for_is_put_together_too(kind: pa.DataType, value: object, text: str) -> None:
+    group = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", kind)])
+    (row,) = read_column(shredded(group, {"metadata": NO_NAMES, "typed_value": value}), VARIANT, PARQUET)
+    assert VariantVal(row["value"], row["metadata"]).toJson() == text
+
+
 def test_a_list_of_shredded_variants_is_put_together_too() -> None:
     items = [{"metadata": NO_NAMES, "typed_value": 1}, None, {"metadata": NO_NAMES, "value": b"\x04"}]
     data = shredded(pa.list_(GROUP), [], items, None)  # type: ignore[arg-type]
@@ -112,6 +125,10 @@ def test_a_list_of_shredded_variants_is_put_together_too() -> None:
         (pa.struct([("metadata", pa.binary()), ("typed_value", pa.timestamp("ns"))]),
          {"metadata": NO_NAMES, "typed_value": 1}, r"timestamp\[ns\], which Spark's has not"),
         (pa.struct([("value", pa.binary()), ("typed_value", pa.int64())]), {"typed_value": 1}, "without metadata"),
+        (GROUP, {"metadata": None, "typed_value": 1}, "without metadata"),
+        (pa.struct([("metadata", pa.binary()), ("value", pa.binary())]), {"value": b"\0"}, "null in its 'metadata'"),
+        (pa.struct([("metadata", pa.binary()), ("value", pa.binary())]), {"metadata": NO_NAMES}, "null in its 'value'"),
+        (pa.struct([("value", pa.binary())]), {"value": b"\0"}, "null in its 'metadata'"),
     ],
 )  # fmt: skip
 def test_a_shredded_variant_that_contradicts_itself_makes_its_object_bad(

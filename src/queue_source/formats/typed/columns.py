@@ -173,6 +173,10 @@ def _conform_struct(array: pa.StructArray, target: pa.StructType, leaf: LeafConv
                 raise ValueError(f"field {field.name!r}: {error}") from error
         else:
             children.append(pa.nulls(len(array), field.type))
+    if special_struct(target) == "VARIANT":
+        for field, child in zip(fields, children, strict=True):
+            if child.null_count > array.null_count:  # Spark would fail, each time, behind this reader
+                raise ValueError(f"a VARIANT with null in its {field.name!r}")
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 

@@ -48,6 +48,8 @@ def unshredded(array: pa.StructArray, target: pa.StructType) -> pa.StructArray:
     metadata = parts["metadata"].to_pylist()
     values = _values(array, [Names() if data is None else _names(data) for data in metadata])
     valid = array.is_valid().to_pylist()
+    if any(row and data is None for row, data in zip(valid, metadata, strict=True)):
+        raise ValueError("a shredded VARIANT without metadata in one row")
     whole = [
         variants.checked(value or variants.NULL) if row else None for value, row in zip(values, valid, strict=True)
     ]
@@ -76,6 +78,10 @@ def _values(group: pa.Array, names: list[Names]) -> list[bytes | None]:
         return whole
     if isinstance(typed, pa.ExtensionArray):
         raise _unknown(typed.type)
+    if pt.is_dictionary(typed.type):  # as Arrow's own schema in the file has it
+        typed = typed.dictionary_decode()
+    elif pt.is_large_list(typed.type):
+        typed = typed.cast(pa.list_(typed.type.value_type))
     if pt.is_struct(typed.type):
         return _objects(typed, whole, names)
     written = _arrays(typed, names) if pt.is_list(typed.type) else _leaves(typed)
