@@ -277,6 +277,27 @@ def test_a_value_that_no_wider_schema_has_room_for_does_not_end_each_start(
     assert json.loads(row["_rescued_data"])["_file_path"] == uri
 
 
+@pytest.mark.parametrize("mode", ["rescue", "addNewColumns", "addNewColumnsWithTypeWidening"])
+def test_a_name_that_is_no_text_is_rescued_as_it_was_written(place: Place, mode: str) -> None:
+    path = place.root / "1.json"
+    path.write_text('{"id": 1, "\\ud800": 5}\n{"id": 2}\n')
+    rows, errors = read(place.work([Content(path.as_uri(), path.as_uri())], schemaEvolutionMode=mode))
+    assert [row["id"] for row in rows] == [1, 2]
+    assert (json.loads(rows[0]["_rescued_data"])["\ud800"], errors) == (5, [])
+
+
+def test_a_column_without_a_name_is_kept_and_read(place: Place) -> None:
+    place.publish(place.put("1.json", {"id": 1}))
+    declared(place)
+    uri = place.put("2.json", {"id": 2, "": {"": 5}})
+    with pytest.raises(SchemaChanged, match="version 1"):
+        read(place.work([Content(uri, uri)]))
+    schema = inferred_schema(parse_reader_options(place.given))
+    assert format_columns(schema) == "`id` BIGINT, `` STRUCT<``: BIGINT>, `_rescued_data` STRING"
+    ((row,), errors) = read(place.work([Content(uri, uri)]), schema)
+    assert (row[""], errors) == ({"": 5}, [])
+
+
 @pytest.mark.parametrize(
     ("first", "second", "other", "options"),
     [

@@ -128,7 +128,10 @@ class KnownNames:
         beside a text. Then it is a value that does not fit, as any other.
         """
         if self._has_new(record, self._names):
-            written = _data_of(self._infer(record), self._options)
+            try:
+                written = _data_of(self._infer(record), self._options)
+            except UnicodeEncodeError:  # half a surrogate pair is no part of a column's name
+                return
             if _would_widen(self._schema, written, self._options):
                 raise NewColumns(record=record)
 

@@ -33,7 +33,7 @@ SIMPLE_TYPES = {
 """Every name of a type without parts, and the one name that it has in `DdlType`."""
 
 _TOKEN = re.compile(
-    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>\w+)|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<mark>[<>(),:.]))", re.DOTALL
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)*)`|(?P<name>\w+)|'(?P<text>(?:[^'\\]|\\.)*)'|(?P<mark>[<>(),:.]))", re.DOTALL
 )
 _DECIMALS = ("decimal", "dec", "numeric")
 

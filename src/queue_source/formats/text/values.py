@@ -30,8 +30,17 @@ from queue_source.formats.zones import instants
 from queue_source.options.content import FormatOptions
 from queue_source.options.times import fixed_offset, parse_time_zone
 
-quote_json: Callable[[str], str] = json.encoder.encode_basestring
-"""Writes a text as a string of JSON, twelve times faster than `json.dumps`, which makes an encoder each time."""
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def quote_json(text: str) -> str:
+    """Write a text as JSON; half of a surrogate pair, which is no character, stays escaped.
+
+    Many times faster than `json.dumps`, which makes an encoder each time.
+    """
+    quoted: str = json.encoder.encode_basestring(text)
+    return quoted if _HALF_A_PAIR.search(quoted) is None else json.encoder.encode_basestring_ascii(text)
+
 
 TextConverter = Callable[[str], object]
 """From text to what `pa.array` takes for the type; raises ValueError with the reason."""
