@@ -36,10 +36,11 @@ from shard_store.errors import StoreUnavailable
 from shard_store.model import ErrorRecord, Position, Split
 from shard_store.operators.shards import ShardCriteria
 from shard_store.operators.status import StatusLimits
+from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import REVISION
 from shard_store.store import ShardStore, open_store
 from support.servers.programs import free_port
-from support.store_backends import Pipeline
+from support.store_backends import Pipeline, content
 
 TOKEN = "a token of the tests, long enough"
 HOSTILE = "s3://landing/<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202egpj.exe\x1b[31m"
@@ -380,6 +381,16 @@ def test_charts_have_rates_and_lags_on_an_even_grid(client: Callable[..., TestCl
         assert found[name]["rows"][-1] > 0 or found[name]["rows"][-2] > 0
 
 
+def test_receivers_and_what_waits_for_their_sources_are_shown(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    store.start_receiver("landing", "sqs://files", "host-7", ["orders"])
+    store.record("landing", {"orders": [content("x"), content("y")]}, Receipts(2, unrouted=4))
+    page = re.sub(r"<[^>]*>|\s+", " ", client().get("/").text)
+    assert re.search(r"landing +sqs://files +host-7 +0\.\d s ago +2 +2 +0 +0 +4 +0 ", page)
+    assert re.search(r"not taken by a reader yet .* orders +2 +0\.\d s ", page)
+
+
 def test_an_empty_store_has_pages_too(client: Callable[..., TestClient]) -> None:
     for path in ("/", "/search", "/certificates", "/metrics", "/charts.json", "/healthz"):
         assert client().get(path).status_code == 200
@@ -676,5 +687,5 @@ def test_certificates_have_their_time_and_their_period(client: Callable[..., Tes
     scope = Scope("files", "s3://landing/", 20_000 * day, 20_001 * day, "{}")
     store.certify(scope, "listing", tally, "somebody")
     text = client().get("/certificates").text
-    assert "from 2024-10-04 00:00 before 2024-10-05 00:00" in text
+    assert "from 2024-10-04 00:00<br>before 2024-10-05 00:00" in text
     assert time.strftime("%Y-%m-%d", time.gmtime()) in text

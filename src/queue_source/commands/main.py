@@ -24,7 +24,7 @@ from queue_source.commands.serve import serve
 from queue_source.commands.setup import app as setup
 from queue_source.commands.shards import group as shards_group
 from queue_source.commands.status import status
-from queue_source.commands.store import adopt, migrate, prune, vacuum
+from queue_source.commands.store import adopt, migrate, prune, reset, vacuum
 
 
 class _Program(TyperGroup):
@@ -64,6 +64,7 @@ app.command()(vacuum)
 app.command()(reconcile)
 app.command()(migrate)
 app.command()(adopt)
+app.command()(reset)
 app.command()(export)
 app.command("import")(import_)
 app.command()(doctor)

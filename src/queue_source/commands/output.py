@@ -60,13 +60,13 @@ Store = Annotated[
 ]
 
 
-def named_options(pairs: list[str]) -> dict[str, str]:
-    """Return options that are given as NAME=VALUE. Raises OptionError."""
+def named_options(pairs: Iterable[str], flag: str = "--option") -> dict[str, str]:
+    """Return what is given as NAME=VALUE, each with the flag. Raises OptionError."""
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise OptionError("--option", "needs a name and a value; write it as NAME=VALUE")
+            raise OptionError(flag, "needs a name and a value; write it as NAME=VALUE")
         options[name] = value
     return options
 

@@ -37,7 +37,7 @@ from shard_store.store import ShardStore
 STATIC = Path(__file__).parent / "static"
 ASSETS = ("page.css", "icon.svg", "charts.js", "refresh.js", "uPlot.iife.min.js", "uPlot.min.css")
 PIPELINES = 50
-"""Pipelines on one page."""
+"""Pipelines on one page; receivers and sources too."""
 FOUND = 20
 """Shards that a search lists, where it finds several."""
 ENTRIES = 20
@@ -101,6 +101,7 @@ class Site:
             chart="" if 0 < len(statuses) <= charts.TOGETHER else None,
             number=number,
             pages=max(1, -(-len(statuses) // PIPELINES)),
+            routed=self._reads.routed().first(PIPELINES),
         )
 
     def pipeline(self, request: Request) -> Response:

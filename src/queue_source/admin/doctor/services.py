@@ -12,6 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from queue_source.admin.doctor.findings import Finding, ok, problem, skipped, warning
+from queue_source.admin.doctor.receivers import examine_receivers
 from queue_source.admin.wording import counted
 from queue_source.errors import CuesqueueError, QueueNotFound
 from queue_source.messages import ListedObject
@@ -39,8 +40,13 @@ CLOCKS_APART = 60.0
 _PATIENCE = 10.0  # seconds
 
 
-def examine_store(url: str, *, local: bool = True, mounts: Path = Path("/proc/mounts")) -> Iterator[Finding]:
-    """Run each check of the store behind an SQLAlchemy URL. `local`: all executors run on this machine."""
+def examine_store(
+    url: str, *, local: bool = True, recorded_for: str | None = None, mounts: Path = Path("/proc/mounts")
+) -> Iterator[Finding]:
+    """Run each check of the store behind an SQLAlchemy URL.
+
+    `local`: all executors run on this machine. `recorded_for`: the source of a reader with queueUrl=store.
+    """
     try:
         database = Database(url, patience=_PATIENCE)
     except ShardStoreError as error:
@@ -48,7 +54,7 @@ def examine_store(url: str, *, local: bool = True, mounts: Path = Path("/proc/mo
         return
     try:
         yield from _file(database, local, mounts)
-        yield from _database(database)
+        yield from _database(database, recorded_for)
     except ShardStoreError as error:
         yield problem("store", str(error), "mend the URL, the network, or the rights of the user, and run this again")
     finally:
@@ -84,7 +90,7 @@ def _file_system(path: Path, mounts: Path) -> str | None:
     return None if mounted is None else mounted[1]
 
 
-def _database(database: Database) -> Iterator[Finding]:
+def _database(database: Database, recorded_for: str | None) -> Iterator[Finding]:
     file = database.file()
     if file is not None and not file.exists():
         yield ok("store", f"{database.name}: there is no such file yet; the first start of a query makes it")
@@ -104,6 +110,8 @@ def _database(database: Database) -> Iterator[Finding]:
         yield warning("store's tables", text, "install the newer cuesqueue here")
     yield _encoding(database)
     yield _clock(database)
+    if revision == REVISION:
+        yield from examine_receivers(database, recorded_for)
 
 
 def _encoding(database: Database) -> Finding:

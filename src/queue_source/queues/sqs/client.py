@@ -74,7 +74,9 @@ def parse_address(url: str) -> Address:
         raise QueueConfigurationError(name, f"not a URL; write {_FORMS}") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise QueueConfigurationError(
-            name, "the URL of an SQS queue has no parameters and no password; set the options sqs.* instead"
+            name,
+            "the URL of an SQS queue has no parameter but log_id_header=NAME, and no password; set the options sqs.* "
+            "instead",
         )
     if parts.scheme == "sqs":
         if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
