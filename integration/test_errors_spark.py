@@ -32,7 +32,7 @@ MISTAKES = {
     "python": REFUSED_EARLY + 8,  # and the trace of a worker that cannot start
     "path": IN_A_BATCH,
     "extra iceberg": IN_A_BATCH,
-    "two queries": IN_A_BATCH,
+    "two queries": 2 * IN_A_BATCH,  # the other one may be stopped within a batch
 }
 WAITING = ("store unreachable", "prefix")
 """Their query goes on: what comes after the sentence is Spark's progress, and its stop."""
