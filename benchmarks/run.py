@@ -27,6 +27,7 @@ import benchmarks.reconcile
 import benchmarks.recovery
 import benchmarks.references
 import benchmarks.registering
+import benchmarks.routes
 import benchmarks.semantics
 import benchmarks.sinks
 import benchmarks.small_files

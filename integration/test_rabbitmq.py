@@ -22,10 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from docs.test_pages import Reader
-from queue_source.errors import QueueConfigurationError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Receipt, Received
+from queue_source.queues import open_queue
 from queue_source.queues.amqp import AmqpQueue
 from queue_source.tags import matches
+from support.driver_loop import until
 from support.servers.debian import NotInstalled
 from support.servers.proxy import TcpProxy, tcp_proxy
 from support.servers.rabbitmq import RabbitServer, rabbitmq_server
@@ -281,6 +283,23 @@ def test_after_a_cut_the_receipts_are_stale_and_the_messages_come_again(
         assert take(other, wait=0.2) == []
 
 
+def test_a_lost_connection_is_told_to_the_hook_with_what_it_held(
+    proxy: TcpProxy, url: str, server: RabbitServer
+) -> None:
+    told: list[QueueError] = []
+    there = url.replace(f":{server.port}/", f":{proxy.port}/")
+    with open_queue(there, max_outstanding=2, on_error=told.append) as queue:
+        queue.send(["1", "2", "3"])
+        assert len(queue.receive(10, 60, 5)) == 2
+        assert queue.receive(10, 60, 0) == []
+        proxy.cut_all()
+        until(lambda: bool(told), lambda: time.sleep(0.05))
+        assert len(patiently(lambda: queue.receive(10, 60, 5))) == 2  # the cap counts no message of the lost connection
+    (error,) = told  # and nothing of our own end
+    assert isinstance(error, QueueUnavailable)
+    assert "2 message(s) in flight come again" in error.problem
+
+
 def test_a_receive_that_waits_when_the_connection_ends_says_so(through: AmqpQueue, proxy: TcpProxy) -> None:
     through.create()
     with ThreadPoolExecutor(1) as pool:
@@ -375,7 +394,9 @@ def test_messages_in_flight_are_to_be_had_at_once_when_their_consumer_closes(url
 
 
 def test_what_is_held_too_long_goes_back_alone_before_the_broker_takes_everything(url: str) -> None:
+    told: list[QueueError] = []
     with AmqpQueue(f"{url}&consumer_timeout=2") as queue:
+        queue.on_error = told.append
         assert queue.capabilities.lease_cap == pytest.approx(1.8)
         queue.publish(["early", "late"])
         (early,) = take(queue, 1)
@@ -385,6 +406,7 @@ def test_what_is_held_too_long_goes_back_alone_before_the_broker_takes_everythin
         assert again.body == b"early"
         assert queue.extend([early.receipt, late.receipt, again.receipt], 60) == {early.receipt}
         assert queue.acknowledge([late.receipt, again.receipt]) == set()
+        assert ["1 message(s) were held for 2 s" in error.problem for error in told] == [True]
 
 
 def test_a_broker_that_takes_back_what_was_held_too_long_is_understood() -> None:

@@ -23,6 +23,7 @@ from queue_source.options.declaring import OnChange, Option
 from queue_source.options.other_names import ALIASES, MEANINGLESS
 from queue_source.options.places import READER, SINK, VIEWS, Place
 from queue_source.serve.metrics import METRICS, OWN
+from queue_source.serve.routed import ROUTED
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_docs.py"
@@ -104,6 +105,9 @@ def _metrics_lines() -> Iterator[str]:
     yield from _metric_rows((m.name, m.kind, m.labels, m.help) for m in METRICS if not m.of_source)
     yield from ("", "## Of each source", "", "Labels: `source`, and those named below.")
     yield from _metric_rows((m.name, m.kind, m.labels, m.help) for m in METRICS if m.of_source)
+    yield from ("", "## Of each receiver, and of what it records", "")
+    yield "Of [one queue for many sources](../how-to/routes.md). Labels: those named below."
+    yield from _metric_rows((m.name, m.kind, m.labels, m.help) for m in ROUTED)
     yield from ("", "## Of the export", "")
     yield "All but `cuesqueue_pipelines` are there when the store cannot be read, and then nothing else is."
     yield from _metric_rows(

@@ -6,12 +6,15 @@
         queue.send([b"s3://bucket/key"])
 
 A name is imported by its first use: `import cuesqueue` alone loads no library of Spark, Arrow, a queue or a database.
+A script that has imported it ends with our own sentence, where one of our errors ends it.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from queue_source.logs.endings import end_with_our_line
 
 if TYPE_CHECKING:
     from queue_source.admin.operations import complaints, history, status
@@ -149,6 +152,8 @@ _PLACES = {
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 
+
+end_with_our_line()
 
 if not TYPE_CHECKING:  # else type checkers would take any name for one of these
 

@@ -8,6 +8,7 @@
     |   `-- QueueUnavailable          passing trouble: retried with back-off, then the query fails
     |-- MalformedNotification  the body is not a notification of any known form: quarantined
     |-- BadObject              an object cannot be read as what it should be: quarantined, skipped or fatal by option
+    |-- SinkFailed             a sink cannot begin a batch: any of these, in the one form that Spark hands on unchanged
     |-- SchemaChanged          objects have columns that the stream's schema lacks: the query fails, by option
     `-- ObjectStoreError       throttled, network: the task fails, and Spark retries it
         |-- ObjectReplaced     another version is there since it was opened: read from its beginning
@@ -17,6 +18,8 @@ Errors of the store are `shard_store.errors`. Secrets are never part of a messag
 """
 
 from __future__ import annotations
+
+import pickle
 
 
 class CuesqueueError(Exception):
@@ -75,6 +78,13 @@ class BadObject(CuesqueueError):
 
     def __reduce__(self) -> tuple[type[BadObject], tuple[str, str, int]]:
         return type(self), (self.cause, self.detail, self.offset)
+
+
+class SinkFailed(CuesqueueError, pickle.PickleError):
+    """A sink cannot begin a batch; the message is that of the error itself, its cause.
+
+    It is raised while Spark pickles the writer, where every other exception becomes a PicklingError with a trace.
+    """
 
 
 class SchemaChanged(CuesqueueError):

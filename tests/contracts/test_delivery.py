@@ -388,3 +388,69 @@ def test_a_store_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> No
     ):
         raise AssertionError("the block must not run")
     assert not list(tmp_path.iterdir())
+
+
+def told(store: ShardStore) -> list[tuple[str, str, str, str]]:
+    return [(row["scope"], row["cause"], row["detail"], row["subject"]) for row in rows(store, "errors")]
+
+
+def test_an_object_that_the_users_reader_cannot_read_is_quarantined_when_the_rest_is_published(
+    store: ShardStore, engine: sa.Engine
+) -> None:
+    us = Pipeline.start(store)
+    us.planned("a", "b")
+    with delivery(store, "p", 3) as batch:
+        for _ in range(2):
+            batch.quarantine("a", "not well-formed" + " and so on" * 1000)
+        assert us.look("a")["a"].state is ShardState.OPEN
+        write(batch.connection, 1)
+    found = us.look("a", "b")
+    assert [found[name].state for name in "ab"] == [ShardState.QUARANTINED, ShardState.DONE]
+    ((scope, cause, detail, subject),) = told(store)
+    assert (scope, cause, subject) == ("object", "unreadable-object", "a")
+    assert detail.startswith("not well-formed and so on")
+    assert len(detail) <= 1000
+    assert [row["kind"] for row in rows(store, "attempts")] == ["attempt-output"]
+    with delivery(store, "p", 3) as batch:
+        batch.quarantine("a", "again")  # published already: nothing is written
+    assert len(told(store)) == 1
+
+
+def test_a_batch_whose_objects_are_all_given_up_is_published_as_one_of_errors(store: ShardStore) -> None:
+    Pipeline.start(store).planned("a")
+    with delivery(store, "p", 0) as batch:
+        batch.quarantine("a", "no", cause="no-xml")
+    assert [row["kind"] for row in rows(store, "attempts")] == ["attempt-error"]
+    assert [cause for _, cause, *_ in told(store)] == ["no-xml"]
+
+
+def test_an_object_is_given_up_in_the_transaction_that_is_open_and_comes_again_if_that_fails(
+    store: ShardStore, engine: sa.Engine
+) -> None:
+    us = Pipeline.start(store)
+    us.planned("a", "b")
+    with suppress(ZeroDivisionError), delivery(store, "p", 0) as batch:
+        write(batch.connection, 1)
+        batch.quarantine("a", "no")
+        raise ZeroDivisionError
+    assert (values(engine), told(store)) == ([], [])
+
+
+def test_an_object_whose_rows_are_in_the_batch_is_not_given_up(store: ShardStore) -> None:
+    """Its rows and the verdict would both be final."""
+    us = Pipeline(store, store.start("s", "p", stale_after=STALE, settings={"content": "object"}).token, "s")
+    us.planned("a")
+    with delivery(store, "p", 0) as batch, pytest.raises(OptionError, match="are content object; use reject_rows"):
+        batch.quarantine("a", "no")
+    assert us.look("a")["a"].state is ShardState.DONE
+
+
+def test_only_objects_of_the_batch_are_given_up(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    us.planned("a")
+    with delivery(store, "p", 0) as batch:
+        with pytest.raises(OptionError, match="'b' is no object of this micro-batch"):
+            batch.quarantine("b", "no")
+        with pytest.raises(ValueError, match="printable"):
+            batch.quarantine("a", "no", cause="")
+    assert us.look("a")["a"].state is ShardState.DONE

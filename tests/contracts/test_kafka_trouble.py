@@ -142,6 +142,23 @@ def test_large_messages_that_nobody_takes_fill_no_memory(url: str, monkeypatch: 
 # --- brokers that are away -------------------------------------------------------------------------------------------
 
 
+def test_brokers_that_are_silent_are_waited_for_with_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queue_source.queues.kafka.service._SILENCE", 0.1)
+    monkeypatch.setattr("queue_source.queues.kafka.service.PATIENCE", 0.5)
+    with (
+        open_queue("kafka://127.0.0.1:1/absent?group=g") as queue,
+        caplog.at_level(logging.WARNING, "cuesqueue"),
+    ):
+        for _ in range(2):
+            with pytest.raises(QueueUnavailable):
+                queue.depth()
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "reading the topic: the brokers do not answer yet; they have 0 s"
+    ]
+
+
 def test_a_reader_without_brokers_acknowledges_and_closes_soon() -> None:
     """librdkafka itself tries a commit for all of the session's time-out, here six seconds."""
     with ExitStack() as brokers:

@@ -88,6 +88,13 @@ def test_a_column_of_variants_in_a_schema_of_spark_is_refused_too(lake: Lake, ki
         LoadQuery.of(None, "/out/", format, "file:///in/", schema, lake.options["store"], {"source": "files"})
 
 
+def test_one_variant_column_cannot_be_loaded(lake: Lake) -> None:
+    with pytest.raises(
+        OptionError, match=r"'singleVariantColumn': makes a VARIANT, which load cannot write; read rows"
+    ):
+        Loading(lake, options={"singleVariantColumn": "v"}).sink()
+
+
 @pytest.mark.parametrize("target", ["path", "delta"])
 def test_a_bucket_that_refuses_what_is_written_ends_the_batch_and_blames_no_object(
     lake: Lake, good: Path, target: str

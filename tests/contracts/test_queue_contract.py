@@ -21,6 +21,7 @@ from queue_source.errors import QueueError
 from queue_source.messages import Receipt, Received
 from queue_source.queues import Payload, Queue, open_queue, redact
 from queue_source.queues.base import identity_of
+from queue_source.queues.capped import CappedQueue
 from support.queues import BACKENDS
 from support.queues.backend import PROMISES, Backend, Clock
 
@@ -98,6 +99,25 @@ def expect_depth(queue: Queue, **numbers: int) -> None:
     if queue.capabilities.reports_depth:
         depth = queue.depth()
         assert {name: getattr(depth, name) for name in numbers} == numbers
+
+
+# --- a cap of what one client holds ---
+
+
+def test_no_more_is_given_out_than_the_cap_until_some_are_ended(queue: Queue) -> None:
+    capped = CappedQueue(queue, 3, clock=lambda: 0.0)
+    capped.send([str(number) for number in range(6)])
+    held = take_number(capped, 3)
+    assert len(held) == 3
+    assert take(capped) == []
+    capped.acknowledge([held[0].receipt])
+    assert capped.republish(held[1])
+    held = [held[2], *take_number(capped, 2)]
+    assert len(held) == 3
+    assert (take(capped), capped.outstanding()) == ([], 3)
+    capped.nack(receipts(held[:1]))
+    capped.reject(receipts(held[1:]))
+    assert capped.outstanding() == 0
 
 
 # --- its name ---------------------------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from prometheus_client.samples import Sample
 from queue_source.serve import metrics
 from queue_source.serve.metrics import METRICS, OWN, Export
 from queue_source.serve.reads import StoreReads
+from queue_source.serve.routed import ROUTED
 from shard_store.completeness.certificates import Scope, Tally
 from shard_store.completeness.comparing import Category
 from shard_store.model import ErrorRecord, Position, Runtime, Split
 from shard_store.shards.activity import Report
+from shard_store.shards.recording import Receipts
 from shard_store.store import ShardStore
-from support.store_backends import STALE, Pipeline, StoreBackend
+from support.store_backends import STALE, Pipeline, StoreBackend, content
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def reads(store: ShardStore) -> Iterator[StoreReads]:
 
 
 def scraped(reads: StoreReads) -> list[Sample]:
-    reads._shared = None  # as if a second had gone by
+    reads._shared.clear()  # as if a second had gone by
     text, content_type = Export(reads).text("")
     assert content_type.startswith("text/plain")
     return [sample for family in text_string_to_metric_families(text.decode()) for sample in family.samples]
@@ -105,8 +107,25 @@ def test_what_is_of_a_source_is_exported_once(store: ShardStore, reads: StoreRea
     assert value(found, "cuesqueue_certificate_verdict", source="shared", verdict="complete") == 0
 
 
+def test_receivers_are_exported_with_what_they_have_recorded(
+    backend: StoreBackend, store: ShardStore, reads: StoreReads
+) -> None:
+    store.start_receiver("landing", "queue", "host", ["a", "b"])
+    store.record("landing", {"a": [content("x"), content("y")], "b": [content("x")]}, Receipts(2, unrouted=1))
+    backend.clock.now += 30
+    found = scraped(reads)
+    assert value(found, "cuesqueue_receiver_events_total", receiver="landing", event="recorded") == 3
+    assert value(found, "cuesqueue_receiver_events_total", receiver="landing", event="unrouted") == 1
+    assert value(found, "cuesqueue_receiver_silence_seconds", receiver="landing") == pytest.approx(30)
+    assert value(found, "cuesqueue_recorded_objects", source="a") == 2
+    assert value(found, "cuesqueue_recorded_oldest_seconds", source="b") == pytest.approx(30)
+
+
 def test_every_metric_that_is_exported_is_in_the_table(store: ShardStore, reads: StoreReads) -> None:
     known = {m.name: {*m.all_labels} for m in METRICS} | {name: {*labels} for name, (_, labels) in OWN.items()}
+    known |= {m.name: {*m.labels} for m in ROUTED}
+    store.start_receiver("r", "queue", "host", ["s"])
+    store.record("r", {"s": [content("x")]}, Receipts(1))
     us = Pipeline.start(store)
     us.deliver("a")
     runtime = Runtime("host-7", "4.2.1", "0.2.0")
@@ -116,7 +135,7 @@ def test_every_metric_that_is_exported_is_in_the_table(store: ShardStore, reads:
 
 
 def test_names_keep_the_rules_of_prometheus() -> None:
-    names = [m.name for m in METRICS] + list(OWN)
+    names = [*(m.name for m in METRICS), *(m.name for m in ROUTED), *OWN]
     assert len(names) == len(set(names))
     for name in names:
         assert re.fullmatch(r"cuesqueue_[a-z0-9]+(_[a-z0-9]+)*", name)

@@ -92,6 +92,15 @@ def test_what_it_makes_announces_new_objects_of_the_prefix_to_the_options_it_pri
     }
 
 
+def test_the_url_that_has_to_be_copied_is_in_one_piece(
+    ministack_url: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    printed = setup(ministack_url, f"s3://{bucket}/in/", "--queue", f"{bucket}-files").stdout
+    url = result(ministack_url, f"s3://{bucket}/in/", "--queue", f"{bucket}-files")["options"]["queueUrl"]
+    assert f"  queueUrl  {url}\n" in printed
+
+
 def test_only_this_bucket_of_this_account_may_send(ministack_url: str, sqs: Any, bucket: str) -> None:
     result(ministack_url, f"s3://{bucket}/in/", "--queue", f"{bucket}-files")
     (statement,) = json.loads(attributes(sqs, f"{bucket}-files")["Policy"])["Statement"]

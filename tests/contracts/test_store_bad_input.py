@@ -51,7 +51,11 @@ def test_a_wrong_url_is_refused_with_what_to_write(
 
 @pytest.mark.parametrize(
     ("url", "module", "extra"),
-    [("postgresql://u:p@h/db", "psycopg", "postgres"), ("mysql://u:p@h/db", "pymysql", "mysql")],
+    [
+        ("postgresql+psycopg://u:p@h/db", "psycopg", "postgres"),
+        ("postgresql://u:p@h/db", "psycopg", "postgres"),
+        ("mysql://u:p@h/db", "pymysql", "mysql"),
+    ],
 )
 def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
     url: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +68,13 @@ def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
     ) as error:
         open_store(url)
     assert isinstance(error.value.__cause__, ImportError)
+    assert "or write" not in str(error.value), "the driver is named right"
+
+
+def test_a_driver_that_is_not_ours_is_told_which_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    with pytest.raises(StoreConfigurationError, match=r"is not installed.*, or write postgresql\+psycopg://"):
+        open_store("postgresql+psycopg2://u:p@h/db")
 
 
 def test_a_file_that_is_no_database_is_said_to_be_none(tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def test_complaints_are_about_what_the_limits_say(backend: StoreBackend) -> None
     assert complaints(found, StatusLimits(max_lag=timedelta(minutes=9))) == (
         "its oldest message has waited for 0:10:00",
     )
-    assert complaints(found, StatusLimits(max_errors=0)) == ("1 errors in the last hour",)
+    assert complaints(found, StatusLimits(max_errors=0)) == ("1 error in the last hour",)
     backend.clock.advance(40)
     assert complaints(the(store), StatusLimits(max_silence=timedelta(seconds=30))) == (
         "its last heartbeat was 0:00:40 ago",

@@ -13,13 +13,14 @@ import pytest
 
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import ErrorRecord, PublishToken, shard_key
+from shard_store.shards.recording import Receipts
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
 from shard_store.sql.schema import READERS_FROM, REVISION, applied, of_pipeline, version
 from shard_store.store import open_store
 from support import old_reader
 from support.servers.postgres import new_database
-from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline, rows
+from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline, content, rows
 
 ARCHIVES = Path(__file__).resolve().parents[1] / "data" / "readers"
 
@@ -43,7 +44,9 @@ class OldReader:
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the reader of the earlier schema has died"
+        if not line:
+            self.close()
+            raise AssertionError("the reader of the earlier schema has died")
         return json.loads(line)
 
     def close(self) -> None:
@@ -159,6 +162,39 @@ def test_a_migration_leaves_readers_from_where_the_code_says(url: str, old: OldR
         assert database.read(lambda t: t.execute(applied.select()).scalar_one()) == REVISION
     finally:
         database.close()
+
+
+def test_a_receiver_does_not_begin_beside_a_reader_that_would_prune_what_it_records(url: str, old: OldReader) -> None:
+    assert old.ask("a") == ["attempt-output", "done"]
+    migrate(url)
+    with open_store(url) as store:
+        with pytest.raises(
+            StoreConfigurationError, match=r"pipeline 'old' runs on .* older cuesqueue.*start it with this"
+        ):
+            store.start_receiver("r", "queue", "host", ["t"])
+        store.database.write(lambda t: t.execute(of_pipeline, [{"of": "old", "stale_at": 0}]))  # it has ended
+        store.start_receiver("r", "queue", "host", ["t"])
+        assert old.ask("start") == [2, 1]  # nothing is recorded: it may begin again
+        with pytest.raises(StoreConfigurationError, match="'old' runs"):
+            store.record("r", {"t": [content("x")]}, Receipts(1))
+        assert [row["shard_id"] for row in rows(store, "shards")] == ["a"]
+        Pipeline.start(store, "old")
+        store.record("r", {"t": [content("x")]}, Receipts(1))
+
+
+@pytest.mark.parametrize("archive", sorted(ARCHIVES.glob("*.zip")), ids=lambda archive: archive.stem)
+def test_code_from_before_receivers_does_not_open_a_store_in_which_one_has_recorded(url: str, archive: Path) -> None:
+    with open_store(url) as store:
+        store.start_receiver("r", "queue", "host", ["t"])
+        store.record("r", {}, Receipts(1))
+        OldReader(archive, url).close()
+        store.database.write(lambda t: t.execute(of_pipeline, [{"of": "old", "stale_at": 0}]))
+        store.record("r", {"t": [content("x")]}, Receipts(1), seen=1)
+    with pytest.raises(AssertionError, match="has died"):
+        OldReader(archive, url)
+    migrate(url)
+    with pytest.raises(AssertionError, match="has died"):
+        OldReader(archive, url)
 
 
 def test_a_store_that_is_made_while_it_is_looked_at_is_not_taken_for_an_old_one(

@@ -193,3 +193,14 @@ def test_a_path_whose_pattern_were_not_escaped_would_be_another_object(spark: Sp
         spark.read.parquet(str(hidden))
     both = spark.read.schema("id BIGINT").parquet(str(hidden), uris[0])
     assert sorted(row.id for row in both.collect()) == [0, 1], "without a word"
+
+
+def test_the_program_of_the_page_sets_bad_documents_aside_and_reads_the_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this session: the program takes the one that runs."""
+    start = next(place for place, block in enumerate(PAGE) if block.file == "documents.py")
+    script, _, shown = PAGE[start : start + 3]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script.text, "documents.py", "exec"), {"__name__": "documents"})
+    assert capsys.readouterr().out.strip() == shown.text.strip()

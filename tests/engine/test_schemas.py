@@ -32,26 +32,28 @@ def rows_of(spark: SparkSession, world: World) -> Counter[str]:
     return Counter(json.dumps(row.asDict(recursive=True), sort_keys=True) for row in view.collect())
 
 
-def test_new_columns_end_the_query_and_a_restart_goes_on_with_them(spark: SparkSession, world: World) -> None:
+def test_new_columns_and_wider_types_end_the_query_and_a_restart_goes_on_with_them(
+    spark: SparkSession, world: World
+) -> None:
     for number in range(3):
-        put(world, f"{number}.json", {"id": number, "name": f"n{number}"})
-    query = inferred(world)
+        put(world, f"{number}.json", {"id": number, "name": f"n{number}", "n": number})
+    query = inferred(world, schemaHints="n INT", schemaEvolutionMode="addNewColumnsWithTypeWidening")
     run_until_settled(spark, [(world, query)])
     wide: list[dict[str, Any]] = [
-        {"id": 10, "name": "x", "price": 1.5, "tags": {"eu": True}},
-        {"id": 11, "name": None, "price": 2.5},
+        {"id": 10, "name": "x", "n": 1 << 40, "price": 1.5, "tags": {"eu": True}},
+        {"id": 11, "name": None, "n": None, "price": 2.5},
     ]
     put(world, "10.json", *wide)
     put(world, "11.json", {"id": 12, "name": "y"})
-    with pytest.raises(Exception, match="'price', 'tags'; version 1 in schemaLocation"):
+    with pytest.raises(Exception, match="'n BIGINT', 'price', 'tags'; version 1 in schemaLocation"):
         run(spark, query)
     assert sum(split["rows"] for split in world.view("splits")) == 3
     run_until_settled(spark, [(world, query)])  # what the failed run had planned is leased to it for a while
     nothing: dict[str, Any] = {"price": None, "tags": None, "_rescued_data": None}
     expected = [
-        *({**nothing, "id": number, "name": f"n{number}"} for number in range(3)),
+        *({**nothing, "id": number, "name": f"n{number}", "n": number} for number in range(3)),
         *({**nothing, **row} for row in wide),
-        {**nothing, "id": 12, "name": "y"},
+        {**nothing, "id": 12, "name": "y", "n": None},
     ]
     assert rows_of(spark, world) == Counter(json.dumps(row, sort_keys=True) for row in expected)
     assert not world.view("errors")

@@ -189,6 +189,37 @@ def test_errors_are_listed_shown_and_dropped(world: World) -> None:
         assert sorted(row["subject"] for row in rows(store, "errors")) == ["m3", "m4"]
 
 
+def test_errors_are_listed_by_cause_one_line_each(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    why = "there is no such object in the bucket, which is often so when it was deleted before it was read"
+    long_name = f"s3://bucket/{'folder/' * 20}part-1.json"
+    with world.store() as store:
+        missing = [ErrorRecord("object", "missing-object", why, name) for name in ("s3://bucket/a", long_name)]
+        store.record_errors("files", "files", [ErrorRecord("message", "malformed-message", "no JSON", "m1"), *missing])
+    done = CliRunner().invoke(app, ["errors", "list"])
+    lines = done.stdout.splitlines()
+    assert lines[0] == "missing-object (object): 2 errors"
+    assert lines[1].startswith("  there is no such object in the bucket")
+    assert {line.rpartition("/")[2] for line in lines[2:4]} == {"a", "part-1.json"}
+    assert lines[4:6] == ["malformed-message (message): 1 error", "  no JSON"]
+    assert len(lines) == 7
+    assert max(map(len, lines)) <= 80
+    long = CliRunner().invoke(app, ["errors", "list", "--long", "--cause", "missing-object"]).stdout
+    assert f"  {long_name}\n" in long, "in one piece, to be copied"
+    assert "was deleted\n  before it was read" in long
+
+
+def test_a_requeue_of_nothing_says_why(world: World) -> None:
+    with world.store() as store:
+        store.record_errors("files", "files", [ErrorRecord("message", "malformed-message", "why", "m")])
+    requeue = ["errors", "requeue", "--scope"]
+    assert CliRunner().invoke(app, [*requeue, "object"]).stderr == "no error is like these\n"
+    with world.store() as store:
+        store.mark_requeued([bytes.fromhex(row["error_id"]) for row in rows(store, "errors")])
+    said = CliRunner().invoke(app, [*requeue, "message"]).stderr
+    assert said == "1 error like these had been requeued before; --state requeued does it once more\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

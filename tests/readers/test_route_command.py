@@ -58,10 +58,12 @@ def test_status_shows_the_receiver_and_what_waits_for_each_source(world: World) 
     (receiver,) = status["receivers"]
     assert (receiver["receiver"], receiver["messages"], receiver["recorded"]) == ("landing", 2, 3)
     assert receiver["worked_at"] >= receiver["started_at"]
+    assert 0 <= receiver["silence"] < 60
     waiting = [(waits["source"], waits["objects"]) for waits in status["waiting"]]
     assert waiting == [("a", 1), ("all", 2)]
     text = run("status").stdout
     assert "landing: receiver of sql+sqlite" in text
+    assert re.search(r"worked +\d+(\.\d)? s ago", text)
     assert "messages 2, recorded 3, duplicates 0, ignored 0, unrouted 0, malformed 0" in " ".join(text.split())
     with world.loop(queueUrl="store", source="a") as loop:
         loop.drain()

@@ -59,7 +59,7 @@ def test_a_running_reader_says_what_it_holds_and_what_it_has_published(world: Wo
         assert found["rows_per_second"] > 0
         text = run().stdout
     assert text.startswith("files: running\n")
-    for part in ("  source      files, exactly-once", "  holds ", "  lag ", "in all      1 batches, 3 objects, 3 rows"):
+    for part in ("  source      files, exactly-once", "  holds ", "  lag ", "in all      1 batch, 3 objects, 3 rows"):
         assert part in text
     found = _the("files")
     assert (found["state"], found["total"]["messages"], found["last_hour"]["messages"]) == ("stopped", 3, 3)

@@ -26,7 +26,7 @@ from shard_store.model import (
     Split,
     end_at,
 )
-from shard_store.sql.schema import identity, leases, metadata
+from shard_store.sql.schema import READERS_FROM, identity, leases, metadata, version
 from shard_store.store import ShardStore, open_store
 from shard_store.upkeep import timing
 from support.queues.backend import Clock
@@ -71,6 +71,7 @@ class StoreBackend:
             for table in metadata.sorted_tables:
                 if table is not identity:  # the same store, empty
                     connection.execute(table.delete())
+            connection.execute(version.update().values(version_num=READERS_FROM))
 
     def close(self) -> None:
         for view in self.views:

@@ -24,7 +24,9 @@ from queue_source.commands.main import app
 from queue_source.commands.send import SET
 from queue_source.errors import QueueUnavailable
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
+from shard_store.model import ErrorRecord
 from shard_store.upkeep.pruning import PruneResult
+from support.store_backends import Pipeline
 
 SECRET = "n0t-t0-be-sh0wn"
 
@@ -310,3 +312,22 @@ def test_a_table_leaves_out_no_part_of_a_name_however_narrow_the_terminal_is(
     output.print_result({"object": name}, False, title="one")
     told = capsys.readouterr().out
     assert (told.count("x"), told.count("y"), told.count("\u2026")) == (200, 100, 0)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("status",), ("errors", "list"), ("status", "--json")])
+def test_a_reader_who_has_seen_enough_ends_a_command_without_a_word(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/store.db"
+    with shard_store.open_store(store) as opened:
+        opened.record_errors("s", "p", [ErrorRecord("message", "malformed-message", "why", "m")])
+        Pipeline.start(opened, "p")
+    program = [sys.executable, "-m", "cuesqueue", *arguments]
+    reading, writing = os.pipe()
+    os.close(reading)  # as `head` has done when it has its lines
+    try:
+        done = subprocess.run(
+            program, stdout=writing, stderr=subprocess.PIPE, env={**os.environ, "CUESQUEUE_STORE": store}, check=False
+        )
+    finally:
+        os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode in (1, 141)

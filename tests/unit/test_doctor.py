@@ -28,9 +28,11 @@ from queue_source.commands.main import app
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions
 from queue_source.queues import open_queue
+from shard_store.shards.recording import Receipts
 from shard_store.sql.database import Database
-from shard_store.sql.schema import applied, version
+from shard_store.sql.schema import applied, receivers, version
 from shard_store.store import open_store
+from support.store_backends import Pipeline, content
 
 JAVA = "echo 'openjdk version \"{}.0.1\" 2024-01-16' >&2"
 
@@ -188,6 +190,36 @@ def test_a_sqlite_file_belongs_on_a_disk_of_this_machine(tmp_path: Path, kind: s
     assert the("store's file system", examine_store(url, mounts=tmp_path / "no")).state is State.SKIPPED
 
 
+def test_a_receiver_that_does_not_run_and_a_source_that_nobody_reads_are_warnings(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+
+    def examined(source: str | None = None) -> list[tuple[str, State]]:
+        names = "receiver", "recorded objects"
+        return [(f.check, f.state) for f in examine_store(url, recorded_for=source) if f.check in names]
+
+    with open_store(url) as store:
+        assert examined() == []
+        assert examined("orders") == [("receiver", State.WARNING)]
+        store.start_receiver("landing", "sqs://files", "host", ["orders"])
+        assert examined("orders") == [("receiver", State.OK)]
+        store.record("landing", {"orders": [content("x")]}, Receipts(1))
+        assert examined("orders") == [("receiver", State.OK), ("recorded objects", State.OK)]
+        assert examined() == [("receiver", State.OK), ("recorded objects", State.WARNING)]
+        found = the("recorded objects", examine_store(url))
+        assert "1 object(s) wait for source 'orders'" in found.text
+        Pipeline.start(store, "p", "orders")
+        assert examined() == [("receiver", State.OK), ("recorded objects", State.OK)]
+
+        def silent(seconds: int) -> None:
+            at = store.database_time() - seconds * 1_000_000
+            store.database.write(lambda t: t.execute(receivers.update().values(worked_at=at)))
+
+        silent(120)
+        assert examined()[0] == examined("orders")[0] == ("receiver", State.WARNING)
+        silent(200_000)
+        assert (examined()[0][1], examined("orders")[0][1]) == (State.OK, State.WARNING)
+
+
 def test_a_sqlite_file_is_not_for_executors_elsewhere(tmp_path: Path) -> None:
     found = the("store's place", examine_store(f"sqlite:///{tmp_path}/store.db", local=False))
     assert (found.state, "PostgreSQL" in found.fix) == (State.PROBLEM, True)
@@ -260,7 +292,7 @@ def test_prefixes_are_listed(tmp_path: Path) -> None:
     prefixes = [f"file://{tmp_path}/{name}/" for name in ("in", "gone", "empty")]
     found = list(examine_prefixes(prefixes, StorageOptions()))
     assert [finding.state for finding in found] == [State.OK, State.OK, State.WARNING, State.WARNING]
-    assert "1 objects can be listed" in found[0].text
+    assert "1 object can be listed" in found[0].text
     assert "a.json can be read" in found[1].text
     assert "no object begins with it" in found[3].text
 

@@ -24,6 +24,7 @@ def inside(package: str, *layers: str) -> list[tuple[str, ...]]:
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.errors", "shard_store.failpoints", "shard_store.model", "shard_store.redaction"),
+    ("shard_store.notebooks",),
     *inside(
         "shard_store.sql",
         "memory schema shared_file",
@@ -102,6 +103,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.admin",),
     ("queue_source.spark",),
     ("queue_source.foreach_batch",),
+    *inside(
+        "queue_source.prove",
+        "folder samples",
+        "effects reading runs",
+        "inside results",
+        "reasons",
+        "proof",
+    ),
+    ("queue_source.prove",),
     ("queue_source.serve",),
     ("queue_source.commands",),
     ("cuesqueue", "queue_source.old_paths"),
@@ -125,7 +135,7 @@ STRANGERS = {
 goes on by itself does not depend on what people ask for."""
 
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "pyspark": ("queue_source.spark", "pyspark_cuesqueue"),
+    "pyspark": ("queue_source.spark", "queue_source.prove", "pyspark_cuesqueue"),
     "py4j": ("queue_source.spark",),
     "boto3": ("queue_source.queues.sqs",),
     "botocore": ("queue_source.queues.sqs",),
@@ -148,6 +158,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "queue_source.sinks",
         "queue_source.admin",
         "queue_source.foreach_batch",
+        "queue_source.prove",
     ),
     "alembic": ("shard_store.sql",),
     "pyiceberg": ("queue_source.sinks",),
@@ -160,6 +171,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "queue_source.sinks",
         "queue_source.admin",
         "queue_source.spark",
+        "queue_source.prove",
     ),
     "starlette": ("queue_source.serve",),
     "uvicorn": ("queue_source.serve",),
@@ -177,6 +189,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.admin.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.storage.aws_access", "botocore"): "finds what options leave open, for pyarrow too",
+    ("queue_source.prove.results", "pyiceberg"): "reads the table that a job has written",
+    ("queue_source.prove.results", "deltalake"): "reads the table that a job has written",
     ("queue_source.storage.s3_client", "boto3"): "reads and lists objects of S3",
     ("queue_source.storage.s3_client", "botocore"): "reads and lists objects of S3",
     ("queue_source.storage.buckets.gcs", "google"): "lists, deletes and moves, which pyarrow cannot do in pages",

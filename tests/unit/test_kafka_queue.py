@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -11,8 +13,8 @@ from confluent_kafka import KafkaError, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
-from queue_source.messages import Outgoing
+from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
+from queue_source.messages import Outgoing, Receipt
 from queue_source.queues import open_queue
 from queue_source.queues.kafka.address import parse_address
 from queue_source.queues.kafka.errors import LASTING, translated
@@ -202,7 +204,7 @@ def test_what_kafka_would_refuse_is_refused_before_anything_is_sent(message: Any
 def test_who_lost_its_partitions_or_has_none_yet_has_not_come_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else AvailableNow would end before the others let partitions go, or before the group lets us in again."""
     address = parse_address(URL, {})
-    reader = Reader(address, Service(address), starting="earliest", fails=True)
+    reader = Reader(address, Service(address), lambda _: None, starting="earliest", fails=True)
     client = SimpleNamespace(incremental_assign=lambda _: None, incremental_unassign=lambda _: None)
     assert not reader._is_settled()
     reader._on_assign(client, [])
@@ -223,7 +225,7 @@ def record(offset: int) -> Any:
 def test_a_record_whose_partition_is_lost_while_more_are_fetched_is_not_kept_for_the_next_assignment() -> None:
     """It would be handed out there before those that are not done, which then would be taken for older ones."""
     address = parse_address(URL, {})
-    reader = Reader(address, Service(address), starting="earliest", fails=True)
+    reader = Reader(address, Service(address), lambda _: None, starting="earliest", fails=True)
     place = TopicPartition("landing", 0)
     reader._ledgers[0] = Ledger(0, "before", 5, 5)
 
@@ -240,7 +242,8 @@ def test_a_record_whose_partition_is_lost_while_more_are_fetched_is_not_kept_for
 
 def test_whatever_ends_the_polling_thread_is_told_to_who_receives() -> None:
     address = parse_address(URL, {"sasl.password": SECRET})
-    reader = Reader(address, Service(address), starting="earliest", fails=True)
+    reported: list[QueueError] = []
+    reader = Reader(address, Service(address), reported.append, starting="earliest", fails=True)
 
     def poll(_: float) -> None:
         raise RuntimeError(f"no {SECRET}")
@@ -250,3 +253,44 @@ def test_whatever_ends_the_polling_thread_is_told_to_who_receives() -> None:
     with pytest.raises(QueueUnavailable, match="RuntimeError: no ") as caught:
         reader.receive(1, 60, 0)
     assert SECRET not in str(caught.value)
+    assert reported == [caught.value]
+
+
+def test_offsets_that_the_brokers_refuse_are_told_once_until_they_are_taken(caplog: pytest.LogCaptureFixture) -> None:
+    address = parse_address(URL, {})
+    reported: list[QueueError] = []
+    reader = Reader(address, Service(address), reported.append, starting="earliest", fails=True)
+    reader._ledgers[0] = Ledger(0, "epoch", 5, 3)
+    errors: list[KafkaError | None] = [KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)] * 2
+
+    def commit(offsets: list[Any], asynchronous: bool) -> list[Any]:
+        error = errors.pop(0) if errors else None
+        return [SimpleNamespace(partition=0, offset=place.offset, error=error) for place in offsets]
+
+    reader._consumer = SimpleNamespace(commit=commit)
+    reader._heard = time.monotonic()
+    with caplog.at_level(logging.WARNING, "cuesqueue"):
+        reader._commit()
+        reader._commit()
+    assert [error.problem.partition(":")[0] for error in reported] == ["committing partition 0"]
+    assert caplog.text.count("committing partition 0") == 1
+    reader._commit()
+    assert reader._ledgers[0].committed == 5
+    assert not reader._uncommitted
+
+
+def test_partitions_that_pass_to_others_with_messages_in_flight_are_told() -> None:
+    address = parse_address(URL, {})
+    reported: list[QueueError] = []
+    reader = Reader(address, Service(address), reported.append, starting="earliest", fails=True)
+    client = SimpleNamespace(incremental_unassign=lambda _: None)
+    reader._ledgers |= {0: Ledger(0, "e", 0, 0), 1: Ledger(1, "e", 0, 0)}
+    reader._ledgers[0].hand_out(0, record(0))
+    held = next(iter(reader._ledgers[0]._unfinished.values()))
+    reader._receipts[Receipt("r")] = held
+    reader._on_lost(client, [TopicPartition("landing", 1)])
+    assert reported == []
+    reader._on_lost(client, [TopicPartition("landing", 0)])
+    assert [error.problem for error in reported] == [
+        "1 partition(s) passed to other members of the group; 1 message(s) in flight come again there"
+    ]

@@ -19,6 +19,7 @@ from queue_source.commands.main import app
 from queue_source.commands.setup import MONITORING
 from queue_source.serve.metrics import METRICS, OWN, Export
 from queue_source.serve.reads import StoreReads
+from queue_source.serve.routed import ROUTED
 from shard_store.model import Runtime
 from shard_store.store import open_store
 from support.store_backends import Pipeline
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = MONITORING / "grafana-dashboard.json"
 ALERTS = MONITORING / "prometheus-alerts.yml"
 LABELS = {m.name: {*m.all_labels} for m in METRICS} | {name: {*labels} for name, (_, labels) in OWN.items()}
+LABELS |= {m.name: {*m.labels} for m in ROUTED}
 
 _NAME = re.compile(r"\bcuesqueue_[a-z0-9_]+")
 _USED = re.compile(r"\b(cuesqueue_[a-z0-9_]+)\{([^}]*)\}")

@@ -206,7 +206,6 @@ def test_every_bad_value_is_refused_with_the_option_and_the_next_step(option: Op
     ("option", "text", "instead"),
     [
         ("fileFormat", "xml", "Spark's own reader"),
-        ("schemaEvolutionMode", "addNewColumnsWithTypeWidening", "write addNewColumns"),
     ],
 )
 def test_a_value_that_is_known_elsewhere_is_refused_with_what_to_do_instead(
@@ -273,6 +272,35 @@ def test_every_alias_stands_for_an_option_of_the_table() -> None:
 def test_what_has_no_effect_is_accepted_with_a_warning(name: str) -> None:
     with pytest.warns(UserWarning, match=f"(?i){name}.*no meaning"):
         assert parse_reader_options({**LEAST, name.lower(): "true"}) == read()
+
+
+def test_globs_that_are_not_strict_are_refused_with_the_glob_to_write() -> None:
+    error = refusal({**LEAST, "cloudFiles.useStrictGlobber": "FALSE"})
+    assert "cannot be FALSE: globs are strict" in str(error)
+    assert "/a/**/c/** for /a/*/c/, in fullPathGlobFilter" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("schemaLocation", "/schemas"),
+        ("schemaHints", "id BIGINT"),
+        ("schemaSample", "s3://b/1"),
+        ("schemaEvolutionMode", "failOnNewColumns"),
+        ("rescuedDataColumn", "_rest"),
+    ],
+)
+def test_what_is_about_columns_of_records_is_refused_where_a_record_is_one_column(option: str, text: str) -> None:
+    least = {**LEAST, "fileFormat": "json", "singleVariantColumn": "v"}
+    assert parse_reader_options(least).content.format.single_variant_column == "v"  # type: ignore[union-attr]
+    error = refusal({**least, option: text})
+    assert error.option == option
+    assert "a record is one column, v; leave one of them out" in str(error)
+
+
+def test_one_variant_column_is_refused_for_csv_with_the_function_that_makes_it() -> None:
+    error = refusal({**LEAST, "fileFormat": "csv", "singleVariantColumn": "v"})
+    assert "acts only on fileFormat json, but fileFormat is csv; leave it out; to have VARIANT" in str(error)
 
 
 def test_one_option_under_two_names_is_refused_unless_both_agree() -> None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from shard_store import store as store_module
 from shard_store.errors import StoreUnavailable
+from shard_store.sql import database as database_module
 from shard_store.sql.database import Database
 from shard_store.store import QUERY_PATIENCE, open_store
 from support.crash_sweep import run
@@ -54,3 +55,18 @@ def test_a_transaction_of_the_users_waits_for_its_connection(tmp_path: Path) -> 
         failures = iter(range(1))
         with patch.object(store.database, "_connect", away), pytest.raises(StoreUnavailable):
             store.database.begin()
+
+
+def test_what_is_waited_for_and_how_long_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database_module, "_MOMENT", 0.05)
+    with open_store(f"sqlite:///{tmp_path}/store.db", patience=0.5) as store:
+
+        def away(engine: sa.Engine, write: bool) -> sa.Connection:
+            raise sa.exc.OperationalError("", {}, Exception("database is locked"))
+
+        with patch.object(store.database, "_connect", away), pytest.raises(StoreUnavailable):
+            store.database.begin()
+    (line,) = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
+    assert line.endswith("store.db' does not answer (database is locked); trying again for up to 0.5 s")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject, OptionError, QueueUnavailable, SchemaChanged
@@ -17,7 +20,7 @@ from queue_source.queues import Depth, open_queue
 from queue_source.queues.sql.queue import SqlQueue
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
-from queue_source.schema.ddl import format_columns
+from queue_source.schema.ddl import format_columns, parse_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_schema
 from shard_store.model import (
@@ -142,10 +145,9 @@ def test_without_a_place_to_keep_it_nothing_is_inferred_but_what_is_always_the_s
 
 
 def test_modes_that_contradict_the_other_options_are_refused(place: Place) -> None:
-    with pytest.raises(OptionError, match="schemaEvolutionMode"):
-        place.columns(schemaLocation=None, schemaEvolutionMode="addNewColumns")
-    with pytest.raises(OptionError, match="is not supported"):
-        place.columns(schemaEvolutionMode="addNewColumnsWithTypeWidening")
+    for mode in ("addNewColumns", "addNewColumnsWithTypeWidening"):
+        with pytest.raises(OptionError, match=f"schemaEvolutionMode.*{mode} widens an inferred schema"):
+            place.columns(schemaLocation=None, schemaEvolutionMode=mode)
 
 
 SCHEMA = pa.schema([("id", pa.int64()), ("_rescued_data", pa.string())])
@@ -186,6 +188,123 @@ def test_fail_on_new_columns_keeps_nothing_and_the_other_modes_go_on(place: Plac
     assert json.loads(row["_rescued_data"]) == {"new": 5, "_file_path": uri}
     ((row,), _) = read(place.work([Content(uri, uri)], schemaEvolutionMode="none"), pa.schema([SCHEMA.field(0)]))
     assert (row, errors) == ({"id": 1}, [])
+
+
+WIDENING = {"schemaEvolutionMode": "addNewColumnsWithTypeWidening"}
+
+
+def put_table(place: Place, name: str, table: pa.Table) -> Content:
+    path = place.root / name
+    pq.write_table(table, path)
+    return Content(path.as_uri(), path.as_uri())
+
+
+def declared(place: Place, **options: str) -> pa.Schema:
+    return parse_columns(place.columns(**options))
+
+
+def test_wider_types_of_files_are_kept_and_read_after_a_restart(place: Place) -> None:
+    options = {**WIDENING, "fileFormat": "parquet"}
+    narrow = pa.table(
+        {"id": pa.array([1], pa.int32()), "d": pa.array([1], pa.date32()), "f": pa.array([0.5], pa.float32())}
+    )
+    first = put_table(place, "1.parquet", narrow)
+    place.publish(first.uri)
+    schema = declared(place, **options)
+    assert read(place.work([first], **options), schema)[0] == narrow.to_pylist()
+    wide = pa.table({"id": [1 << 40], "d": pa.array([1], pa.timestamp("us")), "f": [0.1], "new": ["x"]})
+    second = put_table(place, "2.parquet", wide)
+    for _ in range(2):
+        with pytest.raises(SchemaChanged, match=r"'id BIGINT', 'd TIMESTAMP_NTZ', 'f DOUBLE', 'new'"):
+            read(place.work([first, second], **options), schema)
+    schema = declared(place, **options)
+    assert format_columns(schema).replace("`", "") == "id BIGINT, d TIMESTAMP_NTZ, f DOUBLE, new STRING"
+    (before, after), errors = read(place.work([first, second], **options), schema)
+    assert (after, errors) == (wide.to_pylist()[0], [])
+    assert (before["id"], before["d"], before["f"]) == (1, datetime(1970, 1, 2), 0.5)
+    # whatever the mode is from then on
+    assert declared(place, fileFormat="parquet", rescuedDataColumn="r").field("id").type == pa.int64()
+
+
+def test_a_wider_type_alone_is_noticed_in_any_depth(place: Place) -> None:
+    options = {**WIDENING, "fileFormat": "parquet"}
+    narrow, wide = (
+        pa.struct([("l", pa.list_(kind)), ("m", pa.map_(pa.string(), kind))]) for kind in (pa.int16(), pa.int32())
+    )
+    row = [{"l": [7], "m": [("k", 8)]}]
+    first = put_table(place, "1.parquet", pa.table({"s": pa.array(row, narrow)}))
+    place.publish(first.uri)
+    schema = declared(place, **options)
+    second = put_table(place, "2.parquet", pa.table({"s": pa.array(row, wide)}))
+    with pytest.raises(SchemaChanged, match=r"'s\.l\.element INT', 's\.m\.value INT'; version 1"):
+        read(place.work([second], **options), schema)
+    rows, errors = read(place.work([first, second], **options), declared(place, **options))
+    assert (rows, errors) == ([{"s": row[0]}] * 2, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [(1.5, "n DOUBLE"), (1 << 31, "n BIGINT"), (-(1 << 31) - 1, "n BIGINT"), (1 << 63, "n DECIMAL(38, 0)")],
+)
+def test_a_number_alone_is_noticed(place: Place, value: float, column: str) -> None:
+    options = {**WIDENING, "schemaHints": "n INT"}
+    place.publish(place.put("1.json", {"n": 1}))
+    schema = declared(place, **options)
+    uri = place.put("2.json", {"n": value})
+    with pytest.raises(SchemaChanged, match=f"{re.escape(column)}'; version 1"):
+        read(place.work([Content(uri, uri)], **options), schema)
+    ((row,), errors) = read(place.work([Content(uri, uri)], **options), declared(place, **options))
+    assert (row["n"], errors) == (value, [])
+
+
+def test_types_stay_without_the_mode_that_widens_them(place: Place) -> None:
+    first = put_table(place, "1.parquet", pa.table({"id": pa.array([1], pa.int32())}))
+    place.publish(first.uri)
+    schema = declared(place, fileFormat="parquet")
+    second = put_table(place, "2.parquet", pa.table({"id": [1 << 40]}))
+    assert [error.cause for error in read(place.work([second], fileFormat="parquet"), schema)[1]] == ["corrupt-object"]
+
+
+def test_numbers_of_json_widen_from_where_hints_let_them_begin(place: Place) -> None:
+    options = {**WIDENING, "schemaHints": "n INT, s.n SMALLINT, l ARRAY<INT>, f INT"}
+    place.publish(place.put("1.json", {"n": 1, "id": 1}))
+    schema = declared(place, **options)
+    assert str(schema.field("n").type) == "int32"
+    fits, wide = (
+        place.put("2.json", {"n": 2, "l": [5], "f": 1}),
+        place.put("3.json", {"n": 1 << 40, "id": 1 << 70, "s": {"n": 40_000}, "l": [1, 1 << 33], "f": 1.5}),
+    )
+    contents = [Content(uri, uri) for uri in (fits, wide)]
+    with pytest.raises(SchemaChanged, match="'n BIGINT', 'id DECIMAL"):
+        read(place.work(contents, **options), schema)
+    schema = declared(place, **options)
+    assert format_columns(schema).replace("`", "") == (
+        "n BIGINT, id DECIMAL(38, 0), s STRUCT<n: BIGINT>, l ARRAY<BIGINT>, f DOUBLE, _rescued_data STRING"
+    )
+    rows, errors = read(place.work(contents, **options), schema)
+    assert [(row["n"], row["l"], row["f"]) for row in rows] == [(2, [5], 1.0), (1 << 40, [1, 1 << 33], 1.5)]
+    assert (rows[1]["id"], rows[1]["s"], errors) == (1 << 70, {"n": 40_000}, [])
+
+
+def test_a_number_that_no_wider_type_has_is_rescued_and_ends_nothing(place: Place) -> None:
+    place.publish(place.put("1.json", {"id": 1}))
+    schema = declared(place, **WIDENING)
+    uri = place.put("2.json", {"id": 1.5})
+    ((row,), errors) = read(place.work([Content(uri, uri)], **WIDENING), schema)
+    assert (row["id"], json.loads(row["_rescued_data"])["id"], errors) == (None, 1.5, [])
+
+
+def test_what_other_samples_have_does_not_hinder_what_was_noticed(place: Place) -> None:
+    """Of all samples together `n` would be a STRING, which BIGINT does not become: each start would end the same."""
+    place.publish(place.put("1.json", {"n": 1}))
+    schema = declared(place, **WIDENING)
+    uris = [place.put("2.json", {"n": 1 << 70}), place.put("3.json", {"n": "text"})]
+    contents = [Content(uri, uri) for uri in uris]
+    with pytest.raises(SchemaChanged, match="'n DECIMAL"):
+        read(place.work(contents, **WIDENING), schema)
+    rows, errors = read(place.work(contents, **WIDENING), declared(place, **WIDENING))
+    assert [row["n"] for row in rows] == [1 << 70, None]
+    assert (json.loads(rows[1]["_rescued_data"])["n"], errors) == ("text", [])
 
 
 def test_a_bad_message_keeps_its_body_in_its_error(place: Place) -> None:

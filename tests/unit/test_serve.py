@@ -30,13 +30,17 @@ from queue_source.serve import reads as reads_module
 from queue_source.serve.app import ASSETS, STATIC, create_app
 from queue_source.serve.guard import COOKIE, Access
 from queue_source.serve.reads import THREADS, WAITING, StoreReads
+from shard_store.completeness.certificates import Scope, Tally
+from shard_store.completeness.comparing import Category
 from shard_store.errors import StoreUnavailable
 from shard_store.model import ErrorRecord, Position, Split
 from shard_store.operators.shards import ShardCriteria
 from shard_store.operators.status import StatusLimits
+from shard_store.shards.recording import Receipts
+from shard_store.sql.schema import REVISION
 from shard_store.store import ShardStore, open_store
 from support.servers.programs import free_port
-from support.store_backends import Pipeline
+from support.store_backends import Pipeline, content
 
 TOKEN = "a token of the tests, long enough"
 HOSTILE = "s3://landing/<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202egpj.exe\x1b[31m"
@@ -77,6 +81,7 @@ PATHS = [
     "/login",
     "/search?q=x",
     "/certificates",
+    "/errors",
     "/charts.json",
     "/static/page.css",
     "/nothing",
@@ -116,7 +121,7 @@ def test_pages_have_no_script_or_style_of_their_own_and_load_nothing_from_elsewh
 ) -> None:
     published(store)
     browser = client()
-    for path in ("/", "/pipeline?name=files", "/search?q=s3://landing/1.json", "/certificates"):
+    for path in ("/", "/pipeline?name=files", "/search?q=s3://landing/1.json", "/certificates", "/errors"):
         text = browser.get(path, headers=HTML).text
         assert not re.search(r"<style|<script(?! src=\"/static/)| style=| on\w+=|javascript:", text)
         assert {
@@ -376,6 +381,16 @@ def test_charts_have_rates_and_lags_on_an_even_grid(client: Callable[..., TestCl
         assert found[name]["rows"][-1] > 0 or found[name]["rows"][-2] > 0
 
 
+def test_receivers_and_what_waits_for_their_sources_are_shown(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    store.start_receiver("landing", "sqs://files", "host-7", ["orders"])
+    store.record("landing", {"orders": [content("x"), content("y")]}, Receipts(2, unrouted=4))
+    page = re.sub(r"<[^>]*>|\s+", " ", client().get("/").text)
+    assert re.search(r"landing +sqs://files +host-7 +0\.\d s ago +2 +2 +0 +0 +4 +0 ", page)
+    assert re.search(r"not taken by a reader yet .* orders +2 +0\.\d s ", page)
+
+
 def test_an_empty_store_has_pages_too(client: Callable[..., TestClient]) -> None:
     for path in ("/", "/search", "/certificates", "/metrics", "/charts.json", "/healthz"):
         assert client().get(path).status_code == 200
@@ -633,3 +648,44 @@ def test_connections_that_bring_no_whole_request_are_closed(
                 pass
         one.close()
     assert answer(port, "/static/page.css") == 200
+
+
+def test_errors_are_shown_by_cause_with_their_text_and_the_way_to_the_story(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    us = published(store)
+    uri = "s3://landing/gone.json"
+    plan = us.planned(uri)
+    gone = ErrorRecord("object", "missing-object", "it is <gone>", uri, plan.identity.delivery_hash, Position("0"))
+    store.record_errors("files", "files", [gone, ErrorRecord("message", "malformed-message", "no JSON at all", "m1")])
+    browser = client()
+    overview = browser.get("/", headers=HTML).text
+    assert "no JSON at all" in overview
+    assert 'href="/errors?cause=malformed-message"' in overview
+    assert 'href="/errors?cause=malformed-message&amp;pipeline=files"' in browser.get("/pipeline?name=files").text
+    text = browser.get("/errors?cause=missing-object").text
+    assert "it is &lt;gone&gt;" in text
+    assert "no JSON" not in text
+    (link,) = re.findall(r'href="(/search\?q=[0-9a-f]{64})"', text)
+    assert uri in browser.get(link).text
+    assert "There are none" in browser.get("/errors?cause=never-heard-of").text
+
+
+def test_the_foot_of_a_page_names_the_store_and_the_versions_without_secrets(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    text = client().get("/").text
+    assert f"Store {store.database.name}, tables {REVISION}; cuesqueue " in text
+    assert "renewed every 15 s" in text
+    assert store.database.name not in client(token=TOKEN).get("/login").text
+
+
+def test_certificates_have_their_time_and_their_period(client: Callable[..., TestClient], store: ShardStore) -> None:
+    day = 86_400_000_000
+    tally = Tally()
+    tally.add("s3://landing/1.json", 1, None, Category.PUBLISHED)
+    scope = Scope("files", "s3://landing/", 20_000 * day, 20_001 * day, "{}")
+    store.certify(scope, "listing", tally, "somebody")
+    text = client().get("/certificates").text
+    assert "from 2024-10-04 00:00<br>before 2024-10-05 00:00" in text
+    assert time.strftime("%Y-%m-%d", time.gmtime()) in text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from queue_source.admin.wording import number, since, time_text
+from shard_store.notebooks import rows_table
 from shard_store.operators import status as operations
 from shard_store.operators.status import Hour, PipelineStatus, StatusLimits
 from shard_store.store import ShardStore
@@ -29,7 +31,30 @@ def status(store: ShardStore, *, source: str | None = None, pipeline: str | None
     Process:
         Any. It reads some rows of each pipeline, and the index of what is not published.
     """
-    return store.status(source=source, pipeline=pipeline)
+    return _Statuses(store.status(source=source, pipeline=pipeline))
+
+
+class _Statuses(tuple[PipelineStatus, ...]):
+    """The pipelines of a store, which notebooks show as a table with a line for each."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        columns = ("pipeline", "state", "last batch", "waiting", "oldest", "lag p99", "rows/s", "errors/h")
+        rows = [
+            (
+                status.pipeline,
+                status.state,
+                "" if status.last_batch is None else f"{since(status, status.last_batch.published_at)} ago",
+                number(status.files_outstanding),
+                "" if status.oldest_age is None else time_text(status.oldest_age),
+                "" if status.last_hour.lag_p99 is None else time_text(status.last_hour.lag_p99),
+                number(status.rows_per_second),
+                number(sum(status.last_hour.errors.values())),
+            )
+            for status in self
+        ]
+        return rows_table(columns, rows)
 
 
 def history(

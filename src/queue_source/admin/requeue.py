@@ -85,6 +85,12 @@ def requeue(
     return done
 
 
+def requeued_before(store: ShardStore, criteria: Criteria) -> int:
+    """Count the errors that `requeue` leaves alone, since they were requeued or reopened before."""
+    handled = replace(criteria, states=("requeued", "reopened"))
+    return sum(len(page) for page in search.pages(store.database, handled, max_input=0))
+
+
 def _requeue(
     store: ShardStore, page: Sequence[StoredError], outbox: _Outbox, announce: Announce, done: Requeued
 ) -> None:

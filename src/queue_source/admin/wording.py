@@ -19,19 +19,20 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
     if status.last_batch is not None:
         b = status.last_batch
         name = f"seq {b.seq}" if b.batch_id is None else f"batch {b.batch_id} (seq {b.seq})"
-        sizes = f"{number(b.objects)} objects, {number(b.rows)} rows, {size_text(b.bytes)}, {number(b.errors)} errors"
+        counts = f"{counted(b.objects, 'object')}, {counted(b.rows, 'row')}"
+        sizes = f"{counts}, {size_text(b.bytes)}, {counted(b.errors, 'error')}"
         yield "published", f"{name} {since(status, b.published_at)} ago: {sizes}"
     if status.plan is not None:
         yield "plan", f"{status.plan.start_seq}-{status.plan.end_seq} is under way, attempt {status.plan.attempt}"
     if status.in_flight is not None:
         yield (
             "holds",
-            f"{number(status.in_flight)} messages in flight; objects: {number(status.ready)} ready, "
+            f"{counted(status.in_flight, 'message')} in flight; objects: {number(status.ready)} ready, "
             f"{number(status.awaiting_commit)} in a batch, {number(status.held)} held for other pipelines; "
             f"queue depth {number(status.queue_depth)}",
         )
     oldest = "" if status.oldest_age is None else f", the oldest for {time_text(status.oldest_age)}"
-    yield "waiting", f"{number(status.files_outstanding)} objects are not published{oldest}"
+    yield "waiting", f"{counted(status.files_outstanding, 'object')} not published{oldest}"
     yield (
         "lag",
         f"p50 {time_text(status.last_hour.lag_p50)}, p99 {time_text(status.last_hour.lag_p99)} in the last hour",
@@ -42,14 +43,14 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
     if status.backfill is not None:
         listed = status.backfill
         how = "under way" if listed.ended_at is None else f"ended {since(status, listed.ended_at)} ago"
-        counts = f"{number(listed.objects)} objects, {number(listed.opened)} of them new"
-        yield "backfill", f"{how}: {counts}, {number(listed.failures)} failures ({listed.prefix})"
+        counts = f"{counted(listed.objects, 'object')}, {number(listed.opened)} of them new"
+        yield "backfill", f"{how}: {counts}, {counted(listed.failures, 'failure')} ({listed.prefix})"
     if status.certificate is not None:
         certificate = status.certificate
-        ago, objects = since(status, certificate.written_at), number(certificate.objects)
+        ago, objects = since(status, certificate.written_at), counted(certificate.objects, "object")
         yield (
             "certificate",
-            f"{certificate.id}, {ago} ago: {certificate.verdict}, {objects} objects ({certificate.prefix})",
+            f"{certificate.id}, {ago} ago: {certificate.verdict}, {objects} ({certificate.prefix})",
         )
 
 
@@ -57,8 +58,8 @@ def amounts(published: Published) -> str:
     """Describe what was published, in one sentence."""
     p = published
     errors = ", ".join(f"{number(count)} {cause}" for cause, count in sorted(p.errors.items())) or "none"
-    counts = f"{number(p.batches)} batches, {number(p.objects)} objects, {number(p.rows)} rows, {size_text(p.bytes)}"
-    return f"{counts}, {number(p.messages)} messages received; errors: {errors}"
+    counts = f"{counted(p.batches, 'batch', 'batches')}, {counted(p.objects, 'object')}, {counted(p.rows, 'row')}"
+    return f"{counts}, {size_text(p.bytes)}, {counted(p.messages, 'message')} received; errors: {errors}"
 
 
 def since(status: PipelineStatus, then: datetime) -> str:
@@ -83,6 +84,11 @@ def number(count: float | None) -> str:
     if count is None:
         return "unknown"
     return f"{count:.1f}" if 0 < count < 10 and count != int(count) else f"{round(count):,}"
+
+
+def counted(count: float | None, name: str, names: str = "") -> str:
+    """Format a count with the name of what is counted, in the singular for one."""
+    return f"{number(count)} {name if count == 1 else names or name + 's'}"
 
 
 def size_text(size: float | None) -> str:

@@ -218,8 +218,30 @@ def _is_of_b2(document: Json) -> bool:
     )
 
 
+def _is_of_oss(document: Json) -> bool:
+    events = document.get("events")
+    return isinstance(events, list) and any(
+        isinstance(event, dict) and event.get("eventSource") == "acs:oss" for event in events
+    )
+
+
+_OBS = replace(
+    _S3,
+    about="obs",
+    bucket="obs.bucket.name",
+    item="obs.object",
+    sequencer=None,  # a hint, says Huawei, that may be wrong
+)
+
 DIALECTS: Mapping[str, Dialect] = {
-    "s3": replace(_S3, senders={"ceph:s3": replace(_S3, decode_key=str), "minio:s3": replace(_S3, missing_size=0)}),
+    "s3": replace(
+        _S3,
+        senders={
+            "ceph:s3": replace(_S3, decode_key=str),
+            "minio:s3": replace(_S3, missing_size=0),
+            "OBS": _OBS,  # Huawei's
+        },
+    ),
     "eventbridge": _EVENTBRIDGE,
     # as Security Lake tells its subscribers: without a type of event, since all of them are of new objects
     "securitylake": replace(
@@ -264,6 +286,54 @@ DIALECTS: Mapping[str, Dialect] = {
         etag="",
         version="objectVersionId",
         size="objectSize",
+    ),
+    # of Alibaba's OSS, which its queues wrap in base64
+    "oss": Dialect(
+        recognises=_is_of_oss,
+        records="events",
+        event="eventName",
+        event_label="event name of OSS",
+        events={
+            **{
+                f"ObjectCreated:{done}": True
+                for done in ("PutObject", "PostObject", "CopyObject", "CompleteMultipartUpload", "AppendObject")
+            },
+            # no object yet: its upload is complete with another event
+            **{
+                f"ObjectCreated:{begun}": False for begun in ("InitiateMultipartUpload", "UploadPart", "UploadPartCopy")
+            },
+            **dict.fromkeys(("ObjectReplication:ObjectCreated", "ObjectReplication:ObjectModified"), True),
+            "ObjectReplication:ObjectRemoved": False,
+            **_families("ObjectDownloaded", "ObjectRemoved", announces=False),
+        },
+        about="oss",
+        scheme="s3",
+        bucket="oss.bucket.name",
+        item="oss.object",
+        key="key",
+        etag="eTag",
+        version="",
+        time="eventTime",
+        event_time="eventTime",
+    ),
+    # of Oracle's object storage; its ETag is not the one of the API that is compatible with S3
+    "oci": Dialect(
+        recognises=lambda document: str(document.get("eventType")).startswith("com.oraclecloud."),
+        event="eventType",
+        event_label="event type of OCI",
+        events={
+            **{f"com.oraclecloud.objectstorage.{name}object": True for name in ("create", "update")},
+            "com.oraclecloud.objectstorage.deleteobject": False,
+            **{f"com.oraclecloud.objectstorage.{name}bucket": False for name in ("create", "update", "delete")},
+        },
+        scheme="s3",
+        bucket="data.additionalDetails.bucketName",
+        item="data",
+        key="resourceName",
+        etag="",
+        version="",
+        time="eventTime",
+        event_time="eventTime",
     ),
     # one of CloudTrail through SNS: names of files, as they are
     "cloudtrail": Dialect(

@@ -29,16 +29,21 @@ FORMATS = (
     "securitylake",
     "r2",
     "b2",
+    "oss",
+    "oci",
     "cloudtrail",
     "crowdstrike",
     "cloudevents",
     "eventgrid",
     "gcs",
     "minio",
+    "obs",
     "uri",
     "json",
 )
-"""The forms that may be forced; `sns` is an SNS envelope with any form in it, `minio` is S3's own form."""
+"""The forms that may be forced; `sns` is an SNS envelope with any form in it, `minio` and `obs` are S3's own form."""
+
+_AS_S3 = ("minio", "obs")
 
 _DEEPEST_ENVELOPE = 3  # SNS may carry an EventBridge event, a forwarder may wrap it once more
 _LARGEST_SIZE = 2**63 - 1
@@ -63,7 +68,7 @@ def parse_notification(
         raise ValueError(f"unknown notification format {format!r}; use auto or one of {', '.join(FORMATS)}")
     try:
         if format != "json":
-            announcement = _parse(body, attributes or {}, "s3" if format == "minio" else format)
+            announcement = _parse(body, attributes or {}, "s3" if format in _AS_S3 else format)
         elif paths is None:
             raise ValueError("format json needs the paths of its objects")
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_source.commands.output import UNHEALTHY, Json, print_result, tell
+from queue_source.commands.output import UNHEALTHY, Json, named_options, print_result, tell
 from queue_source.errors import OptionError
 from queue_source.options.reader import DEFAULT_STORE
 from shard_store.redaction import visible
@@ -87,12 +87,7 @@ def _reader_options(pairs: list[str], file: Path | None) -> dict[str, str]:
             raise OptionError(
                 "--options", 'the file is not a JSON object of texts, such as {"queueUrl": "sqs://files"}'
             )
-    for pair in pairs:
-        name, separator, text = pair.partition("=")
-        if not separator or not name:
-            raise OptionError("--option", "is not NAME=VALUE, such as queueUrl=sqs://files")
-        reader_options[name] = text
-    return reader_options
+    return {**reader_options, **named_options(pairs)}
 
 
 def _findings(store: str | None, reader_options: dict[str, str], spark_master: str | None) -> Iterator[Finding]:
@@ -122,7 +117,9 @@ def _findings(store: str | None, reader_options: dict[str, str], spark_master: s
     if url is None:
         yield findings.skipped("store", "not looked at", "name it with --store URL")
     else:
-        yield from doctor.examine_store(url, local=spark_master is None or spark_master.startswith("local"))
+        local = spark_master is None or spark_master.startswith("local")
+        source = read.source if read is not None and read.queue.from_store else None
+        yield from doctor.examine_store(url, local=local, recorded_for=source)
     if read is None:
         yield findings.skipped("queue, objects", "not looked at", "name the reader's options: -o queueUrl=... -o ...")
         return

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_source.admin.wording import counted
 from queue_source.commands.filters import Choice, Everything, State, choosing
-from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, print_table, tell
+from queue_source.commands.output import (
+    FAILED,
+    WIDTH,
+    DryRun,
+    Json,
+    Store,
+    cut,
+    hide_secrets,
+    line_width,
+    print_result,
+    tell,
+)
 from queue_source.commands.send import Notification, s3_event
 from queue_source.errors import OptionError
 
@@ -34,10 +48,10 @@ def list_errors(
     store: Store,
     choice: Choice,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many, the oldest first.")] = 100,
+    long: Annotated[bool, typer.Option("--long", help="Show each error's whole text, one after the other.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List errors, the oldest first. With --json each has up to 65,536 bytes of its input."""
-    from queue_source.coordinator.ending.error_queue import iso_time
+    """List errors by cause, one line each. With --json each has up to 65,536 bytes of its input."""
     from shard_store.error_table.handling import MAX_INPUT
 
     errors = _search(store, choice, limit + 1, MAX_INPUT if as_json else 0)
@@ -46,23 +60,43 @@ def list_errors(
     if as_json:
         print_result({"errors": [_as_dict(error) for error in errors], "more": more}, as_json, title="errors")
         return
-    rows = [
-        [
-            error.key.hex()[:_SHORT],
-            (iso_time(error.occurred_at) or "")[:19],
-            error.scope,
-            error.state,
-            error.cause,
-            error.subject,
-            error.detail,
-        ]
-        for error in errors
-    ]
-    print_table(
-        f"{len(rows)} errors", ("id", "time (UTC)", "scope", "state", "cause", "shard or message", "detail"), rows
-    )
+    for line in _whole(errors) if long else _by_cause(errors, line_width()):
+        typer.echo(line)
+    if not errors:
+        tell("there are none")
     if more:
         tell("there are more; raise --limit, or choose fewer errors")
+
+
+def _by_cause(errors: Sequence[StoredError], width: int | None) -> Iterator[str]:
+    """Yield the lines of a list for people: the most frequent cause first, with the text of its newest error."""
+    groups: dict[tuple[str, str], list[StoredError]] = {}
+    for error in errors:
+        groups.setdefault((error.cause, error.scope), []).append(error)
+    for (cause, scope), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield hide_secrets(f"{cause} ({scope}): {counted(len(group), 'error')}")
+        yield cut(hide_secrets(f"  {' '.join(group[-1].detail.split())}"), width)
+        for error in group:
+            state = "" if error.state == State.RECORDED.value else f"{error.state}  "
+            begins = f"  {error.key.hex()[:_SHORT]}  {_minute(error)}  {state}"
+            yield begins + cut(hide_secrets(error.subject), width and width - len(begins), keep_end=True)
+
+
+def _whole(errors: Sequence[StoredError]) -> Iterator[str]:
+    """Yield all that people need of each error, names in one piece, so that they can be copied."""
+    for error in errors:
+        words = f"{error.key.hex()[:_SHORT]}  {_minute(error)}  {error.scope}  {error.state}  {error.cause}"
+        yield hide_secrets(words)
+        yield hide_secrets(f"  {error.subject}")
+        yield from textwrap.wrap(
+            hide_secrets(error.detail), WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False
+        )
+
+
+def _minute(error: StoredError) -> str:
+    from queue_source.coordinator.ending.error_queue import iso_time
+
+    return (iso_time(error.occurred_at) or "")[:16].replace("T", " ")
 
 
 @group.command()
@@ -109,11 +143,18 @@ def requeue(
     from queue_source.admin import requeue as requeueing
 
     announce = s3_event if notification is Notification.S3 else requeueing.plain
+    before = 0
     with shard_store.open_store(store, create=False) as opened:
         done = requeueing.requeue(opened, chosen, to=to, tag=tag, announce=announce, limit=limit, dry_run=dry_run)
+        if not (done.errors or done.refused or chosen.states):
+            before = requeueing.requeued_before(opened, chosen)
     counts: dict[str, Any] = {"errors": done.errors, "messages": done.messages}
     counts["refused"] = done.refused if as_json else len(done.refused)
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be requeued" if dry_run else "requeued")
+    if before:
+        tell(f"{counted(before, 'error')} like these had been requeued before; --state requeued does it once more")
+    elif not (done.errors or done.refused):
+        tell("no error is like these")
     for number, (error_id, why) in enumerate(done.refused.items()):
         if number == _REPORTED:
             tell(f"and {len(done.refused) - _REPORTED} more; --json names all")

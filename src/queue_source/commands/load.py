@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +14,7 @@ import typer
 
 from queue_source.commands.output import UNHEALTHY, DryRun, Json, named_options, print_error, print_result, stderr
 from queue_source.errors import OptionError
+from queue_source.logs.endings import sentence_of
 from queue_source.options.content import FILE_FORMATS
 from queue_source.options.reader import DEFAULT_STORE
 
@@ -165,13 +165,10 @@ def _run(query: Any, follow: Callable[[], None]) -> str | None:
     return None
 
 
-_OURS = re.compile(r"(?:(?:queue_source|shard_store)\.errors\.|Could not serialize object: )\w+: (.+)")
-
-
 def _cause(text: str) -> str:
     """Return our own sentence out of Spark's text of an exception, or its first line."""
-    if ours := _OURS.findall(text):
-        return str(ours[-1])
+    if (sentence := sentence_of(text)) is not None:
+        return sentence
     return next((line.strip() for line in text.splitlines() if line.strip()), "the query failed")
 
 

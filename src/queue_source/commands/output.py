@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ FAILED = 1
 WRONG_USE = 2
 UNHEALTHY = 3
 """What was looked at is not as it should be: of `status` and `doctor`, for probes."""
+
+READER_GONE = 141
+"""Standard output was closed by who read it, as `| head` does: the code of programs that SIGPIPE ends."""
 
 _AS_IT_CAME = ("input", "input_base64", "body", "body_base64")
 """What is asked for to be seen, and mended: messages and bad records themselves."""
@@ -56,13 +60,13 @@ Store = Annotated[
 ]
 
 
-def named_options(pairs: list[str]) -> dict[str, str]:
-    """Return options that are given as NAME=VALUE. Raises OptionError."""
+def named_options(pairs: Iterable[str], flag: str = "--option") -> dict[str, str]:
+    """Return what is given as NAME=VALUE, each with the flag. Raises OptionError."""
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise OptionError("--option", "needs a name and a value; write it as NAME=VALUE")
+            raise OptionError(flag, "needs a name and a value; write it as NAME=VALUE")
         options[name] = value
     return options
 
@@ -124,6 +128,32 @@ def _redacted(value: Any) -> Any:
     return [_redacted(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+WIDTH = 80
+"""Columns of texts that are wrapped."""
+
+
+def line_width() -> int | None:
+    """Return the columns of the terminal; None where the output goes elsewhere, and no line is to be cut."""
+    if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
+        return None
+    return shutil.get_terminal_size((WIDTH, 24)).columns
+
+
+def cut(text: str, width: int | None, *, keep_end: bool = False) -> str:
+    """Shorten a text to the columns that are left for it; `keep_end` for names, which differ at their ends."""
+    if width is None or len(text) <= width:
+        return text
+    columns = max(width - 3, 1)
+    return f"...{text[-columns:]}" if keep_end else f"{text[:columns]}..."
+
+
+def print_options(options: Mapping[str, str], title: str) -> None:
+    """Print options for people, each in one piece on a line of its own, so that it can be copied."""
+    typer.echo(title)
+    for name, value in options.items():
+        typer.echo(hide_secrets(f"  {name}  {value}"))
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows for people, without a header when `columns` is empty; `--json` prints with `print_result`."""
     _print_rows(title, columns, ([redact_text(cell) for cell in row] for row in rows))
@@ -150,6 +180,18 @@ def print_error(text: str) -> None:
     stderr().print(Text.assemble(("error: ", "bold red"), visible(" ".join(redact_text(text).split()))))
 
 
+def has_reader() -> bool:
+    """Tell whether standard output is still read; where it is not, drop what is left of it silently."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, sys.stdout.fileno())
+        os.close(silence)
+        return False
+    return True
+
+
 @contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
     """Turn errors into one line and an exit code: 2 for wrong input, 1 for all other failures.
@@ -158,6 +200,10 @@ def errors_as_exit_codes() -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:
+        if not has_reader():
+            raise typer.Exit(READER_GONE) from None
+        raise
     except Exception as error:
         from shard_store import errors  # here: the package loads SQLAlchemy, which `--help` does not need
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_source.commands.filters import duration_of
-from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, progress, tell
+from queue_source.commands.output import FAILED, DryRun, Json, Store, named_options, print_result, progress, tell
 from queue_source.errors import OptionError
-from queue_source.options.secrets import quote
 from queue_source.options.types import TIME
 
 if TYPE_CHECKING:
@@ -230,13 +229,7 @@ class _Job:
 
 def _options(pairs: Iterable[str], profile: str | None, endpoint_url: str | None) -> dict[str, str]:
     options = {"aws.profile": profile, "aws.endpointUrl": endpoint_url}
-    reader_options = {name: text for name, text in options.items() if text is not None}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise OptionError("--option", f"{quote(name)} needs a value; write it as NAME=VALUE")
-        reader_options[name] = value
-    return reader_options
+    return {name: text for name, text in options.items() if text is not None} | named_options(pairs)
 
 
 def _time(option: str, text: str | None) -> datetime | None:

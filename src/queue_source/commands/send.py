@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 
 import typer
 
-from queue_source.commands.output import Json, print_result, progress, tell
+from queue_source.commands.output import Json, named_options, print_result, progress, tell
 from queue_source.errors import OptionError
 from queue_source.options.secrets import quote
 
@@ -45,7 +45,7 @@ def send(
     as_json: Json = False,
 ) -> None:
     """Send messages to a queue. The earlier name of this command, `cuesqueue publish`, still works."""
-    headers = _headers(header or [])
+    headers = named_options(header or [], "--header")
     if notification is None and per_message != 1:
         raise OptionError("--per-message", "only S3 events can share a message; add --notification s3")
     from queue_source.queues import open_queue
@@ -67,16 +67,6 @@ def send(
                 tell(f"{sent} messages were sent before this")
             raise
         print_result({"queue": queue.name, "messages": sent}, as_json, title="sent")
-
-
-def _headers(pairs: Iterable[str]) -> dict[str, str]:
-    headers = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise OptionError("--header", "a header needs a name and a value; write it as NAME=VALUE")
-        headers[name] = value
-    return headers
 
 
 def _lines(items: Iterable[str]) -> Iterator[bytes]:

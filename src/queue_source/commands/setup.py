@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from queue_source.commands.output import Json, print_result, tell
+from queue_source.commands.output import Json, print_options, print_result, tell
 from queue_source.errors import OptionError
 
 MONITORING = Path(__file__).resolve().parents[1] / "serve" / "monitoring"
@@ -107,7 +107,7 @@ def aws(
         return
     done = {f"{place}. {change['action']}": _about(change) for place, change in enumerate(changes, 1)}
     print_result(done or {"nothing to change": "everything was there"}, False, title="done")
-    print_result(options, False, title="options of the reader")
+    print_options(options, "options of the reader:")
     if changes:
         tell("objects that were there before are not announced: publish them once")
 
@@ -165,7 +165,7 @@ def azure(
         return
     done = {f"{place}. {change['action']}": change["name"] for place, change in enumerate(changes, 1)}
     print_result(done or {"nothing to change": "everything was there"}, False, title="done")
-    print_result(options, False, title="options of the reader")
+    print_options(options, "options of the reader:")
     if changes:
         tell("objects that were there before are not announced: list them once (backfillPrefixes)")
 

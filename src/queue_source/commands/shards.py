@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from queue_source.admin.wording import counted
 from queue_source.commands.filters import Everything, ShardChoice, choosing
 from queue_source.commands.output import FAILED, DryRun, Json, Store, print_result, print_table, tell
 from queue_source.errors import OptionError
@@ -64,7 +65,7 @@ def list_shards(
         for shard in found_shards
     ]
     columns = ("key", "state", "source", "since (UTC)", "bytes", "shard")
-    print_table(f"{len(rows)} shards", columns, rows)
+    print_table(counted(len(rows), "shard"), columns, rows)
     if more:
         tell("there are more; raise --limit, or choose fewer shards")
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from shard_store.operators.status import PipelineStatus, StatusLimits
     from shard_store.store import ShardStore
 
-_COUNTS = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
 _WHOLE = 3  # pipelines that are shown in full; more of them have one line each
 _WIDTH = 80
 _PATIENCE = 10.0  # seconds for an unavailable store: less than a probe waits
@@ -110,12 +109,14 @@ def _routed(store: ShardStore, source: str | None) -> dict[str, Any]:
 
 
 def _print_routed(store: ShardStore, source: str | None) -> None:
+    from shard_store.shards.recording import COUNTS
+
     routed = _routed(store, source)
     for receiver in routed.get("receivers", ()):
         typer.echo(hide_secrets(f"{receiver['receiver']}: receiver of {receiver['queue']}"))
-        _line("worked", f"{receiver['worked_at']} on {receiver['host']}")
+        _line("worked", f"{time_text(receiver['silence'])} ago ({receiver['worked_at']}) on {receiver['host']}")
         _line("last message", receiver["received_at"] or "none")
-        _line("counts", ", ".join(f"{name} {number(receiver[name])}" for name in _COUNTS))
+        _line("counts", ", ".join(f"{name} {number(receiver[name])}" for name in COUNTS))
     rows = [
         [waits["source"], number(waits["objects"]), time_text(waits["oldest_age"])]
         for waits in routed.get("waiting", ())

@@ -23,13 +23,29 @@ from sqlalchemy.engine import Connection, Engine
 
 from queue_source.common.local_paths import absolute_url
 from queue_source.errors import OptionError
+from queue_source.foreach_batch.references import names_of
+from queue_source.options.content import ContentKind
 from queue_source.spark.noted_plan import noted_plans
 from queue_source.spark.process import driver_folder, driver_identity, presence_folder
 from shard_store.batches import outputs
 from shard_store.batches.starting import check_name
 from shard_store.failpoints import reach
-from shard_store.model import DELIVERY, PlanIdentity
+from shard_store.model import DELIVERY, ErrorRecord, PlanIdentity, Range
+from shard_store.redaction import redact_text
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
+
+UNREADABLE = "unreadable-object"
+_BY_REFERENCE = ContentKind.REFERENCE.value
+_LONGEST_CAUSE = 40
+_LONGEST_REASON = 1_000
+
+
+def check_cause(cause: str) -> None:
+    """Raise ValueError for a word that a person could not search for."""
+    if not 0 < len(cause) <= _LONGEST_CAUSE or not cause.isprintable():
+        raise ValueError(
+            f"cause {cause!r:.100} must have 1 to {_LONGEST_CAUSE} printable characters; the reason may have any"
+        )
 
 
 @contextmanager
@@ -99,6 +115,44 @@ class Delivery:
         self._connection: Connection | None = None
         self._shown_before = False
 
+    def quarantine(self, uri: str, reason: str, *, cause: str = UNREADABLE) -> None:
+        """Give up an object of the batch, which is read by reference: it is quarantined when the batch is published.
+
+        For an object that your own reader cannot read. Write none of its rows. A repeated attempt comes without it. It
+        is written at once, or with what else `connection` writes.
+
+        Args:
+            uri: The object, as in the column `uri`, or as `references` returns it.
+            reason: Why, for a person: the error of the reader. Its first 1,000 characters are kept.
+            cause: One word of at most 40 characters by which the error can be found.
+
+        Raises:
+            OptionError: The batch has no such object, or its rows are not of a reader with `content` = `reference`.
+            ValueError: `cause` is empty or too long, or has a character that cannot be printed.
+            PipelineTakenOver: Another driver runs the pipeline by now.
+        """
+        check_cause(cause)
+        if self.already:
+            return
+        count = 0
+        for identity in self._plans:
+            plan, settings = self._store.plan_to_load(identity)
+            if settings.get("content", _BY_REFERENCE) != _BY_REFERENCE:
+                raise OptionError(
+                    "quarantine",
+                    f"gives up an object that is read by reference, and the rows of pipeline "
+                    f"{identity.token.pipeline!r} are content {settings['content']}; use reject_rows for its rows",
+                )
+            ranges = [held for held in plan.whole or plan.ranges if uri in names_of(held.content.uri)]
+            records = [_unreadable(identity, held, reason, cause) for held in ranges]
+            count += len(records)
+            if self._connection is None:
+                self._store.reject(identity, records)
+            else:
+                self._store.reject_inside(self._connection, identity, records)
+        if not count:
+            raise OptionError("uri", f"{redact_text(uri)!r} is no object of this micro-batch; name one of column 'uri'")
+
     @property
     def connection(self) -> Connection:
         """A connection to the store's database, in the transaction that publishes the progress: commit nothing.
@@ -167,6 +221,19 @@ class Delivery:
     def _end(self) -> None:
         if self._connection is not None:
             self._connection.close()  # rolls back what is not committed
+
+
+def _unreadable(identity: PlanIdentity, held: Range, reason: str, cause: str) -> ErrorRecord:
+    return ErrorRecord(
+        scope="object",
+        cause=cause,
+        detail=redact_text(reason[:_LONGEST_REASON]),
+        subject=held.content.shard_id,
+        plan_hash=identity.delivery_hash,
+        position=held.start,
+        queue=held.content.queue,
+        message_id=held.content.message_id,
+    )
 
 
 @dataclass(frozen=True, slots=True)

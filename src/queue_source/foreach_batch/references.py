@@ -45,6 +45,15 @@ def references(batch: Any) -> list[str]:
     return [_path(uri) for uri in dict.fromkeys(uri for (uri,) in batch.select("uri").collect())]
 
 
+def names_of(uri: str) -> tuple[str, str]:
+    """Return the names that a user may have for an object: its URI, and its path for Spark's readers."""
+    return uri, _escaped(uri)
+
+
+def _escaped(uri: str) -> str:
+    return _PATTERN.sub(r"\\\g<0>", uri)
+
+
 def _path(uri: str) -> str:
     """Return the path, or refuse one that Spark's readers would change or skip.
 
@@ -63,4 +72,4 @@ def _path(uri: str) -> str:
             f"{uri!r} {problem}; read it in another way, by the column 'uri', or give it up with `cuesqueue shards "
             "quarantine`",
         )
-    return _PATTERN.sub(r"\\\g<0>", uri)
+    return _escaped(uri)

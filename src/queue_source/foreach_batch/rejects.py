@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from queue_source.foreach_batch.delivery import store_of_reader
+from queue_source.foreach_batch.delivery import check_cause, store_of_reader
 from queue_source.spark.process import driver_identity
 from shard_store.model import ErrorRecord, PlanIdentity
 from shard_store.store import ShardStore
@@ -22,7 +22,6 @@ from shard_store.store import ShardStore
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-_LONGEST_CAUSE = 40
 _METADATA = "_metadata"
 
 
@@ -73,10 +72,7 @@ def reject_rows(
     Process:
         Driver, inside the function of `foreachBatch`.
     """
-    if not 0 < len(cause) <= _LONGEST_CAUSE or not cause.isprintable():
-        raise ValueError(
-            f"cause {cause!r:.100} must have 1 to {_LONGEST_CAUSE} printable characters; the reason may have any"
-        )
+    check_cause(cause)
     rejected = list(_of_frame(rows, reason, reason_column) if hasattr(rows, "selectExpr") else _of_values(rows, reason))
     if not rejected:
         return 0

@@ -94,6 +94,10 @@ class Format(ABC):
     combines_alone = False
     """Whether `combine` may read a single object, without a check that it has any of the declared columns."""
 
+    def fixed_columns(self, options: FormatOptions) -> pa.Schema | None:
+        """Return the columns that every object has under these options; None where they are its own."""
+        return self.fixed_schema
+
     def require_installed(self) -> None:  # noqa: B027 - most formats need nothing more
         """Raise OptionError naming the package where a library is missing. Driver and executors."""
 
@@ -200,6 +204,7 @@ def check_schema(schema: pa.Schema, options: FormatOptions) -> None:
     _check_special_columns(schema, options, format)
     _check_path_columns(schema, options)
     format.check_columns(data_schema(schema, options))
+    _check_single_variant(schema, options)
 
 
 def _check_special_columns(schema: pa.Schema, options: FormatOptions, format: Format) -> None:
@@ -225,6 +230,19 @@ def _check_path_columns(schema: pa.Schema, options: FormatOptions) -> None:
         special = (METADATA_COLUMN, options.column_name_of_corrupt_record, options.rescued_data_column)
         if not is_plain(kind) or name in special:
             raise OptionError("partitionColumns", f"column {name!r} cannot come from a path; leave it out here")
+
+
+def _check_single_variant(schema: pa.Schema, options: FormatOptions) -> None:
+    name = options.single_variant_column
+    if name is None:
+        return
+    columns = [field for field in data_schema(schema, options) if field.name != options.column_name_of_corrupt_record]
+    if [(field.name, special_struct(field.type)) for field in columns] != [(name, "VARIANT")]:
+        raise OptionError(
+            "singleVariantColumn",
+            f"makes one column of a record, and the schema has {', '.join(field.name for field in columns)}; leave "
+            f".schema(...) out, or declare {name} VARIANT alone (and {options.column_name_of_corrupt_record} STRING)",
+        )
 
 
 def data_schema(schema: pa.Schema, options: FormatOptions) -> pa.Schema:

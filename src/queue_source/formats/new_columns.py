@@ -5,7 +5,7 @@ JSON: the columns that pyarrow infers in addition; CSV: the header; formats with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,14 @@ import pyarrow.types as pt
 
 from queue_source.errors import BadObject, CuesqueueError
 from queue_source.formats.metadata import METADATA_COLUMN
-from queue_source.formats.types import fields_of, holds_nothing, spark_schema
+from queue_source.formats.types import (
+    fields_of,
+    holds_nothing,
+    inner_types,
+    spark_schema,
+    special_struct,
+    wider_type,
+)
 from queue_source.options.content import FormatOptions
 
 Tree = Mapping[str, Any]
@@ -49,8 +56,26 @@ def check_file(schema: pa.Schema, written: pa.Schema, options: FormatOptions) ->
         others = spark_schema(pa.schema([field for field in written if field.name.casefold() not in passed]))
     except ValueError as error:
         raise BadObject("wrong-columns", str(error)) from error
-    if more(pa.struct(list(schema)), pa.struct(list(others))):
+    declared, of_file = pa.struct(list(schema)), pa.struct(list(others))
+    if more(declared, of_file) or (options.watch_wider_types and _has_wider(declared, of_file)):
         raise NewColumns(others)
+
+
+def _has_wider(declared: pa.DataType, written: pa.DataType) -> bool:
+    """Tell whether anything that is declared has a wider type in a file."""
+    if special_struct(declared) is not None:
+        return False
+    if pt.is_struct(declared) and pt.is_struct(written):
+        types = {field.name.casefold(): field.type for field in fields_of(declared)}
+        return any(
+            _has_wider(types[name], field.type)
+            for field in fields_of(written)
+            if (name := field.name.casefold()) in types
+        )
+    both = (inner_types(declared), inner_types(written))
+    if all(both):
+        return any(_has_wider(*pair) for pair in zip(*both, strict=False))
+    return wider_type(declared, written) is not None
 
 
 def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) -> None:
@@ -60,43 +85,49 @@ def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) ->
         raise NewColumns(pa.schema([(name, pa.string()) for name in dict.fromkeys(names)]))
 
 
-class KnownNames:
-    """The names of a schema, to hold JSON objects against."""
+Exceeds = Callable[[Any, int], bool]
+"""Tells whether a decoded value is a number that a whole number of so many bits has no room for."""
 
-    def __init__(self, schema: pa.Schema, options: FormatOptions) -> None:
-        self._names = _names(pa.struct(list(schema)))
-        assert self._names is not None
+
+class KnownNames:
+    """The names of a schema, to hold JSON objects against; where types may widen, its whole numbers too."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions, exceeds: Exceeds) -> None:
+        self._names: dict[str, Any] = _names(pa.struct(list(schema)), numbers=options.watch_wider_types)
         self._names.update(dict.fromkeys((name.casefold() for name in no_data(options)), None))
+        self._exceeds = exceeds
 
     def check(self, record: dict[str, Any]) -> None:
-        """Raise NewColumns when a decoded object has a value for an unknown name, at any depth."""
-        assert self._names is not None
-        if _has_new(record, self._names):
+        """Raise NewColumns when a decoded object has a value for an unknown name, or a wider number, at any depth."""
+        if self._has_new(record, self._names):
             raise NewColumns(record=record)
 
-
-def _names(kind: pa.DataType) -> dict[str, Any] | None:
-    """Return the names of the fields in a type; None for one without fixed fields."""
-    if pt.is_struct(kind):
-        return {kind.field(i).name.casefold(): _names(kind.field(i).type) for i in range(kind.num_fields)}
-    if pt.is_list(kind):
-        return _names(kind.value_type)
-    return None
-
-
-def _has_new(value: Any, names: dict[str, Any]) -> bool:
-    if isinstance(value, list):
-        return any(_has_new(item, names) for item in value)
-    if not isinstance(value, dict):
-        return False
-    for name, inner in value.items():
-        folded = name.casefold()
-        if folded not in names:
-            if _says_something(inner):
+    def _has_new(self, value: Any, names: Any) -> bool:
+        if isinstance(value, list):
+            return any(self._has_new(item, names) for item in value)
+        if isinstance(names, int):
+            return self._exceeds(value, names)
+        if not isinstance(value, dict):
+            return False
+        for name, inner in value.items():
+            folded = name.casefold()
+            if folded not in names:
+                if _says_something(inner):
+                    return True
+            elif names[folded] is not None and self._has_new(inner, names[folded]):
                 return True
-        elif names[folded] is not None and _has_new(inner, names[folded]):
-            return True
-    return False
+        return False
+
+
+def _names(kind: pa.DataType, *, numbers: bool) -> Any:
+    """Return the names of the fields in a type, or the bits of a whole number; None for what has any value."""
+    if special_struct(kind) is not None:
+        return None
+    if pt.is_struct(kind):
+        return {field.name.casefold(): _names(field.type, numbers=numbers) for field in fields_of(kind)}
+    if pt.is_list(kind):
+        return _names(kind.value_type, numbers=numbers)
+    return kind.bit_width if numbers and pt.is_signed_integer(kind) else None
 
 
 def _says_something(value: Any) -> bool:
@@ -116,6 +147,8 @@ def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False) 
 
     `exactly`: names match in their case too.
     """
+    if special_struct(declared) is not None:
+        return {}  # what is in it are no columns
     if pt.is_struct(declared) and pt.is_struct(written):
         fold = str if exactly else str.casefold
         types_by_name = {fold(field.name): field.type for field in fields_of(declared)}

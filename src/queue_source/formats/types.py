@@ -90,3 +90,35 @@ def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
     if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_null(kind):
         return kind
     raise ValueError(f"column {path!r} is {kind}, which Spark has no type for; declare the columns with .schema(...)")
+
+
+_LARGEST_DECIMAL = 38
+
+
+def wider_type(kept: pa.DataType, seen: pa.DataType) -> pa.DataType | None:
+    """Return the type that a column of type `kept` takes for values of type `seen`, as Auto Loader widens types.
+
+    None where it stays as it is: it has room for them already, or no type has room for both and loses nothing.
+    """
+    if kept == seen:
+        return None
+    if pt.is_signed_integer(kept):
+        if pt.is_signed_integer(seen):
+            return seen if seen.bit_width > kept.bit_width else None
+        if pt.is_float64(seen):
+            return seen if kept.bit_width <= 32 else None
+        digits = 20 if kept.bit_width == 64 else 10
+        return _wider_decimal(digits, 0, seen) if pt.is_decimal128(seen) else None
+    if pt.is_decimal128(kept) and pt.is_decimal128(seen):
+        wider = _wider_decimal(kept.precision - kept.scale, kept.scale, seen)
+        return None if wider == kept else wider
+    if pt.is_float32(kept) and pt.is_float64(seen):
+        return seen
+    if pt.is_date32(kept) and pt.is_timestamp(seen) and seen.tz is None:
+        return seen
+    return None
+
+
+def _wider_decimal(digits: int, scale: int, seen: pa.Decimal128Type) -> pa.DataType | None:
+    digits, scale = max(digits, seen.precision - seen.scale), max(scale, seen.scale)
+    return pa.decimal128(digits + scale, scale) if digits + scale <= _LARGEST_DECIMAL else None

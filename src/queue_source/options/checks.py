@@ -37,6 +37,7 @@ def check_reader(options: ReaderOptions) -> None:
     _check_content(options.content)
     if options.content.format is not None:
         _check_format(options.content.format)
+        _check_single_variant(options.content.format, options.content.schema)
     check_paths(options.notifications)
     _check_choice(options.notifications, options.content.kind)
     _check_shares(options)
@@ -93,6 +94,24 @@ def _check_format(options: FormatOptions) -> None:
     if options.line_sep is not None and (options.multi_line or options.whole_text):
         other = "multiLine" if options.multi_line else "wholeText"
         raise OptionError("lineSep", f"has no meaning with {other}; leave one of them out")
+
+
+def _check_single_variant(format: FormatOptions, schema: SchemaOptions) -> None:
+    """Check that no option is about the columns of records where each record is one column."""
+    name = format.single_variant_column
+    acting = {
+        "schemaLocation": schema.schema_location is not None,
+        "schemaHints": bool(schema.schema_hints),
+        "schemaSample": bool(schema.schema_sample),
+        "schemaEvolutionMode": schema.schema_evolution_mode != "none",
+        "rescuedDataColumn": format.rescued_data_column is not None,
+    }
+    if name is not None and (other := next((other for other, is_given in acting.items() if is_given), None)):
+        raise OptionError(
+            other,
+            f"is about the columns of records, and with singleVariantColumn a record is one column, {name}; leave one "
+            "of them out",
+        )
 
 
 def check_paths(options: NotificationOptions) -> None:
@@ -413,6 +432,12 @@ def check_loading(values: Mapping[str, Any], content: ContentOptions) -> None:
         raise OptionError("load", f"takes one pipeline, and pipeline names {len(values['pipeline'])}; name one of them")
     assert content.format is not None
     _check_format(content.format)
+    if content.format.single_variant_column is not None:
+        raise OptionError(
+            "singleVariantColumn",
+            "makes a VARIANT, which load cannot write; read rows (content object) and let a sink of Spark write them, "
+            "or load columns",
+        )
     is_said = any(values[name] is not None for name in ("table", "delta", "schema", "schemaLocation"))
     if not is_said and values["load"] in INFERRED_FORMATS:
         raise OptionError(

@@ -19,10 +19,9 @@ MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
 FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
 NOT_READ = {"xml": "Spark's own reader reads it, from references to the objects: see docs/how-to/references.md"}
 """Formats of other sources, and what to do instead."""
-_NO_WIDENING = {
-    "addNewColumnsWithTypeWidening": "write addNewColumns, and name the wider types in schemaHints: a value that does "
-    "not fit its column goes to rescuedDataColumn until then"
-}
+WIDENING = "addNewColumnsWithTypeWidening"
+ADDING = ("addNewColumns", WIDENING)
+"""Modes of `schemaEvolutionMode` that add columns; the second takes wider types, too."""
 LINE_FORMATS = ("json", "csv", "text")
 RECORD_FORMATS = ("json", "csv")
 INFERRED_FORMATS = ("json", "csv", "parquet", "orc", "avro")
@@ -38,6 +37,7 @@ class FormatOptions:
 
     Attributes:
         watch_new_columns: Columns that are not declared end the read; set by `schemaEvolutionMode`.
+        watch_wider_types: So do wider types of those that are; only with the former.
     """
 
     TITLE: ClassVar = "File formats"
@@ -154,6 +154,11 @@ class FormatOptions:
         help="The STRING column that holds, as JSON, data for which no other column has a place. An inferred schema "
         "has it.",
     )
+    single_variant_column: str | None = option(
+        "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
+        instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",
+        help="A record is one column of this name, of type VARIANT, whatever is in it; with `multiLine` an object is.",
+    )
     max_expansion: int = option(
         "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
         help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond "
@@ -173,6 +178,7 @@ class FormatOptions:
     )
     # fmt: on
     watch_new_columns: bool = field(default=False)
+    watch_wider_types: bool = field(default=False)
 
     @property
     def zone(self) -> str:
@@ -241,11 +247,12 @@ class SchemaOptions:
     )
     schema_evolution_mode: str = option(
         "schemaEvolutionMode",
-        types.choice("none", "rescue", "addNewColumns", "failOnNewColumns", refused=_NO_WIDENING),
+        types.choice("none", "rescue", *ADDING, "failOnNewColumns"),
         example="rescue", note="`addNewColumns` with `schemaLocation`, else `none`", formats=INFERRED_FORMATS,
         help="What happens with columns that the schema lacks. `none`: they are ignored. `rescue`: they go to "
-        "`rescuedDataColumn`. `addNewColumns`: the query fails, and has them when started again. `failOnNewColumns`: "
-        "the query fails.",
+        "`rescuedDataColumn`. `addNewColumns`: the query fails, and has them when started again. "
+        "`addNewColumnsWithTypeWidening`: the same, also where a column has a [wider type]"
+        "(../how-to/schema.md#when-types-become-wider). `failOnNewColumns`: the query fails.",
     )
     infer_column_types: bool = option(
         "inferColumnTypes", types.BOOLEAN, example="true", note="`true` for json, `false` for csv, as in Spark",
@@ -265,6 +272,14 @@ class SchemaOptions:
         help="Maximum size of json and csv to infer from, in total.",
     )
     # fmt: on
+
+    @property
+    def adds_columns(self) -> bool:
+        return self.schema_evolution_mode in ADDING
+
+    @property
+    def widens_types(self) -> bool:
+        return self.schema_evolution_mode == WIDENING
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class Option:
         unless: (another option, its value) with which a required option may be omitted all the same; the
             value None stands for any.
         formats: The file formats that it acts on; with another one it is refused, since it would do nothing.
+        instead: What to do with other formats, for the error message.
         beside: Other options with which it acts whatever the format.
         on_change: What happens when it is another one at the next start; a sentence of its own where no other fits.
             None: the one of its group (`ON_CHANGE`), or nothing continues from one start to the next.
@@ -77,6 +78,7 @@ class Option:
     required: str = ""
     unless: tuple[tuple[str, str | None], ...] = ()
     formats: tuple[str, ...] = ()
+    instead: str = ""
     beside: tuple[str, ...] = ()
     on_change: OnChange | str | None = None
 

@@ -77,7 +77,6 @@ CANNOT = {
     "parserCaseSensitive": _ONE_CASE,
     "skipRows": "lines before the header cannot be left out; set comment to the character that they begin with",
     **dict.fromkeys(_OF_XML, _XML),
-    "singleVariantColumn": "VARIANT is not read; read fileFormat text, and use Spark's parse_json on its column value",
     "databricks.serviceCredential": "set the options aws.X, azure.X or gcp.X, or leave it out where the machine has an "
     "account",
     "recursiveFileLookup": "a prefix stands for all that is below it; leave it out",
@@ -108,7 +107,7 @@ MEANINGLESS = {
     "cloudFiles.useManagedFileEvents": _BY_QUEUE,
     "cloudFiles.useIncrementalListing": _LISTINGS,
     "cloudFiles.listOnStart": _LISTINGS,
-    "cloudFiles.useStrictGlobber": "globs are those of Spark's own file source, the strict ones",
+    "cloudFiles.useStrictGlobber": "globs are strict, as those of Spark's own file source",
     "cloudFiles.validateOptions": "unknown options are always refused",
     "cloudFiles.resourceTag*": _SET_UP,
     "cloudFiles.resourceGroup": _SET_UP,
@@ -118,3 +117,11 @@ MEANINGLESS = {
     "pendingTimeout": "what is received stays held until it is acknowledged, or its reader ends",
 }
 """Accepted with a warning, and why they have no effect. `X*`: all that begin with X."""
+
+NOT_WITH = {
+    "cloudFiles.useStrictGlobber": {
+        "false": "globs are strict: `*` ends at a slash; write ** where it should not, as in /a/**/c/** for /a/*/c/, "
+        "in fullPathGlobFilter",
+    },
+}
+"""Values of these that would have an effect elsewhere, and what to do instead."""

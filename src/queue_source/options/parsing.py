@@ -19,7 +19,15 @@ from queue_source.common.local_paths import absolute_path, absolute_url
 from queue_source.errors import OptionError
 from queue_source.options import checks, types
 from queue_source.options.connections import StorageOptions, connections, kafka_settings, storage_options
-from queue_source.options.content import RECORD_FORMATS, ContentKind, ContentOptions, FormatOptions, SchemaOptions
+from queue_source.options.content import (
+    ADDING,
+    RECORD_FORMATS,
+    WIDENING,
+    ContentKind,
+    ContentOptions,
+    FormatOptions,
+    SchemaOptions,
+)
 from queue_source.options.declaring import build, declared
 from queue_source.options.places import LISTING, READER, RECORDED, ROUTING, SINK, VIEWS, WHILE_PARTLY_READ
 from queue_source.options.reader import (
@@ -295,7 +303,8 @@ def _format(values: Mapping[str, Any]) -> FormatOptions | None:
         FormatOptions,
         values,
         rescued_data_column=values["rescuedDataColumn"] or default,
-        watch_new_columns=mode in ("addNewColumns", "failOnNewColumns"),
+        watch_new_columns=mode in (*ADDING, "failOnNewColumns"),
+        watch_wider_types=mode == WIDENING,
     )
 
 
@@ -303,10 +312,10 @@ def _evolution_mode(values: Mapping[str, Any]) -> str:
     mode: str | None = values["schemaEvolutionMode"]
     if mode is None:
         return "none" if values["schemaLocation"] is None else "addNewColumns"
-    if mode == "addNewColumns" and values["schemaLocation"] is None:
+    if mode in ADDING and values["schemaLocation"] is None:
         raise OptionError(
             "schemaEvolutionMode",
-            "addNewColumns widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared "
+            f"{mode} widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared "
             "schema, write rescue or failOnNewColumns",
         )
     return mode

@@ -15,7 +15,7 @@ from queue_source.options.secrets import SecretUrl
 
 _NOTIFICATION_FORMS = (
     "uri", "s3", "minio", "sns", "eventbridge", "securitylake", "cloudtrail", "crowdstrike", "eventgrid", "cloudevents",
-    "r2", "b2", "gcs", "json",
+    "r2", "b2", "oss", "obs", "oci", "gcs", "json",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from queue_source.errors import OptionError
 from queue_source.options import types
 from queue_source.options.declaring import Option
-from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS
+from queue_source.options.other_names import ALIASES, CANNOT, CLOUD_FILES_CANNOT, MEANINGLESS, NOT_WITH
 from queue_source.options.places import PLACES, READER, SINK, Place
 from queue_source.options.secrets import Secret, check_shown
 
@@ -22,6 +22,7 @@ _CANNOT = {name.lower(): instead for name, instead in CANNOT.items()}
 _CLOUD_FILES_CANNOT = {name.lower(): why for name, why in CLOUD_FILES_CANNOT.items()}
 _ALIASES = {alias.lower(): name.lower() for alias, name in ALIASES.items()}
 _MEANINGLESS = {name.lower(): why for name, why in MEANINGLESS.items()}
+_NOT_WITH = {name.lower(): values for name, values in NOT_WITH.items()}
 _MEANINGLESS_GROUPS = tuple(name.removesuffix("*") for name in _MEANINGLESS if name.endswith("*"))
 _SPARK_OWN = {name.lower() for name in SPARK_OWN}
 
@@ -51,7 +52,7 @@ def given_texts(place: Place, options: Mapping[str, str]) -> dict[str, str]:
     table = {option.name.lower(): option for option in place.options}
     texts: dict[str, tuple[str, str]] = {}  # own name -> (name as written, text)
     for written, text in options.items():
-        option = _resolve(place, table, written)
+        option = _resolve(place, table, written, text)
         if option is None:
             continue
         if option.type in (types.SECRET, types.STORE_URL):
@@ -62,13 +63,15 @@ def given_texts(place: Place, options: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, (_, text) in texts.items()}
 
 
-def _resolve(place: Place, table: Mapping[str, Option], written: str) -> Option | None:
+def _resolve(place: Place, table: Mapping[str, Option], written: str, text: str) -> Option | None:
     """Return the option with a name as written; None for a name that is accepted without a meaning here."""
     name = written.lower()
     if place is SINK and name in _SPARK_OWN:
         return None
     group = next((group for group in _MEANINGLESS_GROUPS if name.startswith(group)), None)
     why = _MEANINGLESS.get(name if group is None else f"{group}*")
+    if place is READER and (instead := _NOT_WITH.get(name, {}).get(text.strip().lower())):
+        raise OptionError(written, f"cannot be {text.strip()}: {instead}")
     if place is READER and why:
         warnings.warn(
             f"option {written!r} has no meaning: {why}; leave it out",
@@ -118,7 +121,8 @@ def _check_format(option: Option, values: Mapping[str, Any]) -> None:
         return
     name = "fileFormat" if "fileFormat" in values else "load"  # of a reader, of a sink
     if option.formats and values[name] not in option.formats:
+        instead = option.instead and f"; {option.instead}"
         raise OptionError(
             option.name,
-            f"acts only on {name} {' and '.join(option.formats)}, but {name} is {values[name]}; leave it out",
+            f"acts only on {name} {' and '.join(option.formats)}, but {name} is {values[name]}; leave it out{instead}",
         )

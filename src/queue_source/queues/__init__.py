@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any, cast, overload
 
-from queue_source.errors import QueueConfigurationError
+from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.queues.base import Capabilities, Depth, Payload, Queue
+from queue_source.queues.capped import CappedQueue
 from queue_source.queues.own import own_factory, own_schemes, register_queue
 from queue_source.queues.urls import NAMES_CODE, names_code, queue_name, scheme
 from shard_store.redaction import redact_url as redact
@@ -59,24 +60,58 @@ _VERBS = ("name", "receive", "extend", "acknowledge", "nack", "reject", "republi
 _SQL_NAMES = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
-def open_queue(url: str, **options: Any) -> Queue:
+@overload
+def open_queue(
+    url: str,
+    *,
+    max_outstanding: int | None = None,
+    on_error: Callable[[QueueError], None] | None = None,
+) -> Queue: ...
+
+
+@overload
+def open_queue(url: str, **options: Any) -> Queue: ...
+
+
+def open_queue(
+    url: str,
+    *,
+    max_outstanding: int | None = None,
+    on_error: Callable[[QueueError], None] | None = None,
+    **options: Any,
+) -> Queue:
     """Open a queue; nothing is connected before its first use. Close it, or use it in a `with` statement.
 
     Args:
         url: The queue, as in the option `queueUrl` of a reader: `sqs://NAME`, `sql+sqlite:///jobs.db?queue=files` ...,
             or a scheme of your own (`register_queue`).
+        max_outstanding: Give out no more messages than this until some are acknowledged, returned or rejected, to all
+            threads together; `receive` waits for room as it waits for messages. Lost and expired ones do not count.
+        on_error: Called with a `QueueError` for what goes wrong while no call waits for it. AMQP: the connection that
+            held messages was lost, or a message was held for too long. Kafka: partitions with messages in flight have
+            passed to other members, offsets could not be committed, or reading has failed. Other queues do nothing in
+            the background. It runs on a thread of the queue's: it should return soon, and not use the queue.
         options: Keywords of the adapter, such as `region` or `endpoint_url` of SQS.
 
     Returns:
         The queue. Several threads may share it; after a fork each process opens its own.
 
     Raises:
-        QueueConfigurationError: The URL is of no known kind, the adapter or its library is not installed, or the
-            adapter refuses the URL.
+        QueueConfigurationError: The URL is of no known kind, the adapter or its library is not installed, the adapter
+            refuses the URL, or `max_outstanding` is no number from 1 on.
 
     Process:
         Any.
     """
+    if max_outstanding is not None and (not isinstance(max_outstanding, int) or max_outstanding < 1):
+        raise QueueConfigurationError(redact(url), f"max_outstanding={max_outstanding!r}; write a number from 1 on")
+    queue = _open(url, options)
+    if on_error is not None:
+        cast(Any, queue).on_error = on_error
+    return queue if max_outstanding is None else CappedQueue(queue, max_outstanding)
+
+
+def _open(url: str, options: Mapping[str, Any]) -> Queue:
     kind = scheme(url)
     adapter_kind = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
     if adapter_kind is None:

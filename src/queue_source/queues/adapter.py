@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.messages import Outgoing, Received
 from queue_source.queues.base import Extras, Payload, Queue, Unsendable, encode_payloads, republished
 
+logger = logging.getLogger("cuesqueue")
 T = TypeVar("T")
 
 _PEEK_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
@@ -20,6 +22,8 @@ class BaseQueue(Queue):
     """A queue with a name that can be closed. Adapters write `_receive` and `send_messages`."""
 
     extras = Extras(sends_many=True, administered=True)
+    on_error: Callable[[QueueError], None] | None = None
+    """Called with what goes wrong while no call waits for it (`open_queue`)."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -56,6 +60,15 @@ class BaseQueue(Queue):
     ) -> list[str]:
         """Send as `Queue.send`, in the batches of `send_messages`."""
         return self.send_messages([Outgoing(body, tag, headers or {}, group) for body in encode_payloads(payloads)])
+
+    def report(self, error: QueueError) -> None:
+        """Tell the program what went wrong in the background, on a thread of the queue's; what it raises is logged."""
+        if self.on_error is None or self._closed.is_set():
+            return
+        try:
+            self.on_error(error)
+        except Exception:  # of any kind: the thread serves the connection
+            logger.error("on_error of queue %r failed", self.name, exc_info=True)
 
     def _refuse_closed(self) -> None:
         if self._closed.is_set():

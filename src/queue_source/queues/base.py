@@ -40,6 +40,7 @@ class Capabilities:
     reports_depth: bool = True  # else `depth` raises: no number is better than a wrong one
     reports_stale: bool = True  # else expired receipts are accepted without an error; only the caller's clock knows
     empty_is_certain: bool = False  # a receive that does not wait and returns nothing proves that nothing was visible
+    ends_leases: bool = True  # else a message is held as long as the connection, whatever `lease_until` says
     # messages that arrive while no reader is open are lost: only at-most-once can be promised
     loses_while_closed: bool = False
 

@@ -72,6 +72,8 @@ def canonical(url: str) -> str:
         return f"sqs:{queue_name(url)}"
     if kind == "azurequeue":
         return f"azurequeue://{parts.netloc.lower()}/{queue_name(url)}"
+    if kind == "pubsub":
+        return redact_url(url).partition("?")[0]
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     if kind == "sim":
         folder = Path(parameters.get("dir", "")).resolve()

@@ -30,7 +30,7 @@ _NAMED = 20  # columns in a message
 def schema_changed(
     noticed: NewColumns, schema: pa.Schema, content: ContentOptions, contents: Sequence[Content]
 ) -> SchemaChanged:
-    """Return the error that ends the query; with `addNewColumns`, once the wider schema is kept.
+    """Return the error that ends the query; where the mode adds columns, once the wider schema is kept.
 
     `contents` is all that the task reads: sampled within the limits, the one with the new column first, so that one
     restart brings more than one new column. May run many times, in many tasks: it only adds columns.
@@ -39,7 +39,7 @@ def schema_changed(
     assert format is not None
     declared = pa.schema([field for field in schema if field.name != format.rescued_data_column])
     options = content.schema
-    if options.schema_evolution_mode != "addNewColumns":
+    if not options.adds_columns:
         wide = widened(declared, _new_columns(noticed, content, format, []), no_data(format))
         return SchemaChanged(
             f"objects have columns that the schema lacks: {_listed(news(declared, wide))}; schemaEvolutionMode is "
@@ -52,10 +52,13 @@ def schema_changed(
     contents = sorted(
         contents, key=lambda content_of_task: noticed.where not in (content_of_task.uri, content_of_task.shard_id)
     )
-    wide = widened(base, _new_columns(noticed, content, format, contents), no_data(format))
-    wide = with_hints(wide, parse_fields(options.schema_hints))
-    recorded = location.record(wide)
-    names = news(declared, widened(declared, recorded.schema, no_data(format)))
+    types = options.widens_types
+    wide = widened(base, _new_columns(noticed, content, format, contents), no_data(format), types=types)
+    if types:  # whatever the samples have, the next start has room for what was noticed
+        wide = widened(wide, _noticed_columns(noticed, content), no_data(format), types=True)
+    wide = with_hints(wide, parse_fields(options.schema_hints), wider=types)
+    recorded = location.record(wide, types=types)
+    names = news(declared, widened(declared, recorded.schema, no_data(format), types=types))
     return SchemaChanged(
         f"objects have columns that the schema of this stream lacks: {_listed(names)}; version {recorded.version} in "
         f"schemaLocation {options.schema_location} has them: load and start the query again, and it goes on with them "
@@ -67,11 +70,10 @@ def _new_columns(
     noticed: NewColumns, content: ContentOptions, format: FormatOptions, unread: Iterable[Content]
 ) -> pa.Schema:
     """Return the columns of the content with the new one, from a larger part of it and from unread contents."""
-    types = content.schema.infer_column_types
     textual = format_of(format).values_are_text
     samples = list(_samples(unread, content, format))
     if noticed.record is not None:
-        samples.append(infer_records([dict(noticed.record)], types=types))
+        samples.append(_noticed_columns(noticed, content))
     elif noticed.found is not None:
         names = {name for sample in samples for name in sample.names}
         # a header has only names: the types are those of the samples
@@ -82,6 +84,13 @@ def _new_columns(
     for sample in samples:  # of types that differ between files, the first
         wide = widened(wide, sample)
     return wide
+
+
+def _noticed_columns(noticed: NewColumns, content: ContentOptions) -> pa.Schema:
+    """Return the columns of the file, or of the record, that was noticed."""
+    if noticed.record is not None:
+        return infer_records([dict(noticed.record)], types=content.schema.infer_column_types)
+    return pa.schema([]) if noticed.found is None else noticed.found
 
 
 def _samples(unread: Iterable[Content], content: ContentOptions, format: FormatOptions) -> Iterator[pa.Schema]:

@@ -2,7 +2,7 @@
 
 The store only has to write an object whole, and there may be several writers: a file's name identifies its content (the
 hash is of its columns), so writing it twice is writing it once; and the kept columns are all columns of all versions,
-each in its first type, so no driver removes what another added.
+each in its first type or in a wider one, so no driver removes what another added.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import pyarrow as pa
 from pyarrow import fs as pafs
@@ -59,13 +59,17 @@ class SchemaLocation:
         if not numbers:
             return None
         names = sorted(numbers, key=lambda name: (numbers[name], name))
-        return Recorded(numbers[names[-1]], reduce(widened, [self._read(filesystem, folder, name) for name in names]))
+        versions = [self._read(filesystem, folder, name) for name in names]
+        return Recorded(numbers[names[-1]], reduce(partial(widened, types=True), versions))
 
-    def record(self, schema: pa.Schema) -> Recorded:
-        """Keep the columns that are not kept yet, in a next version; idempotent, and safe for any number of callers."""
+    def record(self, schema: pa.Schema, *, types: bool = False) -> Recorded:
+        """Keep the columns that are not kept yet, in a next version; idempotent, and safe for any number of callers.
+
+        `types`: whether to keep wider types, too.
+        """
         latest = self.latest()
         if latest is not None:
-            schema = widened(latest.schema, schema)
+            schema = widened(latest.schema, schema, types=types)
             if not news(latest.schema, schema):
                 return latest
         version = 0 if latest is None else latest.version + 1

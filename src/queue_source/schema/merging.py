@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.types import fields_of, holds_nothing
-from queue_source.schema.ddl import Path
+from queue_source.formats.types import fields_of, holds_nothing, wider_type
+from queue_source.schema.ddl import Path, format_type
 
 Hints = Sequence[tuple[Path, pa.DataType]]
 
@@ -92,34 +92,35 @@ def _resolved(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_resolved(kind.value_type)) if pt.is_list(kind) else kind
 
 
-def widened(kept: pa.Schema, seen: pa.Schema, ignored: Iterable[str] = ()) -> pa.Schema:
-    """Add to `kept` the columns that only `seen` has, at the end; also within structs. Kept types stay.
+def widened(kept: pa.Schema, seen: pa.Schema, ignored: Iterable[str] = (), *, types: bool = False) -> pa.Schema:
+    """Add to `kept` the columns that only `seen` has, at the end; also within structs.
 
-    Columns that are null in `seen` are skipped. `ignored`: names of columns that are no data.
+    Columns that are null in `seen` are skipped. `ignored`: names of columns that are no data. `types`: whether kept
+    types become wider where `seen` has a wider one; otherwise they stay.
     """
     passed = {name.casefold() for name in ignored}
     others = [field for field in seen if field.name.casefold() not in passed]
-    return pa.schema(fields_of(_widened(pa.struct(list(kept)), pa.struct(others))))
+    return pa.schema(fields_of(_widened(pa.struct(list(kept)), pa.struct(others), types)))
 
 
-def _widened(kept: pa.DataType, seen: pa.DataType) -> pa.DataType:
+def _widened(kept: pa.DataType, seen: pa.DataType, types: bool) -> pa.DataType:
     if pt.is_struct(kept) and pt.is_struct(seen):
         fields = _by_name(kept)
         for name, field in _by_name(seen).items():
             if name in fields:
-                fields[name] = fields[name].with_type(_widened(fields[name].type, field.type))
+                fields[name] = fields[name].with_type(_widened(fields[name].type, field.type, types))
             elif not holds_nothing(field.type):
                 fields[name] = field.with_type(_resolved(field.type))
         return pa.struct(list(fields.values()))
     if pt.is_list(kept) and pt.is_list(seen):
-        return pa.list_(_widened(kept.value_type, seen.value_type))
+        return pa.list_(_widened(kept.value_type, seen.value_type, types))
     if pt.is_map(kept) and pt.is_map(seen):
-        return pa.map_(kept.key_type, _widened(kept.item_type, seen.item_type))
-    return kept
+        return pa.map_(kept.key_type, _widened(kept.item_type, seen.item_type, types))
+    return (wider_type(kept, seen) or kept) if types else kept
 
 
 def news(kept: pa.Schema, wider: pa.Schema) -> list[str]:
-    """Return the paths of the columns that `wider` has and `kept` has not."""
+    """Return the paths of the columns that `wider` has and `kept` has not, or not in such a wide type (`id BIGINT`)."""
     return _news(pa.struct(list(kept)), pa.struct(list(wider)), "")
 
 
@@ -135,14 +136,19 @@ def _news(kept: pa.DataType, wider: pa.DataType, path: str) -> list[str]:
         return _news(kept.value_type, wider.value_type, f"{path}element.")
     if pt.is_map(kept) and pt.is_map(wider):
         return _news(kept.item_type, wider.item_type, f"{path}value.")
-    return []
+    is_wider = wider_type(kept, wider) == wider
+    return [f"{path.removesuffix('.')} {format_type(wider)}"] if is_wider else []
 
 
-def with_hints(schema: pa.Schema, hints: Hints) -> pa.Schema:
-    """Apply the types that the user named; a hinted column that is absent is added at the end."""
+def with_hints(schema: pa.Schema, hints: Hints, *, wider: bool = False) -> pa.Schema:
+    """Apply the types that the user named; a hinted column that is absent is added at the end.
+
+    `wider`: whether a column keeps a type that is wider than the hint.
+    """
     kind: pa.DataType = pa.struct(list(schema))
     for path, hint in hints:
-        kind = _hinted(kind, path, hint, ".".join(path))
+        hinted = _hinted(kind, path, hint, ".".join(path))
+        kind = _widened(hinted, kind, types=True) if wider else hinted
     return pa.schema(fields_of(kind))
 
 

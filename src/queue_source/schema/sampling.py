@@ -48,7 +48,7 @@ def inferred_schema(options: ReaderOptions) -> pa.Schema:
     """
     format = options.content.format
     assert format is not None
-    if format_of(format).fixed_schema is None and options.content.schema.schema_location is None:
+    if format_of(format).fixed_columns(format) is None and options.content.schema.schema_location is None:
         raise OptionError(
             "schemaLocation",
             'a stream needs the columns of its objects: declare them with .schema("id BIGINT, ..."), or set '
@@ -82,7 +82,7 @@ def kept_columns(
     """
     format = content.format
     assert format is not None
-    columns = format_of(format).fixed_schema
+    columns = format_of(format).fixed_columns(format)
     if columns is None and content.schema.schema_location is None:
         columns = inferred_columns(content, samples(), problems, nothing)
     elif columns is None:
@@ -91,7 +91,8 @@ def kept_columns(
         latest = location.latest() or location.record(inferred_columns(content, samples(), problems, nothing))
         columns = latest.schema
     try:
-        schema = with_hints(columns, parse_fields(content.schema.schema_hints))
+        hints = parse_fields(content.schema.schema_hints)
+        schema = with_hints(columns, hints, wider=content.schema.widens_types)
     except ValueError as error:
         raise OptionError("schemaHints", str(error)) from error
     rescued = format.rescued_data_column

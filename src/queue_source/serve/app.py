@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -23,24 +25,34 @@ from queue_source.serve.guard import LOGIN, Access, Guard, given_token, logged_i
 from queue_source.serve.metrics import Export
 from queue_source.serve.reads import StoreReads
 from queue_source.serve.rendering import page
+from shard_store.error_table import search
+from shard_store.error_table.search import Criteria
 from shard_store.errors import ShardStoreError
 from shard_store.operators.shards import ShardCriteria
 from shard_store.operators.status import PipelineStatus, StatusLimits, complaints
 from shard_store.redaction import redact_text
+from shard_store.sql import install
 from shard_store.store import ShardStore
 
 STATIC = Path(__file__).parent / "static"
-ASSETS = ("page.css", "icon.svg", "charts.js", "uPlot.iife.min.js", "uPlot.min.css")
+ASSETS = ("page.css", "icon.svg", "charts.js", "refresh.js", "uPlot.iife.min.js", "uPlot.min.css")
 PIPELINES = 50
-"""Pipelines on one page."""
+"""Pipelines on one page; receivers and sources too."""
 FOUND = 20
 """Shards that a search lists, where it finds several."""
 ENTRIES = 20
 """Attempts, errors and changes of an object that are shown, the newest ones, and files of an attempt."""
 CERTIFICATES = 50
+OTHERS = ("missing", "quarantined", "skipped", "given_up", "changed", "waiting", "beyond_memory")
+"""Categories of objects that are not published, in the order in which a certificate has them."""
 LONGEST_TEXT = 2_048
 """Characters of a search, or of a name; keys of objects have up to 1,024."""
-REFRESH = ("5", "15", "60")
+ERRORS = 50
+"""Errors of one page."""
+RECENT = 200
+"""Errors among which the newest of each cause is looked for."""
+REFRESH = 15
+"""Seconds after which pages of pipelines show newer numbers."""
 
 
 class Site:
@@ -51,12 +63,14 @@ class Site:
         self._access = access
         self._limits = limits
         self._export = Export(reads)
+        self._about: dict[str, object] | None = None
 
     def routes(self) -> list[Route | Mount]:
         return [
             Route("/", self.overview),
             Route("/pipeline", self.pipeline),
             Route("/search", self.search),
+            Route("/errors", self.errors),
             Route("/certificates", self.certificates),
             Route("/charts.json", self.charts),
             Route("/metrics", self.metrics),
@@ -75,17 +89,19 @@ class Site:
         for status in statuses:
             causes.update(status.total.errors)
             recent.update(status.last_hour.errors)
-        return page(
+        return self._page(
             "overview.html",
+            live=True,
             total=len(statuses),
             pipelines=statuses_of_page,
             wrong=wrong,
             unhealthy=sum(map(bool, wrong.values())),
             causes=[(cause, recent[cause], count) for cause, count in causes.most_common(PIPELINES)],
+            texts=self._texts(None) if causes else {},
             chart="" if 0 < len(statuses) <= charts.TOGETHER else None,
             number=number,
             pages=max(1, -(-len(statuses) // PIPELINES)),
-            refresh=_refresh(request),
+            routed=self._reads.routed().first(PIPELINES),
         )
 
     def pipeline(self, request: Request) -> Response:
@@ -94,19 +110,22 @@ class Site:
         now = status.heartbeat_at.timestamp() + status.silence
         since = datetime.fromtimestamp(now - 24 * 3600, timezone.utc)
         hours = self._reads.read(lambda store: store.hours(since=since, pipeline=name))
-        return page(
+        causes = Counter(status.total.errors).most_common()
+        return self._page(
             "pipeline.html",
+            live=True,
             one=status,
+            causes=[(cause, status.last_hour.errors.get(cause, 0), count) for cause, count in causes],
+            texts=self._texts(name) if causes else {},
             wrong=complaints(status, self._limits),
             hours=list(reversed(hours)),
             chart="?" + urlencode({"pipeline": name}),
-            refresh=_refresh(request),
         )
 
     def search(self, request: Request) -> Response:
         text = _text(request, "q", "")
         if not text.strip():
-            return page("search.html", text="", story=None, several=(), refresh=None)
+            return self._page("search.html", text="", story=None, several=())
         # a name may end in a space; pasted with one more it is found too
         criteria = ShardCriteria(ids=sorted({text, text.strip()}), source=_text(request, "source", "") or None)
 
@@ -118,11 +137,18 @@ class Site:
             return (None if story is None else story_as_dict(story)), []
 
         story, several = self._reads.read(find)
-        return page("search.html", text=text, story=story, several=several, most=FOUND, entries=ENTRIES, refresh=None)
+        return self._page("search.html", text=text, story=story, several=several, most=FOUND, entries=ENTRIES)
+
+    def errors(self, request: Request) -> Response:
+        """Show the newest errors of a cause, each with its text and the way to its object's story."""
+        cause, pipeline = _text(request, "cause", ""), _text(request, "pipeline", "") or None
+        criteria = Criteria(pipeline=pipeline, words={"cause": [cause]} if cause else {})
+        newest = self._reads.read(lambda store: search.newest(store.database, criteria, ERRORS + 1))
+        return self._page("errors.html", cause=cause, pipeline=pipeline, errors=newest, most=ERRORS)
 
     def certificates(self, request: Request) -> Response:
         certificates = self._reads.read(lambda store: store.latest_certificates(limit=CERTIFICATES))
-        return page("certificates.html", certificates=certificates, most=CERTIFICATES, refresh=None)
+        return self._page("certificates.html", certificates=certificates, others=OTHERS, most=CERTIFICATES)
 
     def charts(self, request: Request) -> Response:
         name = _text(request, "pipeline", "") or None
@@ -160,11 +186,30 @@ class Site:
         if self._access.token is None:
             raise HTTPException(404, "no token is asked for here")
         if request.method != "POST":
-            return await run_in_threadpool(page, "login.html", refused=False, refresh=None)
+            return await run_in_threadpool(page, "login.html", refused=False)
         token = await given_token(request)
         if token is None or not self._access.is_token(token):
-            return await run_in_threadpool(page, "login.html", 401, refused=True, refresh=None)
+            return await run_in_threadpool(page, "login.html", 401, refused=True)
         return logged_in(request, self._access)
+
+    def _page(self, template: str, **values: Any) -> Response:
+        return page(template, about=self._store_and_version(), now=datetime.now(timezone.utc), **values)
+
+    def _store_and_version(self) -> dict[str, object]:
+        """Return what the foot of each page says: the store's name without secrets, and the versions of both."""
+        if self._about is None:
+            try:
+                ours = version("cuesqueue")
+            except PackageNotFoundError:
+                ours = "from a folder"
+            name, schema = self._reads.read(lambda store: (store.database.name, install.installed(store.database)))
+            self._about = {"store": name, "schema": schema, "version": ours}
+        return self._about
+
+    def _texts(self, pipeline: str | None) -> dict[str, str]:
+        """Return the text of the newest error of each cause that has a recent one."""
+        recent = self._reads.read(lambda store: search.newest(store.database, Criteria(pipeline=pipeline), RECENT))
+        return {error.cause: error.detail for error in reversed(recent)}
 
     def _the(self, name: str) -> PipelineStatus:
         status = next((candidate for candidate in self._reads.status() if candidate.pipeline == name), None)
@@ -192,7 +237,7 @@ def _failed(request: Request, error: Exception) -> Response:
 
 def _problem(request: Request, code: int, text: str) -> Response:
     if "text/html" in request.headers.get("accept", ""):
-        return page("problem.html", code, code=code, problem=text, refresh=None)
+        return page("problem.html", code, code=code, problem=text)
     return PlainTextResponse(text + "\n", code)
 
 
@@ -213,9 +258,3 @@ def _page_number(request: Request) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 6):
         raise HTTPException(400, "the parameter 'page' is a number from 1 on")
     return max(1, int(text))
-
-
-def _refresh(request: Request) -> str | None:
-    """Return the seconds after which the page is to be loaded again."""
-    seconds = _text(request, "refresh", "")
-    return seconds if seconds in REFRESH else None

@@ -1,7 +1,7 @@
 """The metrics that are exported: one table of them, and a collector that reads the store at each scrape.
 
 Names follow Prometheus' rules: base units, `_total` for what only grows, `_seconds` and `_bytes`. Labels are the names
-of pipelines and sources, causes of errors (the store counts up to 51 of them separately), and words of ours.
+of pipelines, sources and receivers, causes of errors (the store counts up to 51 of them separately), and words of ours.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from queue_source.serve.reads import StoreReads
+from queue_source.serve.routed import ROUTED, Routed
 from shard_store.errors import ShardStoreError
 from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus
 from shard_store.redaction import visible
@@ -258,7 +259,7 @@ class StoreCollector(Collector):
         began = time.perf_counter()
         statuses: tuple[PipelineStatus, ...] | None = None
         try:
-            statuses = self._reads.status()
+            statuses, routed = self._reads.status(), self._reads.routed()
         except ShardStoreError:
             self._errors += 1
         yield self._own("cuesqueue_scrape_duration_seconds", time.perf_counter() - began)
@@ -268,6 +269,7 @@ class StoreCollector(Collector):
         if statuses is not None:
             yield self._own("cuesqueue_pipelines", len(statuses))
             yield from _families(statuses[:PIPELINES])
+            yield from _routed_families(routed.first(PIPELINES))
 
     def _own(self, name: str, value: float, *labels: str) -> Metric:
         text, names = OWN[name]
@@ -283,6 +285,12 @@ def _families(statuses: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
                 if value is not None:
                     values[tuple(map(_label, (*whose, *labels)))] = value
         yield _family(metric.name, metric.help, metric.all_labels, values)
+
+
+def _routed_families(routed: Routed) -> Iterator[Metric]:
+    for metric in ROUTED:
+        values = {tuple(map(_label, labels)): value for labels, value in metric.samples(routed)}
+        yield _family(metric.name, metric.help, metric.labels, values)
 
 
 def _family(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:

@@ -10,8 +10,9 @@ from concurrent.futures import TimeoutError as Expired
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from queue_source.serve.routed import Routed
 from shard_store.errors import StoreUnavailable
 from shard_store.operators.status import PipelineStatus
 from shard_store.store import ShardStore
@@ -22,13 +23,14 @@ THREADS = 4
 WAITING = 32
 """Reads that are under way or wait for a thread; more are refused."""
 FRESH = 1.0
-"""Seconds for which one reading of all pipelines answers everybody: however many ask, the store is read once."""
+"""Seconds for which one reading of all pipelines, or of all receivers, answers everybody: however many ask, the store
+is read once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
     began: float
-    future: Future[tuple[PipelineStatus, ...]]
+    future: Future[Any]
 
     def serves(self, now: float) -> bool:
         """Tell whether the result may be used for this request: a failure serves only requests that waited for it."""
@@ -55,7 +57,7 @@ class StoreReads:
             threading.Thread(target=self._work, name=f"cuesqueue-serve_{number}", daemon=True).start()
         self._room = threading.Semaphore(WAITING)
         self._lock = threading.Lock()
-        self._shared: _Shared | None = None
+        self._shared: dict[str, _Shared] = {}
         self._file: tuple[int, int] | None = None
 
     def read(self, work: Callable[[ShardStore], T]) -> T:
@@ -64,11 +66,18 @@ class StoreReads:
 
     def status(self) -> tuple[PipelineStatus, ...]:
         """Return all pipelines, as they were a second ago or later."""
+        return self._once("status", lambda store: store.status())
+
+    def routed(self) -> Routed:
+        """Return all receivers, and what waits for each source, as they were a second ago or later."""
+        return self._once("routed", Routed.read)
+
+    def _once(self, name: str, work: Callable[[ShardStore], T]) -> T:
         with self._lock:
-            if self._shared is None or not self._shared.serves(self._clock()):
-                self._shared = _Shared(self._clock(), self._submit(lambda store: store.status()))
-            future = self._shared.future
-        return self._wait(future, shared=True)
+            shared = self._shared.get(name)
+            if shared is None or not shared.serves(self._clock()):
+                shared = self._shared[name] = _Shared(self._clock(), self._submit(work))
+        return cast(T, self._wait(shared.future, shared=True))
 
     def close(self) -> None:
         """Begin no more reads; a read that is under way is not waited for."""

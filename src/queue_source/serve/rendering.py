@@ -9,6 +9,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from queue_source.admin import wording
+from shard_store.model import time_of
 from shard_store.redaction import redact_text, visible
 
 _LONGEST = 1_024  # as long as keys of objects may be
@@ -17,6 +18,11 @@ _LONGEST = 1_024  # as long as keys of objects may be
 def _readable(value: Any) -> Any:
     """Hide secrets and control characters: URIs may be signed, and some characters change the direction of text."""
     return visible(redact_text(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _moment(micros: int) -> str:
+    """Format a time of the store, in UTC, to the minute."""
+    return time_of(micros).strftime("%Y-%m-%d %H:%M")
 
 
 def _cut(value: Any) -> Any:
@@ -36,7 +42,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"time": wording.time_text, "number": wording.number, "size": wording.size_text, "cut": _cut}
-    environment.globals |= {"since": wording.since, "amounts": wording.amounts, "lines": wording.status_lines}
+    environment.globals |= {
+        "since": wording.since,
+        "amounts": wording.amounts,
+        "lines": wording.status_lines,
+        "moment": _moment,
+    }
     return environment
 
 

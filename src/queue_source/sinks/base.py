@@ -57,6 +57,13 @@ class Sink(Protocol):
         Runs at planning. Attributes that it sets in the sink travel to the executors.
         """
 
+    def check_place(self) -> None:
+        """Refuse a place that is known not to exist, before the tasks of a first batch fail on it one by one.
+
+        Runs at planning, once for each checkpoint.
+        """
+        return
+
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         """Return the columns of the table that the rows go to; None where there is none yet, or it has no columns.
 

@@ -110,6 +110,9 @@ class LoadingSink(Sink):
         self._target = open_target(options)
         self._plan: PlanToLoad | None = None
 
+    def check_place(self) -> None:
+        self._target.check_place()
+
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Find out what is to be read, and in which columns, and prepare the target for them."""
         check_columns(schema, "load", "uri")

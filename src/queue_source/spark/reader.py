@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from queue_source.formats.base import check_schema, may_be_cut
 from queue_source.logs.context import Origin, work_on
+from queue_source.logs.endings import one_line_errors
 from queue_source.logs.setup import set_up, tell_left_out
 from queue_source.options import ReaderOptions, check_zone, connection_options, in_zone
 from queue_source.options.times import machine_time_zone
@@ -87,6 +88,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_coordinator": None, "_presence": None, "_noted": None}
 
+    @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which every checkpoint begins, new or lost: final shards are left out of the plans.
 
@@ -96,6 +98,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         coordinator.check()
         return coordinator.offsets.write(0)
 
+    @one_line_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Return the offset up to which there is work; Spark 4.2 and later pass `start` and `limit`.
 
@@ -107,14 +110,17 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         self._note_plan("", seq if seq > done else 0)
         return coordinator.offsets.write(seq)
 
+    @one_line_errors()
     def getDefaultReadLimit(self) -> Any:
         """Return the read limit; Spark 4.2 and later ask before any batch, also where the first has no new data."""
         self._started().check()
         return read_all_available()
 
+    @one_line_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         self._started().drain()
 
+    @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         coordinator = self._started()
         first, last = coordinator.offsets.read(start), coordinator.offsets.read(end)
@@ -170,6 +176,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def _may_be_cut(self, entry: Range) -> bool:
         return may_be_cut(entry.content.uri, self._options.content)
 
+    @one_line_errors()
     def commit(self, end: dict[str, Any]) -> None:
         coordinator = self._started()
         coordinator.confirm(coordinator.offsets.read(end))
@@ -193,6 +200,10 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
                 work_on(None)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with one_line_errors():  # not as a decorator: the body of a generator runs after the call
+            yield from self._read(partition)
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, WorkPartition)
         work, logs = partition.work, self._options.logs
         identity = work.identity

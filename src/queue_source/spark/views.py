@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from queue_source.errors import OptionError
+from queue_source.logs.endings import one_line_errors
 from queue_source.options import ViewOptions
 from queue_source.read.data_files import read_data_files
 from queue_source.read.plan_store import PlanStore
@@ -71,6 +72,7 @@ class CuesqueueViewReader(DataSourceReader):
         if options.view != "data":
             _check_columns(options.view, schema)
 
+    @one_line_errors()
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         as_of = AsOf(options.as_of, options.as_of_attempt)
@@ -86,7 +88,7 @@ class CuesqueueViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)
         assert isinstance(partition, ViewPartition)
-        with partition.store.open() as store:
+        with one_line_errors(), partition.store.open() as store:
             if partition.files is not None:
                 yield from read_data_files(store.paths(partition.files), schema, self._options.storage)
                 return

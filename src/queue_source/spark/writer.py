@@ -15,7 +15,9 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from queue_source.errors import CuesqueueError, SinkFailed
 from queue_source.logs.context import Origin, work_on
+from queue_source.logs.endings import one_line_errors
 from queue_source.logs.setup import set_up
 from queue_source.options import SinkOptions
 from queue_source.queues.own import register_queues
@@ -59,25 +61,35 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         self._batch: Batch | None = None
         self._sink: Sink | None = None
 
+    @one_line_errors()
     def __getstate__(self) -> dict[str, Any]:
         """Pickle with the batch's plans.
 
         Happens at planning only: the readers of this driver made them a moment ago.
         """
         if self._batch is None:
-            from shard_store.kept_store import kept_store  # here: executors write without SQL
-
-            self._log()
-            driver = driver_identity() or None
-            with kept_store(self._options.store.reveal()) as store:
-                noted = noted_plans(presence_folder())
-                names = self._options.pipelines
-                self._batch = Batch(tuple(store.take_plan(name, driver, SINK, noted) for name in names))
-                self._sink = open_sink(self._options)
-                self._sink.prepare(store, arrow_schema(self._schema))
-            keep_loaded()
+            try:
+                self._take_plans()
+            except (CuesqueueError, ShardStoreError) as error:
+                raise SinkFailed(str(error)) from error
         return self.__dict__
 
+    def _take_plans(self) -> None:
+        from shard_store.kept_store import kept_store  # here: executors write without SQL
+
+        self._log()
+        driver = driver_identity() or None
+        with kept_store(self._options.store.reveal()) as store:
+            noted = noted_plans(presence_folder())
+            names = self._options.pipelines
+            self._batch = Batch(tuple(store.take_plan(name, driver, SINK, noted) for name in names))
+            self._sink = open_sink(self._options)
+            if any(plan.start_seq == 0 for plan in self._batch.plans):
+                self._sink.check_place()
+            self._sink.prepare(store, arrow_schema(self._schema))
+        keep_loaded()
+
+    @one_line_errors()
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write one task's rows, invisible until published. Runs in executors."""
         if self._batch is None or self._sink is None:
@@ -91,6 +103,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         keep_loaded()
         return TaskWritten(self._batch, written, None if attempt is None else attempt.task)
 
+    @one_line_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish what all tasks wrote, in the commit process; a second commit of one plan does nothing."""
         tasks = [message for message in messages if isinstance(message, TaskWritten)]

@@ -356,6 +356,7 @@ def _s3(storage: StorageOptions, certificates: str | None, _process: int) -> paf
         "endpoint_override": host,
         "scheme": scheme,
         "tls_ca_file_path": certificates,
+        "force_virtual_addressing": s3_client.names_buckets_by_host(storage.endpoint) or None,
     }
     options = {name: value for name, value in options_by_name.items() if value is not None}
     return pafs.S3FileSystem(anonymous=storage.anonymous, **options)

@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from queue_source.common.aws import new_session, role_session
 from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
@@ -191,6 +192,7 @@ def _client(storage: StorageOptions, process: int) -> Any:
                 connect_timeout=10,
                 read_timeout=60,
                 max_pool_connections=_POOL,
+                s3={"addressing_style": "virtual"} if names_buckets_by_host(storage.endpoint) else None,
             ),
         )
 
@@ -228,6 +230,12 @@ def _signing_session(storage: StorageOptions, process: int) -> Any:
     elif not storage.anonymous:
         own._credentials = source.get_credentials()
     return own
+
+
+def names_buckets_by_host(endpoint: str | None) -> bool:
+    """Tell whether a service knows a bucket by the name of the host alone (`bucket.oss-cn-hangzhou.aliyuncs.com`)."""
+    host = urlsplit(_url(endpoint) or "").hostname or ""
+    return host.endswith(".aliyuncs.com")
 
 
 def _url(endpoint: str | None) -> str | None:

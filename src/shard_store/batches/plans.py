@@ -17,7 +17,7 @@ from sqlalchemy.engine import Row
 
 from shard_store.batches import readings, snapshots
 from shard_store.batches.positions import finished, mark_given_up, open_places, refuse_missing, split_by_fit
-from shard_store.batches.progress import is_sink_known, lost_progress, settings_of
+from shard_store.batches.progress import is_sink_known, lost_progress
 from shard_store.error_table.records import found_bad, record
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
@@ -35,7 +35,7 @@ from shard_store.model import (
     delivery_hash,
 )
 from shard_store.shards import announcing, changes
-from shard_store.shards.activity import Activity
+from shard_store.shards.activity import Activity, settings_of
 from shard_store.shards.ownership import count_change, fence
 from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, shards, sources
 from shard_store.sql.schema import snapshots as snapshot_rows

@@ -319,9 +319,3 @@ def _is_lead_counted(transaction: Transaction, token: PublishToken) -> bool:
     newest = newest.where(attempts.c.pipeline == token.pipeline).order_by(attempts.c.end_seq.desc())
     before = transaction.execute(newest.limit(1)).one_or_none()
     return before is not None and (before.delivery_hash is None or before.rows_of_all is not None)
-
-
-def settings_of(row: Row[Any]) -> Mapping[str, str] | None:
-    """Return the options that a pipeline's start recorded; None after older code, which leaves those of another one."""
-    incarnation, settings = json.loads(row.settings or "[0, null]")
-    return settings if incarnation == row.incarnation else None

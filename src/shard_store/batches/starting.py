@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.batches import snapshots
-from shard_store.batches.progress import other_stores, plans_with_errors, settings_of
+from shard_store.batches.progress import other_stores, plans_with_errors
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
-from shard_store.shards.activity import Intake, counters_of, intake_of
+from shard_store.shards.activity import Intake, counters_of, intake_of, settings_of
 from shard_store.shards.ownership import as_shard, current, owned_by
 from shard_store.shards.sources import Names, Naming, refuse_moved, settle_names
 from shard_store.sql import install

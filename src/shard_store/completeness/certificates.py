@@ -13,6 +13,7 @@ from sqlalchemy.engine import Row
 
 from shard_store.completeness.comparing import COUNTED, UNPUBLISHED, Category
 from shard_store.errors import StoreConfigurationError
+from shard_store.notebooks import NotebookTable
 from shard_store.sql.schema import certificates
 from shard_store.sql.transaction import Transaction
 
@@ -92,7 +93,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(NotebookTable):
     id: int
     scope: Scope
     evidence: str

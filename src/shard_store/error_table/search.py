@@ -118,6 +118,16 @@ def pages(
         after = sa.or_(errors.c.occurred_at > last.occurred_at, same)
 
 
+def newest(database: Database, criteria: Criteria, limit: int) -> list[StoredError]:
+    """Return the newest errors, the last one first, without their input; `matching` is not looked at."""
+
+    def look(transaction: Transaction) -> list[StoredError]:
+        query = selected(0).where(*criteria.conditions(transaction.now()))
+        return read(transaction, query.order_by(errors.c.occurred_at.desc(), errors.c.error_key).limit(limit))
+
+    return database.read(look)
+
+
 def of_plans(transaction: Transaction, hashes: Sequence[str], limit: int) -> tuple[dict[str, int], list[StoredError]]:
     """Return how many errors of each cause these plans have, and the first ones, without their input."""
     these = errors.c.delivery_hash.in_(hashes)

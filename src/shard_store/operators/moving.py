@@ -21,6 +21,7 @@ from shard_store.batches.progress import other_stores
 from shard_store.batches.starting import check_name
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import ShardState, end_at, shard_key
+from shard_store.shards.recording import count_waiting
 from shard_store.shards.sources import refuse_moved
 from shard_store.sql import install, schema
 from shard_store.sql.install import is_known, refuse_older_code
@@ -46,6 +47,9 @@ TABLES: tuple[sa.Table, ...] = (
 
 LEFT_OUT: tuple[sa.Table, ...] = (schema.leases, schema.identity, schema.receivers)
 """What belongs to a store and not to a source: whose turn it is, which store it is, who records for many sources."""
+
+ADOPTED = "adopted"
+"""The queue of shards that another reader has read. They have no owner."""
 
 Value = int | str | bytes | None
 
@@ -87,7 +91,7 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
     """
     row = _locked(transaction, source)
     if row is None:
-        raise _no_such_source(transaction, source)
+        raise no_such_source(transaction, source)
     here = install.store_id(transaction)
     if here == to.store_id:
         raise StoreConfigurationError(
@@ -103,7 +107,7 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
     # after its row: a start locks both in the same order. A publication that is under way is waited for
     ours = pipelines.update().where(pipelines.c.source == source)
     transaction.execute(ours.values(incarnation=pipelines.c.incarnation + 1, driver=""))
-    refuse_older_code(transaction)
+    refuse_older_code(transaction, schema.READERS_OF_MOVES)
 
 
 def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[Cargo, dict[str, int]]:
@@ -113,7 +117,7 @@ def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[C
     """
     row = transaction.execute(sa.select(sources).where(sources.c.source == source)).one_or_none()
     if row is None:
-        raise _no_such_source(transaction, source)
+        raise no_such_source(transaction, source)
     if copy_id is not None and row.moved_to is not None:
         raise StoreConfigurationError(_gone(transaction, source, row.moved_to))
     here = install.store_id(transaction)
@@ -200,6 +204,8 @@ def arrived(transaction: Transaction, arriving: Cargo) -> None:
     transaction.execute(
         this.values(moves=arriving.moves, moved_to=None, moved_to_id=None, import_id=arriving.export_id)
     )
+    if count_waiting(transaction, arriving.source):
+        refuse_older_code(transaction, schema.READERS_OF_RECORDED)
     ours = pipelines.c.source == arriving.source
     # no reader has them here until one starts: otherwise those of a copy would count as dead
     transaction.execute(pipelines.update().where(ours).values(driver=""))
@@ -220,7 +226,8 @@ def check_columns(table: sa.Table, names: Sequence[str]) -> None:
         )
 
 
-def _no_such_source(transaction: Transaction, source: str) -> StoreConfigurationError:
+def no_such_source(transaction: Transaction, source: str) -> StoreConfigurationError:
+    """Return the error that names the sources that there are."""
     existing = transaction.execute(sa.select(sources.c.source).order_by(sources.c.source).limit(10)).scalars()
     names = ", ".join(map(repr, existing)) or "none"
     return StoreConfigurationError(f"there is no source {source!r} in {transaction.database}; there is {names}")
@@ -297,7 +304,7 @@ def adopt(transaction: Transaction, source: str, objects: Sequence[Adopted], ori
     names = ("shard_key", "shard_id", "size", "etag", "position")
     fixed = {
         "source": source,
-        "queue": "adopted",
+        "queue": ADOPTED,
         "message_id": origin,
         "receive_count": 0,
         "state": ShardState.DONE.value,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from html import escape
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,6 +29,8 @@ from shard_store.model import (
     ShardState,
     shard_key,
 )
+from shard_store.notebooks import NotebookTable, fields_table
+from shard_store.redaction import redact_text, visible
 from shard_store.shards import changes
 from shard_store.shards.changes import StoredChange
 from shard_store.sql.database import Database
@@ -92,7 +95,7 @@ class ShardCriteria:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundShard:
+class FoundShard(NotebookTable):
     """A shard as the store has it. Times are microseconds since 1970 UTC.
 
     `pending`: what the next plan with it will do: `renewed` reads its newest version, `quarantine` gives it up; `seen`:
@@ -191,7 +194,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardStory:
+class ShardStory(NotebookTable):
     """All that the store knows of one shard.
 
     `shard` is None when it was forgotten or pruned. `planned` is the plan that holds it now, `attempts` those of
@@ -238,6 +241,9 @@ class ShardStory:
         errors = [error for error in self.errors if error.scope == "skipped"]
         why = f"{errors[-1].cause}: {errors[-1].detail}" if errors else "its error was deleted"
         return f"skipped, and not published: {why}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(visible(redact_text(self.outcome)))}</p>{fields_table(self)}"
 
     @property
     def _bad_at(self) -> str:

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Row
 from shard_store.completeness.certificates import verdict
 from shard_store.completeness.comparing import Category
 from shard_store.model import micros, time_of
+from shard_store.notebooks import NotebookTable
 from shard_store.shards.activity import (
     HOUR,
     SLOT,
@@ -113,7 +114,7 @@ class Certified:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineStatus:
+class PipelineStatus(NotebookTable):
     """One pipeline, as the store knows it. Times are aware, durations are seconds, by the database's clock.
 
     Attributes:
@@ -184,7 +185,7 @@ class PipelineStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Hour:
+class Hour(NotebookTable):
     """What a pipeline published in the hour that began at `start`."""
 
     pipeline: str
@@ -237,7 +238,7 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
         )
     errors = sum(status.last_hour.errors.values())
     if limits.max_errors is not None and errors > limits.max_errors:
-        problems.append(f"{errors} errors in the last hour")
+        problems.append(f"{errors:,} error{'' if errors == 1 else 's'} in the last hour")
     return tuple(problems)
 
 
@@ -321,13 +322,18 @@ def recent(transaction: Transaction, *, source: str | None = None, pipeline: str
     return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in slots)
 
 
+def state_of(row: Row[Any], *, imported: bool = False) -> str:
+    """Return the state of a pipeline by its row, with the database's time as `now`. `imported`: its source was."""
+    report = Report.parse(row.report, row.incarnation)
+    state = RUNNING if row.stale_at > row.now else DEAD
+    not_begun = imported and not row.driver
+    return STOPPED if (report is not None and report.stopped) or (state == DEAD and not_begun) else state
+
+
 def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: Certified | None) -> PipelineStatus:
     activity = Activity.parse(row.activity)
     report = Report.parse(row.report, row.incarnation)
-    state = RUNNING if row.stale_at > row.now else DEAD
-    not_begun = row.import_id is not None and not row.driver
-    if (report is not None and report.stopped) or (state == DEAD and not_begun):
-        state = STOPPED
+    state = state_of(row, imported=row.import_id is not None)
     held = report if state == RUNNING else None
     recent, seconds = _recent(activity, row.now)
     under_way = row.plan_hash is not None and row.delivered is None and row.plan_end > row.confirmed_seq

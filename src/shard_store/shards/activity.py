@@ -270,6 +270,12 @@ def window_of(text: str | None) -> int | None:
     return None if text is None else json.loads(text).get("window")
 
 
+def settings_of(row: Row[Any]) -> Mapping[str, str] | None:
+    """Return the options that a pipeline's start recorded; None after older code, which leaves those of another one."""
+    incarnation, settings = json.loads(row.settings or "[0, null]")
+    return settings if incarnation == row.incarnation else None
+
+
 def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:
     """Lock the pipeline's row, and return it with the time as `now`."""
     query = sa.select(pipelines, transaction.now().label("now")).where(pipelines.c.pipeline == pipeline)

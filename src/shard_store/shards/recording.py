@@ -11,12 +11,13 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from shard_store.errors import LostProgress, StoreConfigurationError
 from shard_store.model import BEGINNING, STORE, Content, PublishToken, Shard, ShardKey, ShardState, time_of
+from shard_store.shards.activity import Report, settings_of
 from shard_store.shards.announcing import announced_anew, newest_of, take_up
 from shard_store.shards.ownership import (
     ANNOUNCED,
@@ -28,8 +29,12 @@ from shard_store.shards.ownership import (
     read_shards,
 )
 from shard_store.shards.sources import kept_ids, note_spellings
-from shard_store.sql.schema import pipelines, receivers, shards, sources
+from shard_store.sql.install import refuse_older_code
+from shard_store.sql.schema import READERS_OF_RECORDED, pipelines, receivers, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
+
+COUNTS = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
+"""What is counted of a receiver, in the order in which people read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Receiver:
         queue: The queue that it was started with last, without secrets.
         host: The machine on which it was started last.
         started_at: When that was.
-        worked_at: When it last asked its queue.
+        worked_at: When it last asked its queue; `silence`: how many seconds ago, by the database's clock.
         received_at: When a message came last; None: none did.
         messages: Messages that were acknowledged because of it, also those that came again.
         recorded: Objects that were recorded, once for each source.
@@ -78,6 +83,7 @@ class Receiver:
     host: str
     started_at: datetime
     worked_at: datetime
+    silence: float
     received_at: datetime | None
     messages: int
     recorded: int
@@ -85,6 +91,11 @@ class Receiver:
     ignored: int
     unrouted: int
     malformed: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return its counts, by their names."""
+        return {name: getattr(self, name) for name in COUNTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +119,12 @@ def start_receiver(
 
     Several may have one name: they are counted together. `plain`: as in `Naming`.
     """
+    _refuse_older_readers(transaction)
     if plain is not None:
         note_spellings(transaction, names, plain)
     _admit(transaction, names)
     now = transaction.now()
-    numbers = dict.fromkeys(("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed"), 0)
+    numbers = dict.fromkeys(COUNTS, 0)
     row = {"receiver": receiver, "queue": queue, "host": host[:255], "started_at": now, "worked_at": now, **numbers}
     transaction.execute(transaction.dialect.insert_if_absent(receivers).values(**row))
     this = receivers.update().where(receivers.c.receiver == receiver)
@@ -136,8 +148,9 @@ def record(
 
     All of it is in this transaction: once it is committed, the messages may be acknowledged (invariant 1). Of objects
     that are known already, some are changed by a new announcement: see `announcing`. `seen`: the number of
-    messages that the caller knows of. Raises StoreConfigurationError for a source that is in another store, or has
-    versions in its ids, and LostProgress where the store counts fewer messages: it went back in time (invariant 11).
+    messages that the caller knows of. From the receiver's first object on, older code does not open the store. Raises
+    StoreConfigurationError for a source that is in another store, or has versions in its ids, and while older code
+    reads; LostProgress where the store counts fewer messages: it went back in time (invariant 11).
     """
     _admit(transaction, announced)
     announced = {source: _by_own_ids(transaction, source, of_source) for source, of_source in announced.items()}
@@ -220,6 +233,7 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             host=row.host,
             started_at=time_of(row.started_at),
             worked_at=time_of(row.worked_at),
+            silence=max(0, row.now - row.worked_at) / 1_000_000,
             received_at=None if row.received_at is None else time_of(row.received_at),
             messages=row.messages,
             recorded=row.recorded,
@@ -228,8 +242,26 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             unrouted=row.unrouted,
             malformed=row.malformed,
         )
-        for row in transaction.execute(sa.select(receivers).order_by(receivers.c.receiver))
+        for row in transaction.execute(
+            sa.select(receivers, transaction.now().label("now")).order_by(receivers.c.receiver)
+        )
     )
+
+
+def _refuse_older_readers(transaction: Transaction) -> None:
+    """Make sure that no reader runs that would prune, unread, what is recorded: its code was there before receivers.
+
+    A start by newer code leaves the settings of its incarnation.
+    """
+    c = pipelines.c
+    columns: Sequence[sa.Column[Any]] = (c.pipeline, c.incarnation, c.settings, c.report, c.host)
+    for row in transaction.execute(sa.select(*columns).where(c.stale_at > transaction.now()).order_by(c.pipeline)):
+        report = Report.parse(row.report, row.incarnation)
+        if settings_of(row) is None and not (report is not None and report.stopped):
+            raise StoreConfigurationError(
+                f"pipeline {row.pipeline!r} runs on {row.host or 'some machine'} with an older cuesqueue, which would "
+                "prune what a receiver records; stop its query, start it with this version, and then start the receiver"
+            )
 
 
 def _by_own_ids(transaction: Transaction, source: str, contents: Sequence[Content]) -> Sequence[Content]:
@@ -296,8 +328,11 @@ def _admit(transaction: Transaction, names: Collection[str]) -> None:
 def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
     """Add these numbers to those of the receiver, and return its messages."""
     c, now = receivers.c, transaction.now()
-    query = sa.select(c.messages).where(c.receiver == receiver).with_for_update()
-    messages: int | None = transaction.execute(query).scalar_one_or_none()
+    query = sa.select(c.messages, c.recorded + c.duplicates).where(c.receiver == receiver).with_for_update()
+    messages, objects = transaction.execute(query).one_or_none() or (None, 0)
+    if new + duplicates and not objects:
+        _refuse_older_readers(transaction)
+        refuse_older_code(transaction, READERS_OF_RECORDED)
     if messages is None or messages < seen:
         raise LostProgress(
             f"database {transaction.database!r} went back in time, or is another one: it counts {messages or 0} "
@@ -315,4 +350,4 @@ def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int
     raised = {name: c[name] + number for name, number in numbers.items()}
     this = receivers.update().where(c.receiver == receiver)
     transaction.execute(this.values(worked_at=now, received_at=now, **raised))
-    return messages + receipts.messages
+    return int(messages) + receipts.messages

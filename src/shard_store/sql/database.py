@@ -6,6 +6,7 @@ Python workers are forked and an engine must never cross a fork.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -25,7 +26,11 @@ from shard_store.sql.engines import UnusableDatabase, make_engine, parse_url, wi
 from shard_store.sql.memory import Memory
 from shard_store.sql.transaction import Transaction
 
+logger = logging.getLogger("cuesqueue")
+
 T = TypeVar("T")
+
+_MOMENT = 1.0  # seconds of trouble that no line is worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +188,32 @@ class Database:
             retry=tenacity.retry_if_exception(lambda error: self._trouble(error) in self._again),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
             stop=tenacity.stop_after_delay(self.patience),
+            before_sleep=self._waiting(),
             reraise=True,
         )
+
+    def _waiting(self) -> Callable[[tenacity.RetryCallState], None]:
+        """Say once what is waited for, and for how long, when it is more than a moment."""
+        is_said = False
+
+        def say(state: tenacity.RetryCallState) -> None:
+            nonlocal is_said
+            waited = state.seconds_since_start or 0.0
+            if is_said or waited < _MOMENT or state.outcome is None:
+                return
+            is_said = True
+            error = state.outcome.exception()
+            cause = getattr(error, "orig", None) or error
+            if cause is not None:
+                seconds = f"{self.patience:g}"
+                logger.warning(
+                    "database %r does not answer (%s); trying again for up to %s s",
+                    self.name,
+                    self._readable(cause),
+                    seconds,
+                )
+
+        return say
 
     def _once(self, work: Callable[[Transaction], T], write: bool, one_state: bool) -> T:
         engine = self.engine
@@ -234,9 +263,9 @@ class Database:
             return engine
         except (ImportError, exc.NoSuchModuleError) as error:
             hint = f"pip install 'cuesqueue[{dialect.extra}]'" if dialect.extra else "install it"
+            other = "" if self.url.drivername == dialect.driver else f", or write {dialect.driver}://..."
             raise self._errors.configuration(
-                f"the driver of {self.url.drivername!r} is not installed ({error}): {hint}, "
-                f"or write {dialect.driver}://..."
+                f"the driver of {self.url.drivername!r} is not installed ({error}): {hint}{other}"
             ) from error
         except (exc.ArgumentError, TypeError, ValueError) as error:
             raise self._unsuitable(error) from error

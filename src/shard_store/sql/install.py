@@ -32,7 +32,6 @@ from shard_store.sql.schema import (
     identity,
     metadata,
     pipelines,
-    sources,
     version,
 )
 from shard_store.sql.transaction import Transaction
@@ -95,7 +94,7 @@ def migrate(database: Database) -> tuple[str | None, str]:
                 _stamp(transaction, applied, now.revision)
             if now is None or now.revision < to:  # else another process was faster
                 command.upgrade(settings, to)
-            _stamp(transaction, version, _readers_from(transaction))
+            refuse_older_code(transaction)
 
     with _migrations() as folder:
         settings.set_main_option("script_location", str(folder).replace("%", "%%"))
@@ -182,14 +181,9 @@ def _stamp(transaction: Transaction, table: sa.Table, revision: str) -> None:
         transaction.execute(table.update().values(version_num=revision))
 
 
-def _readers_from(transaction: Transaction) -> str:
-    moved = sa.select(sa.func.count()).where(sources.c.moved_to.is_not(None))
-    return max(READERS_FROM, READERS_OF_MOVES) if transaction.execute(moved).scalar_one() else READERS_FROM
-
-
-def refuse_older_code(transaction: Transaction) -> None:
-    """Have code that does not know of moved sources not open the store from now on."""
-    _stamp(transaction, version, max(READERS_FROM, READERS_OF_MOVES))
+def refuse_older_code(transaction: Transaction, readers_from: str = READERS_FROM) -> None:
+    """Have code of earlier revisions not open the store from now on; a migration does not take that back."""
+    _stamp(transaction, version, max(readers_from, READERS_FROM, _read_stamp(transaction, version) or ""))
 
 
 def _create(transaction: Transaction) -> None:

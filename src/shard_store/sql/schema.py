@@ -23,6 +23,9 @@ such code does not need leaves it as it is; one that takes something away sets i
 READERS_OF_MOVES = "0009"
 """The same of a store that a source was moved out of: older code would go on with it (decision 0060)."""
 
+READERS_OF_RECORDED = "0013"
+"""The same of a store in which a receiver has recorded: older code prunes what waits for its reader (decision 0086)."""
+
 metadata = sa.MetaData()
 _TABLE: dict[str, Any] = {
     f"{dialect}_{option}": value

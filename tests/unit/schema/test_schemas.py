@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.formats.base import OpenObject, format_of
 from queue_source.formats.text.values import infer_text
-from queue_source.formats.types import spark_type
+from queue_source.formats.types import spark_type, wider_type
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
@@ -151,6 +151,59 @@ def test_two_samples_have_the_narrowest_type_for_both(first: str, second: str, b
     schemas = [parse_columns(first), parse_columns(second)]
     assert ddl(merged(schemas, textual=False)) == both
     assert ddl(merged(schemas, textual=True)) == both
+
+
+_WIDER = {
+    "TINYINT": "SMALLINT INT BIGINT DECIMAL(12,2) DOUBLE",
+    "SMALLINT": "INT BIGINT DECIMAL(12,2) DOUBLE",
+    "INT": "BIGINT DECIMAL(12,2) DOUBLE",
+    "BIGINT": "DECIMAL(22,2)",
+    "FLOAT": "DOUBLE",
+    "DECIMAL(5,2)": "DECIMAL(12,2) DECIMAL(22,2) DECIMAL(7,4)",
+    "DATE": "TIMESTAMP_NTZ",
+}
+"""What Auto Loader widens, and to what, where the files have these types; a decimal in its own digits."""
+_FILES = {"DECIMAL(12,2)": "DECIMAL(5,2)", "DECIMAL(22,2)": "DECIMAL(5,2)", "DECIMAL(7,4)": "DECIMAL(6,4)"}
+_ALL = [
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE"),
+    *("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "STRING", "BINARY"),
+]
+
+
+def _kind(text: str) -> pa.DataType:
+    return parse_columns(f"x {text}").field(0).type
+
+
+@pytest.mark.parametrize("kept", [*_ALL, "DECIMAL(5,2)"])
+def test_types_widen_as_those_of_auto_loader_and_no_other(kept: str) -> None:
+    wide = {"DECIMAL(5,2)": "BIGINT", **_FILES} if kept in ("TINYINT", "SMALLINT", "INT", "BIGINT") else {}
+    for seen in [*_ALL, "DECIMAL(5,2)"]:
+        expected = next(
+            (text for text in _WIDER.get(kept, "").split() if wide and _FILES.get(text, text) == seen), None
+        )
+        if not wide:
+            expected = seen if seen in _WIDER.get(kept, "").split() else None
+        found = wider_type(_kind(kept), _kind(seen))
+        assert found == (expected and _kind(expected)), (kept, seen)
+        if found is not None:  # once it is wide enough, the same files change nothing more
+            assert wider_type(found, _kind(seen)) is None
+
+
+def test_a_decimal_keeps_all_its_digits_or_stays_as_it_is() -> None:
+    assert wider_type(pa.decimal128(5, 2), pa.decimal128(6, 4)) == pa.decimal128(7, 4)
+    assert wider_type(pa.decimal128(5, 2), pa.decimal128(4, 1)) is None
+    assert wider_type(pa.decimal128(38, 0), pa.decimal128(38, 10)) is None
+    assert wider_type(pa.int64(), pa.decimal128(38, 20)) is None
+
+
+def test_types_widen_within_columns_only_where_that_is_asked_for() -> None:
+    kept = parse_columns("id INT, s STRUCT<a: ARRAY<FLOAT>, m: MAP<STRING, DATE>>")
+    seen = parse_columns("ID BIGINT, s STRUCT<a: ARRAY<DOUBLE>, m: MAP<STRING, TIMESTAMP_NTZ>>, new INT")
+    assert ddl(widened(kept, seen)) == f"{ddl(kept)}, new INT"
+    wide = widened(kept, seen, types=True)
+    assert ddl(wide) == "id BIGINT, s STRUCT<a: ARRAY<DOUBLE>, m: MAP<STRING, TIMESTAMP_NTZ>>, new INT"
+    assert news(kept, wide) == ["id BIGINT", "s.a.element DOUBLE", "s.m.value TIMESTAMP_NTZ", "new"]
+    assert news(wide, kept) == []
 
 
 def test_types_that_no_type_holds_are_text_where_they_were_text_and_else_refused() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, read_object
+from queue_source.storage import s3_client
 from queue_source.storage.aws_access import for_pyarrow
 from queue_source.storage.files import resolve, stat_objects
 from support.aws_environment import forget_aws
@@ -213,3 +215,23 @@ def test_a_uri_that_climbs_names_no_object(uri: str) -> None:
     with pytest.raises(BadObject, match="another object would be read"):
         resolve(uri)
     assert resolve("gs://b/a/../k")[1] == "b/a/../k"  # Google's keys are words: nothing climbs in them
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host", "path"),
+    [
+        ("https://oss-cn-hangzhou.aliyuncs.com", "landing.oss-cn-hangzhou.aliyuncs.com", "/in/1.csv"),
+        ("oss-eu-central-1.aliyuncs.com", "landing.oss-eu-central-1.aliyuncs.com", "/in/1.csv"),
+        ("https://obs.eu-west-101.myhuaweicloud.com", "obs.eu-west-101.myhuaweicloud.com", "/landing/in/1.csv"),
+        ("http://aliyuncs.com.example.com:9000", "aliyuncs.com.example.com", "/landing/in/1.csv"),
+    ],
+)
+def test_a_service_that_knows_buckets_by_host_is_asked_so(endpoint: str, host: str, path: str) -> None:
+    """Alibaba's OSS refuses a bucket in the path; nothing is sent here."""
+    keys = {"aws.region": "r", "aws.accessKeyId": "k", "aws.secretAccessKey": "s"}
+    options = storage(**{"s3.endpointUrl": endpoint, **keys})
+    where = {"Bucket": "landing", "Key": "in/1.csv"}
+    url = urlsplit(s3_client.client(options).generate_presigned_url("get_object", Params=where))
+    assert (url.hostname, url.path) == (host, path)
+    _, (of_arrow,) = resolve("s3://landing/in/1.csv", options)[0].__reduce__()
+    assert of_arrow["force_virtual_addressing"] is (host.startswith("landing."))

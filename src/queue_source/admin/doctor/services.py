@@ -12,6 +12,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from queue_source.admin.doctor.findings import Finding, ok, problem, skipped, warning
+from queue_source.admin.doctor.receivers import examine_receivers
+from queue_source.admin.wording import counted
 from queue_source.errors import CuesqueueError, QueueNotFound
 from queue_source.messages import ListedObject
 from queue_source.options import ReaderOptions, connection_options
@@ -38,8 +40,13 @@ CLOCKS_APART = 60.0
 _PATIENCE = 10.0  # seconds
 
 
-def examine_store(url: str, *, local: bool = True, mounts: Path = Path("/proc/mounts")) -> Iterator[Finding]:
-    """Run each check of the store behind an SQLAlchemy URL. `local`: all executors run on this machine."""
+def examine_store(
+    url: str, *, local: bool = True, recorded_for: str | None = None, mounts: Path = Path("/proc/mounts")
+) -> Iterator[Finding]:
+    """Run each check of the store behind an SQLAlchemy URL.
+
+    `local`: all executors run on this machine. `recorded_for`: the source of a reader with queueUrl=store.
+    """
     try:
         database = Database(url, patience=_PATIENCE)
     except ShardStoreError as error:
@@ -47,7 +54,7 @@ def examine_store(url: str, *, local: bool = True, mounts: Path = Path("/proc/mo
         return
     try:
         yield from _file(database, local, mounts)
-        yield from _database(database)
+        yield from _database(database, recorded_for)
     except ShardStoreError as error:
         yield problem("store", str(error), "mend the URL, the network, or the rights of the user, and run this again")
     finally:
@@ -83,7 +90,7 @@ def _file_system(path: Path, mounts: Path) -> str | None:
     return None if mounted is None else mounted[1]
 
 
-def _database(database: Database) -> Iterator[Finding]:
+def _database(database: Database, recorded_for: str | None) -> Iterator[Finding]:
     file = database.file()
     if file is not None and not file.exists():
         yield ok("store", f"{database.name}: there is no such file yet; the first start of a query makes it")
@@ -103,6 +110,8 @@ def _database(database: Database) -> Iterator[Finding]:
         yield warning("store's tables", text, "install the newer cuesqueue here")
     yield _encoding(database)
     yield _clock(database)
+    if revision == REVISION:
+        yield from examine_receivers(database, recorded_for)
 
 
 def _encoding(database: Database) -> Finding:
@@ -160,7 +169,7 @@ def _opened(what: str, queue: Queue, options: ReaderOptions, check: Callable[[Qu
         can = queue.capabilities
         depth = queue.depth() if can.reports_depth else None
         check(queue)
-    waiting = "" if depth is None else f", {depth.ready:,} messages wait and {depth.in_flight:,} are leased"
+    waiting = "" if depth is None else f", {counted(depth.ready, 'message')} waiting and {depth.in_flight:,} leased"
     yield ok(what, f"{queue.name} can be asked{waiting}")
     for text in said:
         yield warning(f"{what}'s settings", text, "the sentence says what to change; docs/how-to has a page a queue")
@@ -211,7 +220,7 @@ def examine_prefixes(prefixes: Sequence[str], storage: StorageOptions) -> Iterat
             continue
         more = "" if page.cursor is None else " and more"
         if page.objects or more:
-            yield ok("prefix", f"{prefix}: {len(page.objects):,}{more} objects can be listed")
+            yield ok("prefix", f"{prefix}: {counted(len(page.objects), 'object')}{more} can be listed")
         else:
             text = f"{prefix}: no object begins with it, so whether objects can be read is not known"
             yield warning("prefix", text, "compare it with the names of your objects; all is well if none is there yet")

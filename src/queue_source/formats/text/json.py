@@ -37,13 +37,14 @@ from queue_source.formats.text.json_grammar import (
     cut_lines,
     decode_objects,
     decode_text,
+    decode_value,
     dump_value,
     has_more_values,
     inspect_lines,
     may_exceed_limits,
     parse_objects,
 )
-from queue_source.formats.text.json_values import ObjectReader, TextNeeded, infer_records
+from queue_source.formats.text.json_values import ObjectReader, TextNeeded, exceeds, infer_records
 from queue_source.formats.text.records import (
     MAX_REASONS,
     Record,
@@ -56,7 +57,8 @@ from queue_source.formats.text.records import (
 from queue_source.formats.text.text_format import LineFormat, TextObject
 from queue_source.formats.text.values import text_leaf
 from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
-from queue_source.formats.types import inner_types, is_bytes, is_text
+from queue_source.formats.types import inner_types, is_bytes, is_text, special_struct
+from queue_source.formats.variants import VARIANT
 from queue_source.options.content import FormatOptions
 
 _SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
@@ -78,9 +80,10 @@ class JsonReader:
         self._shape = RecordSchema.of(schema, options)
         self._options = options
         self._leaf = text_leaf(options)
-        self._known = KnownNames(schema, options) if options.watch_new_columns else None
+        self._whole = options.single_variant_column
+        self._known = KnownNames(schema, options, exceeds) if options.watch_new_columns else None
         self.separator = make_separator(options)
-        self.only_slowly = any(_has_map(field.type) for field in self._shape.data)
+        self.only_slowly = any(_is_only_read_slowly(field.type) for field in self._shape.data)
 
     def read_quickly(self, data: bytes) -> pa.Table | None:
         text = unify_lines(data, self._separator_text, blank=b" ")
@@ -127,7 +130,8 @@ class JsonReader:
     def read_whole(self, block: Block) -> Iterator[pa.Table]:
         """Read one document (`multiLine`): any fault makes all of it one bad record."""
         data = block.data.removeprefix(BOM).lstrip(_WHITE)
-        lines = cut_items(data) if len(data) > _SMALL else None
+        is_cut = len(data) > _SMALL and self._whole is None
+        lines = cut_items(data) if is_cut else None
         longest = self._options.max_record_bytes
         if len(data) > longest and (lines is None or any(len(piece) > longest for piece in cut_lines(lines, longest))):
             self._bad.add(
@@ -228,7 +232,10 @@ class JsonReader:
         record = Record()
         try:
             text = decode_text(line)
-            objects = decode_objects(text, self._options.max_values)
+            if self._whole is None:
+                objects = decode_objects(text, self._options.max_values)
+            else:
+                objects = [{self._whole: decode_value(text, self._options.max_values)}]
         except UnicodeDecodeError as error:
             record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
         except ValueError as error:
@@ -307,14 +314,21 @@ def _has_odd_numbers(parsed: pa.Table) -> bool:
     return False
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return bool(pt.is_map(kind)) or any(map(_has_map, inner_types(kind)))
+def _is_only_read_slowly(kind: pa.DataType) -> bool:
+    """Tell whether a type has parts that pyarrow's parser does not read."""
+    special = pt.is_map(kind) or special_struct(kind) is not None
+    return bool(special) or any(map(_is_only_read_slowly, inner_types(kind)))
 
 
 class Json(LineFormat):
     name = "json"
     values_are_text = True
     has_bad_records = True
+    specials = ("VARIANT",)
+
+    def fixed_columns(self, options: FormatOptions) -> pa.Schema | None:
+        name = options.single_variant_column
+        return None if name is None else pa.schema([(name, VARIANT)])
 
     def not_fillable(self, kind: pa.DataType) -> str | None:
         if pt.is_map(kind) and not is_text(kind.key_type):
@@ -330,7 +344,7 @@ class Json(LineFormat):
             for document in text.read_document(text.options.max_document_bytes):
                 yield from reader.read_whole(document)
             return
-        unseen = part == Part()
+        unseen = part == Part() and text.options.single_variant_column is None
         for block in text.read_blocks(reader.separator, part):
             for table in read_block(reader, block):
                 if unseen and table.num_rows:
@@ -356,7 +370,7 @@ class Json(LineFormat):
 
     def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
         # an object in several lines, which no body of a record a line can be taken for
-        document = options.multi_line or _is_document(body)
+        document = options.multi_line or _is_document(body, options)
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
             return reader.read_whole(block) if document else reader.read_slowly(block)
@@ -383,11 +397,11 @@ def _has_empty_record(table: pa.Table) -> bool:
     return bool(pc.any(empty).as_py())
 
 
-def _is_document(body: bytes) -> bool:
+def _is_document(body: bytes, options: FormatOptions) -> bool:
     if b"\n" not in body and b"\r" not in body:
         return False
     try:
-        decode_objects(decode_text(body))
+        (decode_objects if options.single_variant_column is None else decode_value)(decode_text(body))
     except ValueError:
         return False
     return True

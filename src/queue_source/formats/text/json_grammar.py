@@ -129,7 +129,12 @@ def decode_text(record: bytes) -> str:
 
 
 def decode_objects(text: str, max_values: int = _ANY_NUMBER) -> list[dict[str, Any]]:
-    """Decode the objects of one record: an array holds several. Raises ValueError.
+    """Decode the objects of one record: an array holds several. Raises ValueError as `decode_value`."""
+    return _require_objects(decode_value(text, max_values))
+
+
+def decode_value(text: str, max_values: int = _ANY_NUMBER) -> Any:
+    """Decode the one value of a record. Raises ValueError.
 
     A record of more than `max_values` keys and values is refused: each of them takes many times its own bytes.
     """
@@ -140,13 +145,13 @@ def decode_objects(text: str, max_values: int = _ANY_NUMBER) -> list[dict[str, A
             if text.startswith("{"):  # as most are, with nothing around it
                 value, end = _DECODER.raw_decode(text)
                 if end == len(text):
-                    return [value]
-            return _require_objects(_DECODER.decode(text))
+                    return value
+            return _DECODER.decode(text)
         except json.JSONDecodeError:
             pass  # it may be JSON for Spark all the same; and `parse` has the better words for what is wrong
         except _Repeated:
             pass
-    return parse_objects(text)
+    return parse(text)
 
 
 def parse_objects(text: str) -> list[dict[str, Any]]:
@@ -155,6 +160,8 @@ def parse_objects(text: str) -> list[dict[str, Any]]:
 
 
 def _require_objects(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, dict):
+        return [value]
     objects = value if isinstance(value, list) else [value]
     if not all(isinstance(item, dict) for item in objects):
         raise ValueError("not a JSON object")

@@ -18,10 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from queue_source.formats import variants
 from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
 from queue_source.formats.text.records import Record
 from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal
-from queue_source.formats.types import is_bytes, is_text
+from queue_source.formats.types import is_bytes, is_text, special_struct
 from queue_source.options.content import FormatOptions
 
 _SPECIAL = {
@@ -32,6 +33,7 @@ _SPECIAL = {
     "+INF": float("inf"),
     "-INF": float("-inf"),
 }
+_SHORT_STACK = 20  # calls within one another
 DEEPEST_TYPE = 100
 """Objects and arrays within one another that an inferred type has; what is deeper is text."""
 _NONE: dict[str, list[Any]] = {}
@@ -60,7 +62,10 @@ class ObjectReader:
     """Reads decoded objects as the fields of a schema or struct."""
 
     def __init__(self, fields: list[pa.Field], options: FormatOptions, path: str = "") -> None:
-        self._fields = [(field.name, f"{path}{field.name}", make_converter(field, options, path)) for field in fields]
+        self._fields = [
+            (field.name, f"{path}{field.name}", make_converter(field, options, path), _null_of(field.type))
+            for field in fields
+        ]
         self._names = {field.name for field in fields}
         self._rescues = options.rescued_data_column is not None
 
@@ -69,11 +74,11 @@ class ObjectReader:
         values: list[Any] = []
         rescued: dict[str, Any] = {}
         repeated = value.repeated if isinstance(value, Object) else _NONE
-        for name, path, convert in self._fields:
+        for name, path, convert, null in self._fields:
             converted = None
             for candidate in repeated[name] if name in repeated else (value.get(name),):
                 if candidate is None:
-                    converted = None
+                    converted = null if name in value else None
                     continue
                 record.rescued = None
                 try:
@@ -92,9 +97,16 @@ class ObjectReader:
         return values, rescued
 
 
+def _null_of(kind: pa.DataType) -> Any:
+    """Return what a null of JSON becomes: VARIANT has one of its own, which is no null of SQL."""
+    return VariantWriter().write(None) if special_struct(kind) == "VARIANT" else None
+
+
 def make_converter(field: pa.Field, options: FormatOptions, path: str = "") -> Converter:
     """Return what reads values of a field's type."""
     kind = field.type
+    if special_struct(kind) == "VARIANT":
+        return lambda value, _record: VariantWriter().write(value)
     if pt.is_struct(kind):
         return _make_struct_converter(kind, options, f"{path}{field.name}.")
     if pt.is_list(kind):
@@ -147,13 +159,13 @@ def _make_items_converter(field: pa.Field, options: FormatOptions, path: str) ->
     if not pt.is_nested(field.type):
         leaf = _make_leaf_converter(field.type, options)
         return lambda items, _record: ([None if inner is None else leaf(inner) for inner in items], ())
-    item = make_converter(field, options, path)
+    item, null = make_converter(field, options, path), _null_of(field.type)
 
     def convert(items: Iterable[Any], record: Record) -> tuple[list[Any], list[Any]]:
         values, rescued = [], []
         for inner in items:
             record.rescued = None
-            values.append(None if inner is None else item(inner, record))
+            values.append(null if inner is None else item(inner, record))
             rescued.append(record.rescued)
         return values, rescued
 
@@ -256,6 +268,65 @@ def _unexpected(expected: str, value: Any) -> ValueError:
     return ValueError(f"expected {expected}, found {'an object' if isinstance(value, dict) else 'an array'}")
 
 
+class VariantWriter:
+    """Writes one decoded value as VARIANT."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def write(self, value: Any) -> dict[str, bytes]:
+        """Write it. Raises ValueError for a key that is there twice, as in Spark, and for what is too large."""
+        data = variants.checked(self._write(value, 0))
+        return {"value": data, "metadata": variants.metadata(tuple(self._ids))}
+
+    def _write(self, value: Any, depth: int) -> bytes:
+        kind = type(value)
+        if kind is Number:
+            return variants.number(value)
+        if kind is str:
+            return variants.text(value)
+        if isinstance(value, (dict, list)) and depth == _SHORT_STACK:
+            return self._write_deep(value)
+        if isinstance(value, dict):
+            ids, numbers, items = self._ids, [], []
+            for name, inner in value.items():
+                numbers.append(ids.setdefault(name, len(ids)))
+                items.append(self._write(inner, depth + 1))
+            return self._wrap(value, numbers, items)
+        if isinstance(value, list):
+            return variants.array([self._write(inner, depth + 1) for inner in value])
+        return variants.NULL if value is None else variants.TRUE if value else variants.FALSE
+
+    def _write_deep(self, value: Any) -> bytes:
+        """Write objects and arrays within one another, with no call in another."""
+        written: list[bytes] = []
+        pending = [(value, False)]
+        while pending:
+            item, are_items_written = pending.pop()
+            if are_items_written:
+                first = len(written) - len(item)
+                items, written[first:] = written[first:], []
+                if isinstance(item, dict):
+                    numbers = [self._ids.setdefault(name, len(self._ids)) for name in item]
+                    written.append(self._wrap(item, numbers, items))
+                else:
+                    written.append(variants.array(items))
+            elif isinstance(item, (dict, list)):
+                items_of = list(item.values() if isinstance(item, dict) else item)
+                pending.append((item, True))
+                pending += [(inner, False) for inner in reversed(items_of)]
+            else:
+                written.append(self._write(item, 0))
+        return written[0]
+
+    def _wrap(self, value: dict[str, Any], numbers: list[int], items: list[bytes]) -> bytes:
+        if isinstance(value, Object) and value.repeated:
+            raise ValueError(f"the key {next(iter(value.repeated))[:100]!r} is there twice, which VARIANT cannot hold")
+        return variants.fields(list(value), numbers, items)
+
+
 def infer_records(records: Iterable[dict[str, Any]], *, types: bool) -> pa.Schema:
     """Infer the columns of decoded objects (numbers as their text)."""
     seen = _SeenValues()
@@ -324,3 +395,13 @@ def _classify_number(text: str) -> str:
     if not _INTEGER.fullmatch(text):
         return "float"
     return "wide integer" if len(text) > 18 and not -(1 << 63) <= int(text) < 1 << 63 else "integer"
+
+
+def exceeds(value: Any, bits: int) -> bool:
+    """Tell whether it is a number that a whole number of so many bits has no room for, and a wider type has."""
+    if not isinstance(value, Number):
+        return False
+    kind = _classify_number(value)
+    if kind == "float":
+        return bits <= 32  # beyond, DOUBLE would lose digits
+    return kind == "wide integer" or not -(1 << bits - 1) <= int(value) < 1 << bits - 1

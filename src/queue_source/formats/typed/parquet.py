@@ -22,7 +22,7 @@ from queue_source.formats.typed.calendars import in_gregorian
 from queue_source.formats.typed.files import Asked, Probe, ReadAhead
 from queue_source.formats.typed.limits import Batches, Limits
 from queue_source.formats.typed.tables import Chosen, ColumnarFormat, choose, conformed, damage_is_bad
-from queue_source.formats.types import fields_of, inner_types, special_struct
+from queue_source.formats.types import fields_of, inner_types
 from queue_source.options.content import FormatOptions
 from queue_source.options.times import parse_time_zone
 from queue_source.storage.files import ObjectFile
@@ -130,11 +130,7 @@ def _choose(written: pa.Schema, schema: pa.Schema, options: FormatOptions, uri: 
     filled = written
     if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
         filled = pa.schema([field for field in written if not _is_empty(field.type)])
-    chosen = choose(schema, filled, options, uri)
-    for name, written_name in chosen.matches.items():
-        if pt.is_nested(schema.field(name).type):
-            _check_variant(schema.field(name).type, written.field(written_name).type, name)
-    return chosen
+    return choose(schema, filled, options, uri)
 
 
 def _groups(metadata: pq.FileMetaData, most: int) -> dict[int, tuple[int, int]]:
@@ -154,26 +150,6 @@ def _groups(metadata: pq.FileMetaData, most: int) -> dict[int, tuple[int, int]]:
 
 def _is_empty(kind: pa.DataType) -> bool:
     return bool(pt.is_struct(kind)) and all(_is_empty(field.type) for field in fields_of(kind))
-
-
-def _check_variant(declared: pa.DataType, written: pa.DataType, name: str) -> None:
-    """Refuse a VARIANT whose values are in columns of their own: without these columns, fields would be missing."""
-    if isinstance(written, pa.BaseExtensionType):
-        written = written.storage_type
-    if special_struct(declared) == "VARIANT":
-        if pt.is_struct(written) and written.get_field_index("typed_value") >= 0:
-            raise BadObject(
-                "wrong-columns",
-                f"column {name!r} is a shredded VARIANT, which is not read; write the object with "
-                "spark.sql.variant.writeShredding.enabled=false",
-            )
-    elif pt.is_struct(declared) and pt.is_struct(written):
-        for field in fields_of(declared):
-            if written.get_field_index(field.name) >= 0:
-                _check_variant(field.type, written.field(field.name).type, name)
-    else:
-        for inner, written_part in zip(inner_types(declared), inner_types(written), strict=False):
-            _check_variant(inner, written_part, name)
 
 
 def opened(native: pa.NativeFile, **more: Any) -> pq.ParquetFile:

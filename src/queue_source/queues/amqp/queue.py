@@ -52,9 +52,10 @@ class AmqpQueue(BaseQueue):
             max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
             reports_depth=address.pool is not None or address.listener,
+            ends_leases=False,
             loses_while_closed=address.listener,
         )
-        self._session = Session(address)
+        self._session = Session(address, self.report)
         self._thread = IoThread(f"amqp {address.source}")
 
     @property

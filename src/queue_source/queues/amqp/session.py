@@ -17,9 +17,11 @@ from typing import Any
 from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
+from queue_source.errors import QueueError, QueueUnavailable
 from queue_source.messages import Receipt
 from queue_source.queues.amqp import topology
 from queue_source.queues.amqp.address import Address
+from queue_source.queues.amqp.errors import translated
 from queue_source.queues.amqp.link import ABSENT, Channel, Link, Stopped, fail, resolve, was_closed_for
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, tag_of
 from queue_source.queues.amqp.publisher import Outcome, Publisher
@@ -44,10 +46,14 @@ class _Held:
 
 
 class Session:
-    """One connection at a time. `queue` is "" where the URL names only a source."""
+    """One connection at a time. `queue` is "" where the URL names only a source.
 
-    def __init__(self, address: Address) -> None:
+    `report`: called with what no call waits for: held messages whose connection has gone, or that were held too long.
+    """
+
+    def __init__(self, address: Address, report: Callable[[QueueError], None]) -> None:
         self._address = address
+        self._report = report
         self._link: Link | None = None
         self._reader: Channel | None = None
         self._publisher: Publisher | None = None
@@ -172,7 +178,15 @@ class Session:
                 self._generation = secrets.token_hex(6)
                 self._reader = await link.channel()
                 self._reader.raw.add_on_cancel_callback(self._on_cancel)
+                self._reader.raw.add_on_close_callback(self._on_reader_closed)
             return self._reader
+
+    def _on_reader_closed(self, raw: Any, reason: Exception) -> None:
+        """Report the end of a channel that we have not closed: what it held comes again, to any consumer."""
+        if self._reader is not None and self._reader.raw is raw and not self._ended:
+            error = translated(reason, self._address)
+            lost = f"{error.problem}; {len(self._held)} message(s) in flight come again"
+            self._report(type(error)(error.queue, lost))
 
     def _hold(self, delivery: Delivery) -> Receipt:
         number, loop = delivery.method.delivery_tag, asyncio.get_running_loop()
@@ -189,11 +203,17 @@ class Session:
             return
         loop = asyncio.get_running_loop()
         before = loop.time() - self._longest
-        for tag in list(takewhile(lambda tag: self._held[tag].since <= before, self._held)):
+        overdue = list(takewhile(lambda tag: self._held[tag].since <= before, self._held))
+        for tag in overdue:
             held = self._held.pop(tag)
             if held.timer is not None:
                 held.timer.cancel()
             _requeue(self._reader, tag, False)
+        if overdue:
+            text = (
+                f"{len(overdue)} message(s) were held for {self._longest:.0f} s, nearly the broker's consumer timeout"
+            )
+            self._report(QueueUnavailable(self._address.name, f"{text}: they were returned, and come again"))
         oldest = next(iter(self._held.values()), None)
         if oldest is not None:
             self._overdue = loop.call_at(oldest.since + self._longest, self._release_overdue)

@@ -69,7 +69,7 @@ class KafkaQueue(BaseQueue):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(max_batch_size=LARGEST_BATCH, max_lease=_LEASE, empty_is_certain=True)
+        return Capabilities(max_batch_size=LARGEST_BATCH, max_lease=_LEASE, empty_is_certain=True, ends_leases=False)
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class KafkaQueue(BaseQueue):
                 failed.close()
             if self._reader is None:
                 self._service.partitions()  # what is absent is reported at once
-                reader = Reader(self._address, self._service, starting=self._starting, fails=self._fails)
+                reader = Reader(self._address, self._service, self.report, starting=self._starting, fails=self._fails)
                 reader.start()
                 self._reader = reader
             return self._reader

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -48,19 +48,23 @@ _RESET = "or set failOnDataLoss to false to go on with the oldest that is left"
 class Reader:
     """Reads with the group of an address. `start` begins, `close` ends; after a `failure` it is of no more use.
 
-    `starting`: `earliest` or `latest`, for a group without offsets. `fails`: whether messages that are gone before they
-    were read are an error.
+    `report`: called on the polling thread with what no call waits for. `starting`: `earliest` or `latest`, for a group
+    without offsets. `fails`: whether messages that are gone before they were read are an error.
     """
 
-    def __init__(self, address: Address, service: Service, *, starting: str, fails: bool) -> None:
+    def __init__(
+        self, address: Address, service: Service, report: Callable[[QueueError], None], *, starting: str, fails: bool
+    ) -> None:
         self._address = address
         self._service = service
+        self._report = report
         self._starting = starting
         self._fails = fails
         self._changed = threading.Condition()
         self._asked = 0  # how often a commit was asked for, and up to which of these it is answered
         self._answered = 0
         self._refused: QueueError | None = None
+        self._uncommitted: set[int] = set()  # partitions whose offsets the brokers have refused, and not taken since
         self._heard = 0.0
         self._has_ended = False
         self._generation = secrets.token_hex(4)
@@ -345,8 +349,10 @@ class Reader:
 
     def _fail(self, error: QueueError) -> None:
         with self._changed:
-            self.failure = self.failure or error
+            is_first, self.failure = self.failure is None, self.failure or error
             self._changed.notify_all()
+        if is_first:
+            self._report(error)
 
     def _address_error(self, error: KafkaException | KafkaError, doing: str) -> QueueError:
         return translated(error, self._address, doing)
@@ -382,8 +388,24 @@ class Reader:
                 if place.error is None:
                     self._heard = time.monotonic()
                     ledgers[place.partition].committed = place.offset
+            news = refused if self._answered == asked and self._refused is None else None
             self._answered, self._refused = asked, refused
             self._changed.notify_all()
+        for problem in (news, self._refused_partitions(answered)):
+            if problem is not None:
+                self._report(problem)
+
+    def _refused_partitions(self, answered: Iterable[Any]) -> QueueError | None:
+        """Log partitions whose offsets are refused now, each once until they are taken; all of them are tried again."""
+        problem: QueueError | None = None
+        for place in answered:
+            if place.error is None:
+                self._uncommitted.discard(place.partition)
+            elif place.error.code() not in REBALANCING and place.partition not in self._uncommitted:
+                self._uncommitted.add(place.partition)
+                problem = self._address_error(place.error, f"committing partition {place.partition}")
+                logger.warning("%s; it is tried again, and what is done comes again if we end before", problem)
+        return problem
 
     # --- assignments, on the polling thread --------------------------------------------------------------------------
 
@@ -435,10 +457,15 @@ class Reader:
 
     def _let_go(self, consumer: Any, places: Sequence[Any]) -> None:
         with self._changed:
+            before = len(self._receipts)
             self._drop([place.partition for place in places])
+            lost = before - len(self._receipts)
             self._assigned_at = time.monotonic()
             self._changed.notify_all()
         consumer.incremental_unassign(places)
+        if lost and not self._stopping:
+            text = f"{len(places)} partition(s) passed to other members of the group"
+            self._report(QueueUnavailable(self._address.name, f"{text}; {lost} message(s) in flight come again there"))
 
     def _drop(self, partitions: Iterable[int]) -> None:
         """Forget partitions, with all their messages: their receipts are stale."""

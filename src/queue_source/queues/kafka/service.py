@@ -6,6 +6,7 @@ thread.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +19,12 @@ from queue_source.errors import QueueConfigurationError, QueueNotFound
 from queue_source.queues.kafka.address import Address
 from queue_source.queues.kafka.errors import error_of, translated
 
+logger = logging.getLogger("cuesqueue")
 _Result = TypeVar("_Result")
 
 PATIENCE = 10.0
 """Seconds for an answer of the brokers."""
+_SILENCE = 1.0  # seconds without a first answer after which a line says what is waited for
 _NO_GROUP = "cuesqueue"  # librdkafka opens no consumer without one; nothing is ever committed by it
 _LONGEST_PEEK = 5.0
 _AWAY = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._WAIT_COORD})
@@ -35,6 +38,7 @@ class Service:
         self._lock = threading.Lock()
         self._consumer: Any = None
         self._reported: KafkaError | None = None
+        self._is_heard = False  # or it was said that nothing was heard
         self._is_closed = False
 
     def common_settings(self) -> dict[str, Any]:
@@ -106,8 +110,29 @@ class Service:
         return TopicPartition(topic, partition) if offset is None else TopicPartition(topic, partition, offset)
 
     def _ask(self, doing: str, question: Callable[[Any], _Result]) -> _Result:
-        with self.mapped(doing), self._lock:  # the handle is not closed during a call
+        with self.mapped(doing), self._lock, self._silence_told(doing):  # the handle is not closed during a call
             return question(self._opened())
+
+    @contextmanager
+    def _silence_told(self, doing: str) -> Iterator[None]:
+        """Log one line where the block waits for a first answer: people who run a command see nothing else."""
+        if self._is_heard:
+            yield
+            return
+        timer = threading.Timer(_SILENCE, self._tell_silence, [doing])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            self._is_heard = True
+            timer.cancel()
+            timer.join()
+
+    def _tell_silence(self, doing: str) -> None:
+        logger.warning(
+            "queue %r: %s: the brokers do not answer yet; they have %.0f s", self._address.name, doing, PATIENCE
+        )
 
     def _opened(self) -> Any:
         if self._is_closed:

@@ -28,6 +28,7 @@ from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, convert_each, copy_of, peek_by_receiving
 from queue_source.queues.base import Capabilities, Depth
+from queue_source.queues.log_ids import split_log_id_header, stamped_messages
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
 
 LONGEST_LEASE = 600
@@ -51,7 +52,8 @@ class PubSubQueue(BaseQueue):
 
     `project` is used where the URL leaves it out, `credentials_file` for Google's own search for credentials;
     `endpoint` is `host:port` of another place that speaks Pub/Sub, with `http://` before it one without encryption
-    (an emulator). `shortest_wait`: the minimum time of a pull, in seconds.
+    (an emulator). `shortest_wait`: the minimum time of a pull, in seconds. `log_id_header`: the header (attribute) that
+    contains the log id, where the URL names one (`?log_id_header=NAME`).
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class PubSubQueue(BaseQueue):
         endpoint: str | None = None,
         shortest_wait: float = _SHORTEST_WAIT,
     ) -> None:
-        parts = _URL.fullmatch(url)
+        plain, self.log_id_header = split_log_id_header(url)
+        parts = _URL.fullmatch(plain)
         if parts is None:
             raise QueueConfigurationError(url, f"is not of the form {_FORM}")
         owner = parts["project"] or project
@@ -176,7 +179,7 @@ class PubSubQueue(BaseQueue):
 
         After a failure the first ones may be sent.
         """
-        made = convert_each(messages, _message)
+        made = convert_each(stamped_messages(messages, self.log_id_header), _message)
         if not made:
             return []
         places = sorted(range(len(made)), key=lambda place: str(made[place].ordering_key))

@@ -74,7 +74,9 @@ def parse_address(url: str) -> Address:
         raise QueueConfigurationError(name, f"not a URL; write {_FORMS}") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise QueueConfigurationError(
-            name, "the URL of an SQS queue has no parameters and no password; set the options sqs.* instead"
+            name,
+            "the URL of an SQS queue has no parameter but log_id_header=NAME, and no password; set the options sqs.* "
+            "instead",
         )
     if parts.scheme == "sqs":
         if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
@@ -204,12 +206,15 @@ _SPOILED_TEXTS = ("receipt handle has expired", "not available for visibility ti
 
 
 @contextmanager
-def service_errors(queue: str) -> Iterator[None]:
-    """Map the errors that botocore raises in the block to ours, without secrets."""
+def service_errors(queue: str, client: Any = None) -> Iterator[None]:
+    """Map the errors that botocore raises in the block to ours, without secrets.
+
+    `client`: given at a start, where its region and its address may be the mistake, and are said.
+    """
     try:
         yield
     except exceptions.ClientError as error:
-        _raise_answer(queue, error)
+        _raise_answer(queue, error, client)
     except _CONNECTION as error:
         raise QueueUnavailable(queue, f"cannot be reached: {redact_text(str(error))}") from error
     except _NO_CREDENTIALS as error:
@@ -222,16 +227,18 @@ def service_errors(queue: str) -> Iterator[None]:
         raise QueueConfigurationError(queue, f"{redact_text(str(error))}; check the options sqs.* and aws.*") from error
 
 
-def _raise_answer(queue: str, error: Any) -> NoReturn:
+def _raise_answer(queue: str, error: Any, client: Any) -> NoReturn:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    raise error_of(queue, answer.get("Code", ""), answer.get("Message", ""), status, error.operation_name) from error
+    place = "" if client is None else f" in {client.meta.region_name} at {redact_text(client.meta.endpoint_url)}"
+    code, text = answer.get("Code", ""), answer.get("Message", "")
+    raise error_of(queue, code, text, status, error.operation_name, place) from error
 
 
-def error_of(queue: str, code: str, text: str, status: int = 0, operation: str = "") -> QueueError:
-    """Return our error for the answer of SQS to a request or to one entry of it."""
+def error_of(queue: str, code: str, text: str, status: int = 0, operation: str = "", place: str = "") -> QueueError:
+    """Return our error for the answer of SQS to a request or to one entry of it. `place`: where it was asked."""
     short = short_code(code)
-    problem = f"{operation + ': ' if operation else ''}{short}: {redact_text(text).rstrip('.')}"
+    problem = f"{f'{operation}{place}: ' if operation else ''}{short}: {redact_text(text).rstrip('.')}"
     if is_passing(code) or status >= 500:
         return QueueUnavailable(queue, problem)
     if short in _WAITS:

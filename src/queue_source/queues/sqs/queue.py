@@ -21,6 +21,7 @@ from queue_source.errors import QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of, peek_by_receiving
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
+from queue_source.queues.log_ids import split_log_id_header, stamped, stamped_messages
 from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
     LONGEST_WAIT,
@@ -49,10 +50,12 @@ class SqsQueue(BaseQueue):
     """One SQS queue. `access`: the fields of `Access`.
 
     Nothing is requested before the first use, which reads the URL and the attributes that it needs.
+    `log_id_header`: the header (message attribute) that contains the log id, where the URL names one.
     """
 
     def __init__(self, url: str, **access: str | None) -> None:
-        self._address = parse_address(url)
+        plain, self.log_id_header = split_log_id_header(url)
+        self._address = parse_address(plain)
         super().__init__(self._address.shown)
         self._access = Access(**access)
         self._lock = threading.RLock()
@@ -173,12 +176,13 @@ class SqsQueue(BaseQueue):
     ) -> list[str]:
         """Send in batches of 10, one after the other: an error says how many messages were sent before it."""
         bodies = encode_payloads(payloads)
-        messages = [Outgoing(body, tag, headers or {}, group) for body in bodies]
+        messages = [Outgoing(body, tag, stamped(headers, self.log_id_header), group) for body in bodies]
         return self._send(self._queue_url(), messages, in_order=True) if messages else []
 
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
         """Send in batches of 10: at the same time where no message has a group, whose order that would break."""
-        return self._send(self._queue_url(), messages, in_order=any(message.group for message in messages))
+        with_log_id = stamped_messages(messages, self.log_id_header)
+        return self._send(self._queue_url(), with_log_id, in_order=any(message.group for message in messages))
 
     def depth(self) -> Depth:
         """Count the messages, approximately, as SQS does; messages that nack has delayed count as in flight."""
@@ -314,8 +318,9 @@ class SqsQueue(BaseQueue):
     def _queue_url(self) -> str:
         with self._lock:
             if self._url is None:
-                with service_errors(self.name):
-                    self._url = str(self._client().get_queue_url(QueueName=self._address.queue)["QueueUrl"])
+                client = self._client()
+                with service_errors(self.name, client):
+                    self._url = str(client.get_queue_url(QueueName=self._address.queue)["QueueUrl"])
             return self._url
 
     def _attributes(self) -> Attributes:
@@ -340,7 +345,7 @@ class SqsQueue(BaseQueue):
 
     def _ask_attributes(self, names: Sequence[str]) -> Mapping[str, str]:
         client, url = self._client(), self._queue_url()
-        with service_errors(self.name):
+        with service_errors(self.name, client):
             answer: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
         return answer
 

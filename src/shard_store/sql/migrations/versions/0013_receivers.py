@@ -1,7 +1,7 @@
 """Receivers record objects for the sources of their routes; what waits for a source is found by an index.
 
 Only additions that older code does not need. It would forget, when it prunes, what is recorded and was not read within
-the window: so receivers are started when all readers of the store are of this version.
+the window: so the first record keeps it out of the store (`READERS_OF_RECORDED`).
 """
 
 from __future__ import annotations

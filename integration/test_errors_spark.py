@@ -1,0 +1,66 @@
+"""What users read of fifteen usual mistakes: the sentence that helps is the last line, and there are few others.
+
+Times are not compared: `python -m integration.mistakes` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from integration.mistakes import Laboratory, laboratory
+
+pytestmark = pytest.mark.engine
+
+REFUSED_EARLY = 62
+"""Lines where no batch has begun: some 45 of them are Spark's, of its start and of one trace in Java."""
+
+IN_A_BATCH = 110
+"""Lines where Spark's trace is that of a batch, which has 60 frames."""
+
+MISTAKES = {
+    "queue": REFUSED_EARLY,
+    "region": REFUSED_EARLY,
+    "credentials": REFUSED_EARLY,
+    "option": REFUSED_EARLY,
+    "unit": REFUSED_EARLY,
+    "schema": REFUSED_EARLY,
+    "database missing": REFUSED_EARLY,
+    "extra sqs": REFUSED_EARLY,
+    "extra postgres": REFUSED_EARLY,
+    "python": REFUSED_EARLY + 8,  # and the trace of a worker that cannot start
+    "path": IN_A_BATCH,
+    "extra iceberg": IN_A_BATCH,
+    "two queries": IN_A_BATCH,
+}
+WAITING = {"store unreachable": 25, "prefix": 25}
+"""Lines of those whose query goes on: the sentence is among the last ones."""
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    with laboratory(tmp_path_factory.mktemp("mistakes")) as made:
+        yield made
+
+
+def test_these_are_all_mistakes(room: Laboratory) -> None:
+    assert set(room.mistakes()) == {*MISTAKES, *WAITING}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_sentence_that_helps_is_the_last_line(room: Laboratory, mistake: str) -> None:
+    told = room.make(mistake)
+    assert told.from_the_end == 1, "\n".join(line for _, line in told.lines)
+    assert told.lines[-1][1].startswith("ERROR cuesqueue: ")
+    assert "docs/" in told.lines[-1][1]
+    assert told.times <= 4  # Spark's log, its exception, our line; and one warning beforehand
+    assert len(told.lines) <= MISTAKES[mistake]
+
+
+@pytest.mark.parametrize("mistake", WAITING)
+def test_a_query_that_goes_on_says_what_it_waits_for(room: Laboratory, mistake: str) -> None:
+    told = room.make(mistake)
+    assert told.from_the_end is not None
+    assert told.from_the_end <= 15  # Spark's lines of its progress, and of its stop
+    assert len(told.lines) <= WAITING[mistake]

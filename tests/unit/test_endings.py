@@ -1,0 +1,142 @@
+"""Errors of ours reach Spark as one line, and a script ends with the sentence that helps."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from queue_source.errors import OptionError, QueueNotFound, SinkFailed
+from queue_source.logs.endings import HIDE, last_line, one_line_errors, sentence_of
+from shard_store.errors import StoreUnavailable
+
+OF_SPARK_4_3 = """[STREAM_FAILED] Query [id = 1] terminated with exception: Failed when Python streaming data source \
+perform latestOffset: queue_source.errors.QueueNotFound: queue 'sqs://ordres': the queue does not exist; create it
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Current State: INITIALIZING
+Thread State: RUNNABLE"""
+OF_SPARK_4_0 = """Query [id = 1] terminated with exception: pyspark.errors.exceptions.base.PySparkRuntimeError: \
+[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when running Python streaming data source: data source cuesqueue \
+throw exception: option 'storeUrl': is no URL; write one
+Thread State: RUNNABLE"""
+CHAIN = """Traceback (most recent call last):
+psycopg.OperationalError: connection refused
+
+The above exception was the direct cause of the following exception:
+
+shard_store.errors.StoreUnavailable: database 'postgresql://db' did not serve us within 120 s: connection refused
+Thread State: RUNNABLE"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (OF_SPARK_4_3, "queue 'sqs://ordres': the queue does not exist; create it (docs/how-to/sqs.md)"),
+        (OF_SPARK_4_0, "option 'storeUrl': is no URL; write one (docs/reference/options.md)"),
+        (
+            CHAIN,
+            "database 'postgresql://db' did not serve us within 120 s: connection refused "
+            "(docs/how-to/shared-store.md)",
+        ),
+        (
+            "queue_source.errors.OptionError: option 'x': is wrong; see docs/how-to/iceberg.md",
+            "option 'x': is wrong; see docs/how-to/iceberg.md",
+        ),
+        ("ValueError: something of the user's own", None),
+        ("AnalysisException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: parket", None),
+    ],
+)
+def test_the_last_line_has_the_sentence_and_a_page(text: str, line: str | None) -> None:
+    assert last_line(text) == line
+
+
+def test_the_pages_of_last_lines_exist() -> None:
+    from queue_source.logs import endings
+    from support.snippets import ROOT
+
+    pages = {*endings._PAGES.values(), *endings._PAGES_OF_QUEUES.values(), endings._TROUBLESHOOTING}
+    assert not [page for page in pages if not (ROOT / page).is_file()]
+
+
+def test_a_wrong_python_is_said_with_the_variable_that_names_the_right_one() -> None:
+    text = "pyspark.errors.exceptions.captured.StreamingQueryException: Python worker failed to connect back."
+    line = last_line(text)
+    assert line is not None
+    assert "PYSPARK_PYTHON" in line
+    assert sys.executable in line
+    assert last_line("ModuleNotFoundError: No module named 'pyarrow'") is None  # of the script itself
+
+
+def test_the_sentence_alone_is_that_of_the_innermost_text() -> None:
+    assert sentence_of(OF_SPARK_4_3) == "queue 'sqs://ordres': the queue does not exist; create it"
+    assert sentence_of("ValueError: not ours") is None
+
+
+@pytest.mark.parametrize(
+    ("main", "debug", "error", "hidden"),
+    [
+        ("pyspark.sql.streaming.python_streaming_source_runner", "", QueueNotFound("q", "is not there"), True),
+        ("pyspark.daemon", "0", StoreUnavailable("gone"), True),
+        ("pyspark.daemon", "1", StoreUnavailable("gone"), False),
+        ("pyspark.daemon", "", ZeroDivisionError("a bug keeps its trace"), False),
+        ("pytest.__main__", "", OptionError("x", "in the user's own process others keep theirs"), False),
+    ],
+)
+def test_an_error_of_ours_leaves_a_process_of_spark_without_its_trace(
+    main: str, debug: str, error: Exception, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=SimpleNamespace(name=main)))
+    monkeypatch.setenv("CUESQUEUE_DEBUG", debug)
+    monkeypatch.setenv(HIDE, "")
+
+    @one_line_errors()
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    assert bool(os.environ[HIDE]) is hidden
+
+
+def test_spark_hands_on_what_a_sink_says_while_it_is_pickled() -> None:
+    """PySpark makes a PicklingError with a trace of everything else."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    class Writer:
+        def __getstate__(self) -> dict[str, object]:
+            raise SinkFailed("option 'table': needs PyIceberg")
+
+    serializer: Any = CloudPickleSerializer  # without types
+    with pytest.raises(SinkFailed, match=r"^option 'table': needs PyIceberg$"):
+        serializer().dumps(Writer())
+    assert issubclass(SinkFailed, pickle.PickleError)
+
+
+def test_a_script_that_imports_cuesqueue_ends_with_the_sentence() -> None:
+    script = """
+        import sys
+        sys.excepthook = lambda *error: print("the user's own hook", file=sys.stderr)
+        import cuesqueue
+        import cuesqueue
+        cuesqueue.OptionError
+        raise {}
+        """
+    ours = _run(textwrap.dedent(script).format("cuesqueue.OptionError('queueUrl', 'is required')"))
+    assert ours == [
+        "the user's own hook",
+        "ERROR cuesqueue: option 'queueUrl': is required (docs/reference/options.md)",
+    ]
+    assert _run(textwrap.dedent(script).format("ValueError('not ours')")) == ["the user's own hook"]
+
+
+def _run(script: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    return done.stderr.splitlines()
