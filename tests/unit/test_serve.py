@@ -687,5 +687,5 @@ def test_certificates_have_their_time_and_their_period(client: Callable[..., Tes
     scope = Scope("files", "s3://landing/", 20_000 * day, 20_001 * day, "{}")
     store.certify(scope, "listing", tally, "somebody")
     text = client().get("/certificates").text
-    assert "from 2024-10-04 00:00 before 2024-10-05 00:00" in text
+    assert "from 2024-10-04 00:00<br>before 2024-10-05 00:00" in text
     assert time.strftime("%Y-%m-%d", time.gmtime()) in text
