@@ -160,6 +160,52 @@ def test_relative_paths_are_refused_and_what_was_announced_is_published_with_abs
     assert {Path(split["path"]).parent for split in world.view("splits")} == {tmp_path / "published"}
 
 
+LOADED = """
+import json, sys
+import cuesqueue
+from pyspark.sql import SparkSession
+
+query = json.loads(sys.argv[1])
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+source, store = query["source"], query["source"]["store"]
+arguments = (source["queueUrl"], sys.argv[2])
+options = {"format": "json", "prefixes": source["allowedPrefixes"], "store": store, "spark": spark}
+said, numbers = [], []
+for known in ({"schema": "id BIGINT, name STRING"}, {"checkpointLocation": query["checkpoint"]}):
+    try:
+        cuesqueue.load(*arguments, **options, **known)
+    except cuesqueue.OptionError as error:
+        said.append(str(error))
+listener = cuesqueue.ProgressListener(export=numbers.append)
+spark.streams.addListener(listener)
+columns = {"schema": "id BIGINT, name STRING", "checkpointLocation": query["checkpoint"]}
+cuesqueue.load(*arguments, **options, **columns).awaitTermination()
+rows = [list(row) for row in spark.read.format("cuesqueue").option("storeUrl", store).load().collect()]
+spark.streams.removeListener(listener)
+print(json.dumps([said, sorted(rows), sum(one["numInputRows"] for one in numbers)]))
+"""
+
+
+def test_load_with_a_session_of_connect_is_told_its_folders_and_a_listener_has_its_numbers(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    rows = world.feed(0, 2)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, json.dumps(described(world)), str(tmp_path / "out")],
+        cwd=tmp_path,
+        env=programs_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    said, loaded, objects = json.loads(done.stdout.splitlines()[-1])
+    assert [text.split(":")[0] for text in said] == ["option 'checkpointLocation'", "option 'schemaLocation'"]
+    assert "is needed with Spark Connect" in said[0]
+    assert [tuple(row) for row in loaded] == sorted(rows)
+    assert objects == 2
+
+
 @contextmanager
 def connected(world: World) -> Iterator[sa.Connection]:
     engine = sa.create_engine(world.store_url)

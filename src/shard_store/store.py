@@ -25,8 +25,10 @@ from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
 from shard_store.operators import moving, repair, shards, views
+from shard_store.operators import reset as resetting
 from shard_store.operators import status as operations
 from shard_store.operators.repair import ShardsChanged
+from shard_store.operators.reset import Reset
 from shard_store.operators.shards import FoundShard, ShardCriteria
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
 from shard_store.shards import ownership, recording, sources
@@ -112,6 +114,7 @@ class ShardStore:
 
     store_id = _reads(install.store_id)
     backlog = _reads(ownership.backlog)
+    has_finished = _reads(ownership.has_finished)
 
     # shards and their owners
 
@@ -278,6 +281,21 @@ class ShardStore:
         """Delete up to 1,000 finished shards: announced again, they are read again."""
         run = self.database.read if dry_run else self.database.write
         return run(lambda t: repair.forget(t, keys, audit, dry_run=dry_run))
+
+    def reset(
+        self,
+        names: Sequence[str],
+        audit: Audit,
+        *,
+        message_uri: str,
+        only: Collection[str] = (),
+        adopted: bool = False,
+        dry_run: bool = False,
+    ) -> Reset:
+        """Have stopped sources, or some of their pipelines, read all once more that is announced once more."""
+        run = self.database.read if dry_run else self.database.write
+        options = {"message_uri": message_uri, "only": only, "adopted": adopted, "dry_run": dry_run}
+        return run(lambda t: resetting.reset(t, names, audit, **options))  # type: ignore[arg-type]
 
     status = _reads(operations.status)
     hours = _reads(operations.hours)

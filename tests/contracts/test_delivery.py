@@ -436,6 +436,15 @@ def test_an_object_is_given_up_in_the_transaction_that_is_open_and_comes_again_i
     assert (values(engine), told(store)) == ([], [])
 
 
+def test_an_object_whose_rows_are_in_the_batch_is_not_given_up(store: ShardStore) -> None:
+    """Its rows and the verdict would both be final."""
+    us = Pipeline(store, store.start("s", "p", stale_after=STALE, settings={"content": "object"}).token, "s")
+    us.planned("a")
+    with delivery(store, "p", 0) as batch, pytest.raises(OptionError, match="are content object; use reject_rows"):
+        batch.quarantine("a", "no")
+    assert us.look("a")["a"].state is ShardState.DONE
+
+
 def test_only_objects_of_the_batch_are_given_up(store: ShardStore) -> None:
     us = Pipeline.start(store)
     us.planned("a")

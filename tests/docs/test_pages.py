@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shlex
@@ -203,24 +202,6 @@ def test_the_commands_of_the_prune_page_work_on_a_store(tmp_path: Path) -> None:
     commands = next(block for block in blocks(PRUNE) if block.language == "bash")
     open_store(f"sqlite:///{tmp_path / 'cuesqueue.db'}").close()
     Reader(tmp_path).run(commands.text)
-
-
-def test_every_example_of_a_job_calls_the_command_with_options_that_it_has(tmp_path: Path) -> None:
-    examples = [block.text for block in blocks(PRUNE) if block.language in ("text", "yaml", "python")]
-    assert len(examples) == 3
-    reader = Reader(tmp_path)
-    store = f"sqlite:///{tmp_path / 'store.db'}"
-    open_store(store).close()
-    reader.environment["CUESQUEUE_STORE"] = store
-    cron, kubernetes, airflow = examples
-    command = re.search(r"bin/(cuesqueue prune .*?) >>", cron)
-    arguments = re.search(r"args: (\[.*\])", kubernetes)
-    bash = re.search(r'bash_command="(.*)"', airflow)
-    assert command
-    assert arguments
-    assert bash
-    for line in (command[1], shlex.join(json.loads(arguments[1])), bash[1]):
-        assert json.loads(reader.run(line))["dry_run"] is False
 
 
 def test_what_the_page_of_the_shared_store_shows_runs(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_what_is_needed_where_the_platform_brings_pyspark_is_all_else_that_is_de
 @pytest.mark.usefixtures("installed")
 def test_the_list_of_requirements_needs_none_of_them() -> None:
     code = "import sys, cuesqueue.requirements as r; r.requirements(['all']); "
-    code += "print([m for m in sys.modules if m.partition('.')[0] in ('pyspark', 'typer', 'pyarrow', 'queue_source')])"
+    code += "print([m for m in sys.modules if m.partition('.')[0] in ('pyspark', 'typer', 'pyarrow', 'sqlalchemy')])"
     answer = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
 

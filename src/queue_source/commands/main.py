@@ -15,6 +15,7 @@ from queue_source.commands.files import files
 from queue_source.commands.load import load
 from queue_source.commands.moving import export, import_
 from queue_source.commands.output import READER_GONE, Json, errors_as_exit_codes, has_reader, print_result
+from queue_source.commands.prove import prove
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.reconcile import reconcile
 from queue_source.commands.route import route
@@ -23,7 +24,7 @@ from queue_source.commands.serve import serve
 from queue_source.commands.setup import app as setup
 from queue_source.commands.shards import group as shards_group
 from queue_source.commands.status import status
-from queue_source.commands.store import adopt, migrate, prune, vacuum
+from queue_source.commands.store import adopt, migrate, prune, reset, vacuum
 
 
 class _Program(TyperGroup):
@@ -50,6 +51,7 @@ if find_spec("cuesqueue_demo"):  # a wheel and a checkout have it; a copy of the
 app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
 app.command()(load)
+app.command()(prove)
 app.command()(route)
 app.command()(status)
 app.command()(serve)
@@ -62,6 +64,7 @@ app.command()(vacuum)
 app.command()(reconcile)
 app.command()(migrate)
 app.command()(adopt)
+app.command()(reset)
 app.command()(export)
 app.command("import")(import_)
 app.command()(doctor)

@@ -1,4 +1,4 @@
-"""`cuesqueue prune`, `vacuum`, `migrate` and `adopt`: the maintenance of a store, by hand or by a job."""
+"""`cuesqueue prune`, `vacuum`, `migrate`, `adopt` and `reset`: the maintenance of a store, by hand or by a job."""
 
 from __future__ import annotations
 
@@ -168,3 +168,71 @@ def adopt(
             result = adopt_files(target, source, folder, stream=stream, progress=advance)
     counts = {"files": result.files} if dry_run else {"files": result.files, "new": result.new}
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be adopted" if dry_run else "adopted")
+
+
+def reset(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", help="The source, as in the reader's option source.")
+    ],
+    store: Store,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept in the record of changes.")],
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="P", help="Only what this pipeline has read, where several share a source; may be repeated."
+        ),
+    ] = None,
+    adopted: Annotated[
+        bool, typer.Option("--adopted", help="Also what another reader had read (cuesqueue adopt).")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Yes, where rows are still in a table they will be there twice.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Have a stopped source begin anew: objects that are announced once more are read and published ONCE MORE.
+
+    For a table that was emptied on purpose, as by spark-pipelines run --full-refresh. What the sink with path has
+    published leaves the view data; no table, topic or queue is emptied. A source is refused while its query runs.
+    """
+    from queue_source.errors import OptionError
+
+    if not (yes or dry_run):
+        raise OptionError("--yes", "says that the tables of this source are empty, or will be; write --yes")
+    import shard_store
+    from queue_source.admin.audit import audit
+    from queue_source.messages import MESSAGE_URI
+
+    with shard_store.open_store(store, create=False) as opened:
+        done = opened.reset(
+            sources,
+            audit(reason),
+            message_uri=MESSAGE_URI,
+            only=pipeline or (),
+            adopted=adopted,
+            dry_run=dry_run,
+        )
+    counts = {
+        "pipelines": list(done.pipelines) if as_json else ", ".join(done.pipelines),
+        "objects": done.objects,
+        "messages": done.messages,
+        "begun": done.begun,
+        "adopted": done.adopted,
+        "files": done.files,
+    }
+    print_result({**counts, "dry_run": dry_run}, as_json, title="would be forgotten" if dry_run else "forgotten")
+    if done.messages:
+        tell(f"the queue has deleted the {done.messages} messages that were data themselves: they do not come again")
+    if done.adopted:
+        tell(f"{done.adopted} objects that another reader had read stay known; --adopted forgets them, too")
+    if done.beyond_memory:
+        tell(
+            "older objects, which the store has pruned, are found by no listing as long as other pipelines keep what "
+            "they have read: announce them with `cuesqueue send`"
+        )
+    if done.objects and not dry_run:
+        tell(
+            "now announce the objects once more: start the query with the option backfillPrefixes, or run "
+            "`cuesqueue reconcile PREFIX --send QUEUE_URL`"
+        )

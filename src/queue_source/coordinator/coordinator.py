@@ -101,6 +101,8 @@ class Coordinator:
         first, self._asked = not self._asked, True
         parts, progress = self._parts, self._parts.progress
         done = self._logged if start is None else start
+        if first and done == 0:
+            self._warn_of_new_checkpoint()
         if done > progress.last_seq:
             progress.adopt(done)
         # the next part of a large object is ready when this one is final
@@ -121,6 +123,20 @@ class Coordinator:
             parts.acknowledger.finish()
             self.check()
         return progress.last_seq if start is None else start
+
+    def _warn_of_new_checkpoint(self) -> None:
+        """Say that a new checkpoint reads nothing again, which is not expected after a full refresh."""
+        session = self._session
+        source, pipeline = session.options.source, session.options.pipeline
+        if self._parts.progress.confirmed and session.store.has_finished(source, pipeline):
+            logger.warning(
+                "pipeline %s: the checkpoint is new, and what the store has as read stays read. If its table was "
+                "emptied on purpose (as by spark-pipelines run --full-refresh), it stays empty: stop the query, run "
+                "'cuesqueue reset %s' with this store, and announce the objects once more "
+                "(docs/how-to/declarative-pipelines.md)",
+                session.token.pipeline,
+                source,
+            )
 
     def plan(self, start: int, end: int) -> Plan:
         """Return the plan of one micro-batch; Spark's call proves that everything up to `start` is done.

@@ -24,6 +24,7 @@ from sqlalchemy.engine import Connection, Engine
 from queue_source.common.local_paths import absolute_url
 from queue_source.errors import OptionError
 from queue_source.foreach_batch.references import names_of
+from queue_source.options.content import ContentKind
 from queue_source.spark.noted_plan import noted_plans
 from queue_source.spark.process import driver_folder, driver_identity, presence_folder
 from shard_store.batches import outputs
@@ -34,6 +35,7 @@ from shard_store.redaction import redact_text
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
 UNREADABLE = "unreadable-object"
+_BY_REFERENCE = ContentKind.REFERENCE.value
 _LONGEST_CAUSE = 40
 _LONGEST_REASON = 1_000
 
@@ -125,7 +127,7 @@ class Delivery:
             cause: One word of at most 40 characters by which the error can be found.
 
         Raises:
-            OptionError: The batch has no such object.
+            OptionError: The batch has no such object, or its rows are not of a reader with `content` = `reference`.
             ValueError: `cause` is empty or too long, or has a character that cannot be printed.
             PipelineTakenOver: Another driver runs the pipeline by now.
         """
@@ -134,7 +136,13 @@ class Delivery:
             return
         count = 0
         for identity in self._plans:
-            plan, _ = self._store.plan_to_load(identity)
+            plan, settings = self._store.plan_to_load(identity)
+            if settings.get("content", _BY_REFERENCE) != _BY_REFERENCE:
+                raise OptionError(
+                    "quarantine",
+                    f"gives up an object that is read by reference, and the rows of pipeline "
+                    f"{identity.token.pipeline!r} are content {settings['content']}; use reject_rows for its rows",
+                )
             ranges = [held for held in plan.whole or plan.ranges if uri in names_of(held.content.uri)]
             records = [_unreadable(identity, held, reason, cause) for held in ranges]
             count += len(records)

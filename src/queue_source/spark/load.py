@@ -22,7 +22,7 @@ from queue_source.options.places import READER, SINK
 from queue_source.options.values import SPARK_OWN
 from queue_source.schema.ddl import format_columns
 from queue_source.spark.compat import arrow_schema
-from queue_source.spark.process import driver_folder
+from queue_source.spark.process import driver_folder, is_remote
 
 _PARTS = f"{METADATA_COLUMN} STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
 _COLUMNS = f"uri STRING, size BIGINT, etag STRING, version STRING, {_PARTS}"
@@ -132,6 +132,8 @@ class LoadQuery:
     def start(self, spark: SparkSession, *, available_now: bool) -> StreamingQuery:
         """Start the query. What it keeps beside the store is in Spark's working folder, unless options say more."""
         folder, writing = Path(driver_folder()), dict(self.writing)
+        if is_remote(spark):
+            self._refuse_defaults()
         if "schemaLocation" in writing:
             writing["schemaLocation"] = str(folder / writing["schemaLocation"])
         # the shown URL: it has no password, which may change
@@ -143,6 +145,21 @@ class LoadQuery:
         if available_now:
             writer = writer.trigger(availableNow=True)
         return writer.start()
+
+    def _refuse_defaults(self) -> None:
+        """Refuse to choose folders of a machine that is perhaps not this one: with Spark Connect they are the server's.
+
+        Raises OptionError.
+        """
+        missing = [] if "checkpointLocation" in self.of_spark else ["checkpointLocation"]
+        if self.writing.get("schemaLocation") == f"{_SCHEMAS}/{self.pipeline}":
+            missing.append("schemaLocation")
+        if missing:
+            raise OptionError(
+                missing[0],
+                "is needed with Spark Connect, whose server is perhaps another machine; write "
+                f"load(..., {missing[0]}='s3a://lake/checkpoints/orders'), or any absolute path or URI of the server",
+            )
 
 
 def quiet_session(master: str) -> SparkSession:

@@ -12,13 +12,16 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 from pyspark import SparkContext, TaskContext
 
 from queue_source.common.local_paths import working_folder
 from shard_store.model import Reading, Runtime
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
 
@@ -78,6 +81,11 @@ def driver_folder() -> Path:
     if context is None:
         return working_folder()
     return Path(context._jvm.java.lang.System.getProperty("user.dir"))
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Tell whether the session is one of Spark Connect, whose files are those of its server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def runtime() -> Runtime:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
+from queue_source.errors import OptionError
 from queue_source.logs.endings import one_line_errors
 from queue_source.options import check_declared, parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.queues.own import register_queues
@@ -33,13 +40,17 @@ class CuesqueueSource(DataSource):
         super().__init__(options)
         register_queues(self.queues)
         self._inferred = False
+        self._has_given_columns = False
         names = {name.lower() for name in options}
+        if _OF_A_TABLE in names:
+            raise OptionError("OPTIONS", f"of a table reach no reader: {_TABLE}")
         if _is_for_a_reader(names):
             parse_reader_options(options)  # refuse wrong options as early as Spark asks: before anything is received
 
     @one_line_errors()
     def schema(self) -> StructType:
         """Return the schema where the user gave none: views and messages have theirs, others are inferred and kept."""
+        self._has_given_columns = True
         if _READS & {name.lower() for name in self.options}:
             from queue_source.spark.compat import spark_schema
 
@@ -56,11 +67,13 @@ class CuesqueueSource(DataSource):
 
         return view_schema(parse_view_options(self.options))
 
-    @one_line_errors()
+    # not with `one_line_errors`: Spark's process then fails by its own `reader.stop()`, and only the trace has ours
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from queue_source.spark.reader import CuesqueueStreamReader
 
         register_queues(self.queues)  # again: Spark unpickles this object in other processes, and calls no __init__
+        if not self.options:
+            raise OptionError("queueUrl", f"is not given, nor is any other option: {_TABLE}")
         options = parse_reader_options(self.options)
         if not self._inferred:
             check_declared(options.content.schema)
@@ -74,12 +87,30 @@ class CuesqueueSource(DataSource):
         return CuesqueueStreamWriter(parse_sink_options(self.options), schema, self.queues)
 
     @one_line_errors()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse a batch: it has no plan to be published with, and could be repeated."""
+        raise OptionError(
+            "format",
+            "cuesqueue is written by streams alone (writeStream, or a sink of Declarative Pipelines), not by write, "
+            "INSERT or CREATE TABLE AS SELECT; see docs/how-to/sql.md",
+        )
+
+    @one_line_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         from queue_source.spark.views import CuesqueueViewReader
 
+        if not (self.options or self._has_given_columns):  # a table, whose own options may have named another store
+            raise OptionError("storeUrl", f"is not given, nor is any other option: {_TABLE}")
         return CuesqueueViewReader(parse_view_options(self.options), schema)
 
 
+_OF_A_TABLE = "provider"
+"""What Spark adds to the options of `CREATE TABLE` when it asks for columns (seen with 4.3)."""
+_TABLE = (
+    "Spark gives the OPTIONS of a table to nothing that reads it. Create the table with its columns and without "
+    "OPTIONS, and write them where it is read, as in SELECT * FROM STREAM orders WITH (queueUrl = 'sqs://orders', "
+    "...); see docs/how-to/sql.md"
+)
 _READS = {"queueurl", "cloudfiles.queueurl", "backfillprefixes"}
 """Names of options that say what a stream reads from, in small letters."""
 

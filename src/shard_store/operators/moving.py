@@ -48,6 +48,9 @@ TABLES: tuple[sa.Table, ...] = (
 LEFT_OUT: tuple[sa.Table, ...] = (schema.leases, schema.identity, schema.receivers)
 """What belongs to a store and not to a source: whose turn it is, which store it is, who records for many sources."""
 
+ADOPTED = "adopted"
+"""The queue of shards that another reader has read. They have no owner."""
+
 Value = int | str | bytes | None
 
 
@@ -88,7 +91,7 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
     """
     row = _locked(transaction, source)
     if row is None:
-        raise _no_such_source(transaction, source)
+        raise no_such_source(transaction, source)
     here = install.store_id(transaction)
     if here == to.store_id:
         raise StoreConfigurationError(
@@ -114,7 +117,7 @@ def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[C
     """
     row = transaction.execute(sa.select(sources).where(sources.c.source == source)).one_or_none()
     if row is None:
-        raise _no_such_source(transaction, source)
+        raise no_such_source(transaction, source)
     if copy_id is not None and row.moved_to is not None:
         raise StoreConfigurationError(_gone(transaction, source, row.moved_to))
     here = install.store_id(transaction)
@@ -223,7 +226,8 @@ def check_columns(table: sa.Table, names: Sequence[str]) -> None:
         )
 
 
-def _no_such_source(transaction: Transaction, source: str) -> StoreConfigurationError:
+def no_such_source(transaction: Transaction, source: str) -> StoreConfigurationError:
+    """Return the error that names the sources that there are."""
     existing = transaction.execute(sa.select(sources.c.source).order_by(sources.c.source).limit(10)).scalars()
     names = ", ".join(map(repr, existing)) or "none"
     return StoreConfigurationError(f"there is no source {source!r} in {transaction.database}; there is {names}")
@@ -300,7 +304,7 @@ def adopt(transaction: Transaction, source: str, objects: Sequence[Adopted], ori
     names = ("shard_key", "shard_id", "size", "etag", "position")
     fixed = {
         "source": source,
-        "queue": "adopted",
+        "queue": ADOPTED,
         "message_id": origin,
         "receive_count": 0,
         "state": ShardState.DONE.value,

@@ -322,13 +322,18 @@ def recent(transaction: Transaction, *, source: str | None = None, pipeline: str
     return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in slots)
 
 
+def state_of(row: Row[Any], *, imported: bool = False) -> str:
+    """Return the state of a pipeline by its row, with the database's time as `now`. `imported`: its source was."""
+    report = Report.parse(row.report, row.incarnation)
+    state = RUNNING if row.stale_at > row.now else DEAD
+    not_begun = imported and not row.driver
+    return STOPPED if (report is not None and report.stopped) or (state == DEAD and not_begun) else state
+
+
 def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: Certified | None) -> PipelineStatus:
     activity = Activity.parse(row.activity)
     report = Report.parse(row.report, row.incarnation)
-    state = RUNNING if row.stale_at > row.now else DEAD
-    not_begun = row.import_id is not None and not row.driver
-    if (report is not None and report.stopped) or (state == DEAD and not_begun):
-        state = STOPPED
+    state = state_of(row, imported=row.import_id is not None)
     held = report if state == RUNNING else None
     recent, seconds = _recent(activity, row.now)
     under_way = row.plan_hash is not None and row.delivered is None and row.plan_end > row.confirmed_seq

@@ -323,3 +323,11 @@ def backlog(transaction: Transaction, pipeline: str) -> Backlog:
     )
     number, size = transaction.execute(outstanding).one()
     return Backlog(int(number), int(size))
+
+
+def has_finished(transaction: Transaction, source: str, pipeline: str) -> bool:
+    """Tell whether the source remembers anything that the pipeline has finished."""
+    theirs = sa.select(shards.c.shard_key).where(
+        shards.c.source == source, shards.c.finished_at.is_not(None), shards.c.owner == pipeline
+    )
+    return transaction.execute(theirs.limit(1)).first() is not None

@@ -1,0 +1,136 @@
+"""The folder of one run: its settings, the journal of what happens, and the places in it that stand for real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from sqlalchemy.engine import make_url
+
+SETTINGS = "CUESQUEUE_PROVE_SETTINGS"
+"""Environment variable with the file of the settings, set in the job's process."""
+FOLDER = "CUESQUEUE_PROVE"
+"""Environment variable with the folder of the run, for jobs that look for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one run. All fields are texts and numbers, so that another process can read them.
+
+    Attributes:
+        folder: Everything that the job reads and writes is below it; also its working folder.
+        samples: Files whose copies are the objects, or whose records are the messages.
+        objects: How many objects are made for each queue; of messages as many times the sample.
+        batch: How many objects a micro-batch has at most.
+        key: Column that is made unique; "" to choose one.
+        tag: Tag of the messages.
+        allowed: Hosts other than this machine that the job may connect to.
+        pause_at_effect: After which write in a function of foreachBatch the job stands still, counted from 1; 0: none.
+    """
+
+    folder: str
+    job: str
+    samples: tuple[str, ...]
+    objects: int = 12
+    batch: int = 2
+    key: str = ""
+    tag: str = ""
+    allowed: tuple[str, ...] = ()
+    pause_at_effect: int = 0
+
+    @property
+    def root(self) -> Path:
+        return Path(self.folder)
+
+    @property
+    def marker(self) -> Path:
+        """The file that exists while a process stands still at a step."""
+        return self.root / "prove" / "paused"
+
+    def write(self) -> Path:
+        """Write the settings to a file in the run's folder, and return it."""
+        file = self.root / "prove" / "settings.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(self)), "utf-8")
+        return file
+
+    @classmethod
+    def read(cls, file: str | Path) -> Settings:
+        """Read what `write` wrote."""
+        values: dict[str, Any] = json.loads(Path(file).read_text("utf-8"))
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values)
+
+
+class Journal:
+    """Lines of JSON that several processes append to; each has `what` and `start`, the number of the job's start."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "prove" / "journal.jsonl"
+        self.start = 0
+
+    def note(self, what: str, **details: Any) -> None:
+        """Append an entry, durable for readers even if this process is killed next."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"what": what, "start": self.start, **details}, default=str) + "\n"
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, line.encode())  # in one call: lines of several processes do not mix
+        finally:
+            os.close(descriptor)
+
+    def entries(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        """Yield the entries of these kinds, or all, in their order."""
+        if not self._file.exists():
+            return
+        for line in self._file.read_text("utf-8").splitlines():
+            entry = json.loads(line)
+            if not kinds or entry["what"] in kinds:
+                yield entry
+
+
+class Places:
+    """Translates the job's paths and URLs. What is relative stays as it is: the folder is the job's working folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+
+    @property
+    def objects(self) -> Path:
+        """The folder of the made objects."""
+        return self._folder / "objects"
+
+    def path(self, text: str) -> str:
+        """Return the path that stands for a path or URI."""
+        parts = urlsplit(text)
+        if parts.scheme in ("", "file"):
+            local = Path(unquote(parts.path) if parts.scheme else text)
+            if not local.is_absolute() or local.resolve().is_relative_to(self._folder):
+                return text
+        return str(self._elsewhere(parts.scheme or "file", parts.netloc, unquote(parts.path)))
+
+    def database(self, url: str) -> str:
+        """Return the SQLAlchemy URL that stands for another one: always SQLite, a file of its own for each database."""
+        address = make_url(url)
+        backend, name = address.get_backend_name(), address.database or ""
+        if backend == "sqlite":
+            file = Path(name.removeprefix("file:"))
+            if name in ("", ":memory:") or not file.is_absolute() or file.resolve().is_relative_to(self._folder):
+                return url
+        file = self._elsewhere(backend, address.host or "", f"{name}.db" if backend != "sqlite" else name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return f"sqlite:///{file}"
+
+    def queue(self, name: str) -> str:
+        """Return the URL of the queue that stands for the one with this name."""
+        return f"sql+sqlite:///{self._folder}/queue.db?queue={re.sub(r'[^A-Za-z0-9._-]', '-', name)}"
+
+    def _elsewhere(self, *parts: str) -> Path:
+        names = [name for part in parts for name in part.split("/") if name not in ("", ".", "..")]
+        return self._folder.joinpath("elsewhere", *names)

@@ -1,0 +1,51 @@
+"""The page of jobs: each of its commands has the options that it is given, and those for pruning run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from queue_source.commands.main import app
+from shard_store import open_store
+from support.snippets import ROOT, blocks
+
+PAGE = blocks(ROOT / "docs" / "how-to" / "schedule.md")
+_IN_A_LINE = re.compile(r"bin/(cuesqueue .*?)(?: >>|$)", re.MULTILINE)
+
+
+def commands() -> list[list[str]]:
+    """The words of each command on the page."""
+    by_language = {block.language: block.text for block in PAGE}
+    lines = [*_IN_A_LINE.findall(by_language["text"]), *_IN_A_LINE.findall(by_language["ini"])]
+    constants = [node.value for node in ast.walk(ast.parse(by_language["python"])) if isinstance(node, ast.Constant)]
+    lines += [text for text in constants if isinstance(text, str) and text.startswith("cuesqueue ")]
+    arguments = re.search(r"args: (\[.*\])", by_language["yaml"])
+    assert arguments is not None
+    return [*map(shlex.split, lines), json.loads(arguments[1])]
+
+
+def test_each_command_of_a_job_has_the_options_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUESQUEUE_STORE", "sqlite:///store.db")
+    program = typer.main.get_command(app)
+    names = []
+    for _, name, *arguments in commands():
+        command = program.commands[name]  # type: ignore[attr-defined]
+        command.make_context(name, arguments).close()  # raises what the command itself would
+        names.append(name)
+    assert sorted(names) == ["load"] * 3 + ["prune"] * 3 + ["reconcile"] * 2
+
+
+def test_the_commands_that_prune_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUESQUEUE_STORE", f"sqlite:///{tmp_path / 'store.db'}")
+    open_store(f"sqlite:///{tmp_path / 'store.db'}").close()
+    for _, *arguments in commands():
+        if arguments[0] == "prune":
+            done = CliRunner().invoke(app, arguments)
+            assert json.loads(done.stdout)["dry_run"] is False
