@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.datasource import DataSource
 
 from queue_source.errors import OptionError, QueueNotFound, SinkFailed
-from queue_source.logs.endings import HIDE, last_line, one_line_errors, sentence_of
+from queue_source.logs.endings import HIDE, last_line, one_line_errors, sentence_of, whole_errors
 from queue_source.spark.source import CuesqueueSource
 from shard_store.errors import StoreUnavailable
 
@@ -101,7 +101,8 @@ def test_an_error_of_ours_leaves_a_process_of_spark_without_its_trace(
 ) -> None:
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=SimpleNamespace(name=main)))
     monkeypatch.setenv("CUESQUEUE_DEBUG", debug)
-    monkeypatch.setenv(HIDE, "")
+    monkeypatch.setenv(HIDE, "")  # restored afterwards
+    monkeypatch.delenv(HIDE)
 
     @one_line_errors()
     def fail() -> None:
@@ -109,7 +110,33 @@ def test_an_error_of_ours_leaves_a_process_of_spark_without_its_trace(
 
     with pytest.raises(type(error)):
         fail()
-    assert bool(os.environ[HIDE]) is hidden
+    assert bool(os.environ.get(HIDE)) is hidden
+
+
+@pytest.mark.parametrize("of_user", [None, "1"])
+def test_an_error_while_one_of_ours_ends_the_process_hides_neither(
+    of_user: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = SimpleNamespace(__spec__=SimpleNamespace(name="pyspark.daemon"))
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setenv("CUESQUEUE_DEBUG", "")
+    monkeypatch.setenv(HIDE, of_user or "")
+    if of_user is None:
+        monkeypatch.delenv(HIDE)
+
+    @one_line_errors()
+    def fail() -> None:
+        raise StoreUnavailable("gone")
+
+    @whole_errors()
+    def stop() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(StoreUnavailable):
+        fail()
+    with pytest.raises(ZeroDivisionError):
+        stop()
+    assert os.environ.get(HIDE) == of_user
 
 
 def test_spark_hands_on_what_a_sink_says_while_it_is_pickled() -> None:

@@ -18,6 +18,7 @@ from shard_store.errors import ShardStoreError
 
 HIDE = "SPARK_HIDE_TRACEBACK"
 """The variable by which a Python process of Spark leaves traces out of the text that it sends to the JVM."""
+_BY_US = "by cuesqueue"
 
 # Spark 4.0 and 4.1 put the method that returns a source's name where the name belongs; others' sources are not ours
 _SOURCE = r"data source (?:cuesqueue|<bound method CuesqueueSource\.name of <class '[^']+'>>) throw exception"
@@ -57,7 +58,18 @@ def one_line_errors() -> Iterator[None]:
         yield
     except (CuesqueueError, ShardStoreError):
         if _is_process_of_spark() and os.environ.get("CUESQUEUE_DEBUG", "") in ("", "0"):
-            os.environ[HIDE] = "1"
+            os.environ.setdefault(HIDE, _BY_US)
+        raise
+
+
+@contextmanager
+def whole_errors() -> Iterator[None]:
+    """Let an error keep its trace, and what was raised before it: a decorator of what Spark calls while one ends it."""
+    try:
+        yield
+    except Exception:
+        if os.environ.get(HIDE) == _BY_US:
+            del os.environ[HIDE]
         raise
 
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from queue_source.formats.base import check_schema, may_be_cut
 from queue_source.logs.context import Origin, work_on
-from queue_source.logs.endings import one_line_errors
+from queue_source.logs.endings import one_line_errors, whole_errors
 from queue_source.logs.setup import set_up, tell_left_out
 from queue_source.options import ReaderOptions, check_zone, connection_options, in_zone
 from queue_source.options.times import machine_time_zone
@@ -184,6 +184,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._coordinator is None else dict(self._coordinator.report())
 
+    @whole_errors()  # Spark calls it also after an error, which would be hidden by one of its own
     def stop(self) -> None:
         coordinator, self._coordinator = self._coordinator, None
         if self._presence is not None:
