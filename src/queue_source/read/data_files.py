@@ -34,7 +34,7 @@ def read_data_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOpt
 
 
 def _loses(kind: pa.DataType, target: pa.DataType) -> bool:
-    """Tell whether Arrow converts values without a word where some lose a part; of others it says so itself.
+    """Tell whether Arrow converts values where some lose a part, and raises no error as it does for others.
 
     A driver that was started before a type became wider may publish last.
     """

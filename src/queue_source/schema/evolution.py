@@ -55,9 +55,9 @@ def schema_changed(
     types = options.widens_types
     wide = widened(base, _new_columns(noticed, content, format, contents), no_data(format), types=types)
     # whatever the samples have, and whether they have types, the next start has room for what was noticed
-    found = noticed.found if noticed.record is None else infer_record(noticed.record)
-    if found is not None:
-        wide = widened(wide, found, no_data(format), types=types)
+    columns = noticed.found if noticed.record is None else infer_record(noticed.record)
+    if columns is not None:
+        wide = widened(wide, columns, no_data(format), types=types)
     wide = with_hints(wide, parse_fields(options.schema_hints), adds=True, wider=types)
     recorded = location.record(wide, types=types)
     names = news(declared, widened(declared, recorded.schema, no_data(format), types=types))
