@@ -70,16 +70,24 @@ def compare(expected: Counter[str], actual: Counter[str]) -> Difference:
 
 
 def read_result(run: Run, rule: Rule) -> Counter[str]:
-    """Return the rows of a run as texts, each with how often it is there. Raises OptionError."""
-    if rule.is_statement:
-        return as_texts(run, _selected(run, rule), rule)
+    """Return the rows of a run as texts, each with how often it is there. Raises OptionError.
+
+    A rule tells how one sink is read: where the job has several queries, what can be read without it is compared too.
+    """
     started = list({entry["query"]: entry for entry in run.journal.entries("started")}.values())
-    if rule.text or any(entry["format"] in _FILES for entry in started):
-        return as_texts(run, _read_elsewhere(run, rule, started), rule)
+    rows: list[Mapping[str, Any]] = []
+    if rule.is_statement:
+        rows += _selected(run, rule)
+    elif rule.text:
+        rows += _read_elsewhere(run, rule.text, ())
     for entry in started:
-        if entry["format"] != "cuesqueue":
+        if not rule.text and entry["format"] not in ("cuesqueue", *_FILES):
             raise OptionError("--result", f"is needed for the sink {entry['format']!r}; {_ASK}")
-    return as_texts(run, _held_by_ours(run, started), rule)
+    if not rule.text or len(started) > 1:
+        if files := [entry for entry in started if entry["format"] in _FILES]:
+            rows += _read_elsewhere(run, "", files)
+        rows += _held_by_ours(run, [entry for entry in started if entry["format"] == "cuesqueue"])
+    return as_texts(run, rows, rule)
 
 
 def as_texts(run: Run, rows: Iterable[Mapping[str, Any]], rule: Rule) -> Counter[str]:
@@ -123,10 +131,10 @@ def _held_by_ours(run: Run, started: Sequence[Mapping[str, Any]]) -> Iterator[di
             yield row if len(started) == 1 else {"pipeline": pipeline, **row}
 
 
-def _read_elsewhere(run: Run, rule: Rule, started: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _read_elsewhere(run: Run, function: str, started: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Read with Spark, or by the user's function, in a process of its own."""
-    places = [[entry["format"], entry["target"]] for entry in started if entry["format"] in _FILES]
-    asked = {"function": rule.text, "places": places}
+    places = [[entry["format"], entry["target"]] for entry in started]
+    asked = {"function": function, "places": places}
     output = run.settings.root / "prove" / "result.json"
     environment = {**os.environ, SETTINGS: str(run.settings.write()), FOLDER: str(run.settings.root)}
     environment |= {"PYTHONWARNINGS": "ignore", "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}

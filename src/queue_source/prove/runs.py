@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from queue_source.prove.folder import FOLDER, SETTINGS, Journal, Settings
+from queue_source.prove.walls import without_credentials
 from queue_source.queues import open_queue
 from shard_store.failpoints import POINTS, VARIABLE
 from shard_store.store import open_store
@@ -61,12 +62,14 @@ class Kill:
 class Ended:
     """How a run ended. `problem` is empty where the job has ended by itself, and everything is read.
 
-    `kills` are those that took place, `unreached` those whose step the job never came to.
+    `kills` are those that took place, `unreached` those whose step the job never came to. `failed`: what it said last
+    where a start of it failed without being killed.
     """
 
     kills: tuple[Kill, ...]
     unreached: tuple[Kill, ...]
     problem: str = ""
+    failed: str = ""
 
 
 class Run:
@@ -87,27 +90,29 @@ class Run:
         self._killed = killed
         self._process: subprocess.Popen[bytes] | None = None
         self._queries_before = 0
+        self._is_late = False  # the last start took too long, so that it was ended, and not killed at a step
 
     def drive(self, kills: Sequence[Kill] = ()) -> Ended:
         """Run the job until it has read everything; it is killed once at each of the steps, in this order."""
-        waiting, failures = list(kills), 0
+        waiting, failures, failed = list(kills), 0, ""
         done: list[Kill] = []
         unreached: list[Kill] = []
         while True:
             kill = waiting.pop(0) if waiting else None
             code = self._once(kill)
-            if code is None and kill is not None:
+            if code is None and kill is not None and not self._is_late:
                 done.append(kill)
                 self._killed(kill)
                 continue
-            if code is None:
-                return Ended((*done,), (*unreached,), f"did not end within {self._seconds:.0f} s")
             unreached += [] if kill is None else [kill]
-            failures += code != 0
+            if code is None:
+                return Ended((*done,), (*unreached, *waiting), f"did not end within {self._seconds:.0f} s")
+            if code != 0:
+                failures, failed = failures + 1, self.said()
             if failures >= _FAILURES:
                 return Ended((*done,), (*unreached, *waiting), f"failed {failures} times; the last time: {self.said()}")
             if code == 0 and not (remains := self.unfinished()):
-                return Ended((*done,), (*unreached, *waiting))
+                return Ended((*done,), (*unreached, *waiting), failed=failed)
             if code == 0 and not waiting:
                 failures += 1
                 if failures >= _FAILURES:
@@ -137,7 +142,7 @@ class Run:
             name = "plan-made" if kill.step == COMMIT_LOG else kill.step
             armed = f"{name}@{kill.nth}=pause:{settings.marker}"
         environment = {
-            **os.environ,
+            **(os.environ if settings.allowed else without_credentials(os.environ, settings.root)),
             FOLDER: str(settings.root),
             SETTINGS: str(settings.write()),
             VARIABLE: armed,
@@ -175,6 +180,7 @@ class Run:
                     self.journal.note("killed", step=kill.step, nth=kill.nth, batches=self.batches())
                     return None
             if time.monotonic() > deadline:
+                self._is_late = True
                 return None
             time.sleep(_POLL)
         return code
