@@ -32,6 +32,7 @@ class Walls:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._root = settings.root.resolve()
+        self._temporary = Path(tempfile.gettempdir()).resolve()  # asked for before the hook is: it takes a lock
         self._addresses: set[str] | None = None  # of the hosts that are allowed, asked for once
 
     def check(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -96,7 +97,7 @@ class Walls:
         file = Path(name)
         if not self._is_elsewhere(file) or name.startswith("/dev/") or file.is_dir() or not self.place_in_job():
             return
-        if verb != "write" and file.resolve().is_relative_to(Path(tempfile.gettempdir()).resolve()):
+        if verb != "write" and file.resolve().is_relative_to(self._temporary):
             return  # what libraries put there they also take away
         raise PermissionError(
             f"cuesqueue prove lets the job {verb} no file outside of its folder, and {name} is one; use a relative "

@@ -35,6 +35,7 @@ from shard_store.sql.schema import (
     splits,
 )
 from shard_store.sql.transaction import Transaction
+from shard_store.upkeep.cleaning import DONE
 
 _PLAN = ("plan_hash", "plan_incarnation", "plan_start", "plan_after", "plan_end", "plan_left_out", "plan_lost")
 
@@ -50,6 +51,7 @@ class Reset:
             them, so that nothing announces them again.
         begun: Unfinished ones of which a part was read: they are read from their beginning.
         adopted: Objects that another reader had read, and that stay known.
+        cleaned: Of the finished objects those that `cleanSource` has deleted or moved: they cannot be read again there.
         files: Data files that have left the view `data`.
         beyond_memory: Whether other pipelines keep what they have read, and a source has forgotten older objects:
             listings leave these alone.
@@ -60,6 +62,7 @@ class Reset:
     messages: int
     begun: int
     adopted: int
+    cleaned: int
     files: int
     beyond_memory: bool
 
@@ -72,12 +75,14 @@ def reset(
     message_uri: str,
     only: Collection[str] = (),
     adopted: bool = False,
+    lose_rows: bool = False,
     dry_run: bool = False,
 ) -> Reset:
     """Forget what the sources have read, or what the pipelines `only` of them have; refused while one of them runs.
 
     `adopted`: forget also what another reader had read (`cuesqueue adopt`). `message_uri` is the URI of a shard whose
-    content is its message. Raises StoreConfigurationError, and changes nothing then.
+    content is its message. `lose_rows`: also where the view `data` loses rows for good, as what they are from is gone.
+    Raises StoreConfigurationError, and changes nothing then.
     """
     for name in sorted(names):
         if not transaction.execute(sa.select(sources.c.source).where(sources.c.source == name)).first():
@@ -95,17 +100,25 @@ def reset(
     finished = sa.and_(theirs, shards.c.finished_at.is_not(None))
     begun = sa.and_(ours, shards.c.finished_at.is_(None), shards.c.position != BEGINNING)
     messages = _count(transaction, shards, sa.and_(finished, shards.c.uri == message_uri))
+    away = sa.select(cleanings.c.shard_key).where(cleanings.c.source.in_(names), cleanings.c.outcome == DONE)
     result = Reset(
         pipelines=tuple(chosen),
         objects=_count(transaction, shards, finished) - messages,
         messages=messages,
         begun=_count(transaction, shards, begun),
         adopted=0 if adopted else _count(transaction, shards, read_elsewhere),
+        cleaned=_count(transaction, shards, sa.and_(finished, shards.c.shard_key.in_(away))),
         files=_count(transaction, splits, of_sink),
         beyond_memory=bool(only) and _have_forgotten(transaction, names),
     )
     if dry_run:
         return result
+    if result.files and (result.messages or result.cleaned) and not lose_rows:
+        raise StoreConfigurationError(
+            f"of {_quoted(names)} {result.messages} messages were data themselves, and {result.cleaned} objects are "
+            f"deleted or moved by cleanSource: nothing reads them again, and the {result.files} data files that have "
+            "their rows would leave the view 'data' for good; copy what you need first, then say --lose-rows"
+        )
     _record(transaction, finished, audit, after=None)
     _record(transaction, begun, audit, after='{"state": "open", "position": ""}')
     # what is forgotten is to be read: it must not be deleted or moved now
