@@ -260,3 +260,17 @@ def test_errors_and_attempts_stay_as_a_record(store: ShardStore) -> None:
     assert [row["cause"] for row in rows(store, "errors")] == ["corrupt-object"]
     assert len(rows(store, "attempts")) == 1
     assert not store.has_finished("s", "p")
+
+
+def test_inputs_of_one_query_begin_anew_together_also_when_the_attempts_are_pruned(
+    store: ShardStore, backend: StoreBackend
+) -> None:
+    orders, payments = Pipeline.start(store, "orders", "o"), Pipeline.start(store, "payments", "p")
+    store.publish([orders.planned("a").identity, payments.planned("b").identity], [Split("/both", 2, 1)], batch_id=0)
+    for us in (orders, payments):
+        us.confirm()
+        stop(us)
+    backend.run_for(timedelta(days=3).total_seconds())
+    store.prune(RetentionPolicy(window=timedelta(days=1)))
+    with pytest.raises(StoreConfigurationError, match="are inputs of one query"):
+        reset(store, "p")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -19,7 +22,7 @@ import pytest
 import shard_store
 from queue_source.errors import OptionError
 from queue_source.prove.effects import Effects
-from queue_source.prove.folder import Journal, Places, Settings
+from queue_source.prove.folder import SETTINGS, Journal, Places, Settings
 from queue_source.prove.inside import lead_catalogs
 from queue_source.prove.proof import _FAST, _TELLING, Proof, Prover, prover
 from queue_source.prove.reasons import reasons, repeated_batches, shared_checkpoints, taken_elsewhere, weaker_semantics
@@ -27,6 +30,7 @@ from queue_source.prove.results import Difference, Made, Rule, compare, read_res
 from queue_source.prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run
 from queue_source.prove.samples import Form, Maker, choose_key, read_records
 from queue_source.prove.walls import Walls, without_credentials
+from queue_source.prove.workers import write_python
 from shard_store.failpoints import POINTS
 
 JSON = b'{"id": 7, "country": "DE"}\n{"id": 8, "country": "DE"}\n'
@@ -435,3 +439,20 @@ def test_every_sink_of_a_job_is_compared_or_named(tmp_path: Path) -> None:
     run.journal.note("started", query="function", format="foreachBatch", target="")
     with pytest.raises(OptionError, match="'foreachBatch'"):
         read_result(run, Rule())
+
+
+def test_every_process_of_python_that_spark_starts_has_the_walls(tmp_path: Path) -> None:
+    job = tmp_path / "job" / "job.py"
+    job.parent.mkdir()
+    job.write_text(f"import sys\nprint(sys.argv[1])\nopen({str(tmp_path / 'real.txt')!r}, 'a')\n", "utf-8")
+    settings = Settings(str(tmp_path / "run"), str(job), ())
+    python = write_python(settings.root, sys.executable)
+    environment = {
+        **os.environ,
+        SETTINGS: str(settings.write()),
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(job.parent)]),
+    }
+    done = subprocess.run([python, "-m", "job", "x"], env=environment, capture_output=True, text=True)
+    assert done.stdout == "x\n"
+    assert "PermissionError: cuesqueue prove lets the job write no file outside of its folder" in done.stderr
+    assert not (tmp_path / "real.txt").exists()

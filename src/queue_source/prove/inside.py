@@ -29,6 +29,7 @@ from queue_source.options.values import SPARK_OWN, given_texts
 from queue_source.prove.effects import Effects, replace
 from queue_source.prove.folder import SETTINGS, Journal, Places, Settings
 from queue_source.prove.samples import Form, makers
+from queue_source.prove.workers import write_python
 from queue_source.queues import open_queue, queue_name
 
 _LEFT_OUT = re.compile(
@@ -43,7 +44,6 @@ _SPARK = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    "spark.python.daemon.module": "queue_source.prove.workers",
 }
 _OF_START = ("format", "outputMode", "partitionBy", "queryName")
 _NO_JDBC = "cuesqueue prove cannot lead a write by JDBC to another database; write by SQLAlchemy"
@@ -76,11 +76,15 @@ class Job:
     def _watch_sessions(self) -> None:
         original = SparkSession.Builder.getOrCreate
         own = {**_SPARK, "spark.local.dir": str(self._settings.root / "spark")}
+        own["spark.pyspark.python"] = write_python(
+            self._settings.root, os.environ.get("PYSPARK_PYTHON", sys.executable)
+        )
         own["spark.sql.warehouse.dir"] = str(self._settings.root / "spark-warehouse")
 
         def get_or_create(builder: Any) -> SparkSession:
             for name, value in own.items():
                 builder.config(name, value)
+            os.environ["PYSPARK_PYTHON"] = own["spark.pyspark.python"]  # the job may have set it
             session = original(builder)
             lead_catalogs(session.conf, self._places, self._settings.allowed)
             return session

@@ -1,7 +1,7 @@
 """The walls around a job under proof: what Python is about to do to another machine, or to files elsewhere, is refused.
 
-An audit hook of Python, in the job's process and in those of Spark's Python workers, where functions of SQL and of
-`foreach` run (`queue_source.prove.workers`).
+An audit hook of Python, in the job's process and in those of Python that Spark starts, where functions of SQL, of
+`foreach` and of data sources run (`queue_source.prove.workers`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from queue_source.prove.folder import Settings
 
+_OURS = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in ("queue_source", "shard_store"))
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 _CONNECTING = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _IN_C = ("psycopg.pq", "psycopg2", "MySQLdb", "pyodbc", "confluent_kafka", "grpc")
@@ -57,7 +58,8 @@ class Walls:
         folder, frame = str(Path(self._settings.job).parent), sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
-            if name == self._settings.job or (name.startswith(f"{folder}{os.sep}") and "site-packages" not in name):
+            is_beside = name.startswith(f"{folder}{os.sep}") and "site-packages" not in name
+            if name == self._settings.job or (is_beside and not name.startswith(_OURS)):
                 return f"{Path(name).name}:{frame.f_lineno}"
             if frame.f_back is None:
                 break
@@ -95,8 +97,10 @@ class Walls:
 
     def _check_file(self, name: str, verb: str) -> None:
         file = Path(name)
-        if not self._is_elsewhere(file) or name.startswith("/dev/") or file.is_dir() or not self.place_in_job():
+        if not self._is_elsewhere(file) or not self.place_in_job():
             return
+        if verb == "write" and file.exists() and not file.is_file():
+            return  # a device, or a folder, as which tempfile opens a file without a name
         if verb != "write" and file.resolve().is_relative_to(self._temporary):
             return  # what libraries put there they also take away
         raise PermissionError(
