@@ -219,6 +219,16 @@ def test_messages_are_counted_apart_since_their_queue_has_them_no_more(store: Sh
     assert (done.objects, done.messages) == (0, 1)
 
 
+def test_messages_that_are_pruned_are_not_lost_either(store: ShardStore, backend: StoreBackend) -> None:
+    us = Pipeline.start(store)
+    us.deliver("a")
+    us.store.start("s", "p", stale_after=STALE, settings={"content": "message"})
+    backend.run_for(timedelta(days=3).total_seconds())
+    store.prune(RetentionPolicy(window=timedelta(days=1)))
+    with pytest.raises(StoreConfigurationError, match="older messages, which the store has pruned, were data"):
+        reset(store)
+
+
 def test_rows_whose_objects_are_deleted_by_now_are_not_lost_by_a_word_about_tables(
     store: ShardStore, backend: StoreBackend
 ) -> None:
@@ -231,7 +241,12 @@ def test_rows_whose_objects_are_deleted_by_now_are_not_lost_by_a_word_about_tabl
     with pytest.raises(StoreConfigurationError, match="1 objects are deleted or moved by cleanSource"):
         reset(store)
     assert paths(store) == {"/split-1"}
-    assert (reset(store, lose_rows=True).cleaned, paths(store)) == (1, set())
+    backend.run_for(timedelta(days=3).total_seconds())
+    store.prune(RetentionPolicy(window=timedelta(days=1)))
+    with pytest.raises(StoreConfigurationError, match="older objects, which the store has pruned, may be deleted"):
+        reset(store)
+    assert reset(store, lose_rows=True).objects == 0
+    assert paths(store) == set()
 
 
 def test_listings_are_due_at_once_and_nothing_is_deleted_that_is_to_be_read(

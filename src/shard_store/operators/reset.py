@@ -19,7 +19,7 @@ from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING
 from shard_store.operators.moving import ADOPTED, no_such_source
 from shard_store.operators.status import RUNNING, state_of
-from shard_store.shards.activity import Report, counters_of, intake_of, window_of
+from shard_store.shards.activity import Report, counters_of, intake_of, settings_of, window_of
 from shard_store.shards.changes import Audit
 from shard_store.shards.sources import refuse_moved
 from shard_store.sql.schema import (
@@ -113,11 +113,10 @@ def reset(
     )
     if dry_run:
         return result
-    if result.files and (result.messages or result.cleaned) and not lose_rows:
+    if result.files and (lost := _lost_for_good(transaction, names, rows, result)) and not lose_rows:
         raise StoreConfigurationError(
-            f"of {_quoted(names)} {result.messages} messages were data themselves, and {result.cleaned} objects are "
-            f"deleted or moved by cleanSource: nothing reads them again, and the {result.files} data files that have "
-            "their rows would leave the view 'data' for good; copy what you need first, then say --lose-rows"
+            f"of {_quoted(names)} {lost}: nothing reads them again, and the {result.files} data files that have their "
+            "rows would leave the view 'data' for good; copy what you need first, then say --lose-rows"
         )
     _record(transaction, finished, audit, after=None)
     _record(transaction, begun, audit, after='{"state": "open", "position": ""}')
@@ -178,6 +177,19 @@ def _refuse_joined(transaction: Transaction, names: Sequence[str], only: Collect
             f"pipelines {row.pipeline!r} (source {row.source!r}) and {row.leader!r} (source {row.other!r}) are inputs "
             "of one query, whose rows are in the same files: name both, so that they begin anew together"
         )
+
+
+def _lost_for_good(transaction: Transaction, names: Sequence[str], rows: Sequence[Row[Any]], result: Reset) -> str:
+    """Return what cannot be read again, as words; empty where all of it can, as far as the store knows."""
+    texts = [f"{result.messages} messages were data themselves"] if result.messages else []
+    texts += [f"{result.cleaned} objects are deleted or moved by cleanSource"] if result.cleaned else []
+    if not texts and _have_forgotten(transaction, names):
+        cleaning = sa.and_(sources.c.source.in_(names), sources.c.cleaned_until.is_not(None))
+        if any((settings_of(row) or {}).get("content") == "message" for row in rows):
+            texts.append("older messages, which the store has pruned, were data themselves")
+        elif _count(transaction, sources, cleaning):
+            texts.append("older objects, which the store has pruned, may be deleted or moved by cleanSource")
+    return " and ".join(texts)
 
 
 def _have_forgotten(transaction: Transaction, names: Sequence[str]) -> bool:
