@@ -27,7 +27,7 @@ from queue_source.prove.inside import lead_catalogs
 from queue_source.prove.proof import _FAST, _TELLING, Proof, Prover, prover
 from queue_source.prove.reasons import reasons, repeated_batches, shared_checkpoints, taken_elsewhere, weaker_semantics
 from queue_source.prove.results import Difference, Made, Rule, compare, read_result
-from queue_source.prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run
+from queue_source.prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run, _is_alive
 from queue_source.prove.samples import Form, Maker, choose_key, read_records
 from queue_source.prove.walls import Walls, without_credentials
 from queue_source.prove.workers import write_python
@@ -456,3 +456,18 @@ def test_every_process_of_python_that_spark_starts_has_the_walls(tmp_path: Path)
     assert done.stdout == "x\n"
     assert "PermissionError: cuesqueue prove lets the job write no file outside of its folder" in done.stderr
     assert not (tmp_path / "real.txt").exists()
+
+
+def test_nothing_of_a_job_is_left_where_its_prover_is_killed() -> None:
+    job = "from queue_source.prove.runs import end_with_parent; end_with_parent(); print(flush=True); input()"
+    start = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {job!r}], start_new_session=True)"
+    prover_code = f"{start}; print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen(
+        [sys.executable, "-c", prover_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        lines = [killed.stdout.readline(), killed.stdout.readline()]
+        pid = int("".join(lines))
+        killed.kill()
+        assert killed.stdout.read() == "", "the job's end of it is closed"
+    assert not _is_alive(pid)

@@ -28,6 +28,7 @@ from queue_source.options.reader import DEFAULT_STORE
 from queue_source.options.values import SPARK_OWN, given_texts
 from queue_source.prove.effects import Effects, replace
 from queue_source.prove.folder import SETTINGS, Journal, Places, Settings
+from queue_source.prove.runs import end_with_parent
 from queue_source.prove.samples import Form, makers
 from queue_source.prove.workers import write_python
 from queue_source.queues import open_queue, queue_name
@@ -447,6 +448,7 @@ def main() -> None:
     journal = Journal(settings.root)
     journal.start = sum(1 for _ in journal.entries("began")) + 1
     journal.note("began")
+    end_with_parent()
     Job(settings, journal).watch()
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(settings.job).parent)

@@ -20,6 +20,8 @@ from queue_source.prove.runs import Run
 from queue_source.spark.published import published
 
 _FILES = ("parquet", "json", "csv", "orc", "text")
+_LONGEST_READING = 600
+"""Seconds."""
 _ASK = "name how the result is read: a SELECT on the store's database, or FILE.py:FUNCTION, which returns the rows"
 
 
@@ -138,13 +140,17 @@ def _read_elsewhere(run: Run, function: str, started: Sequence[Mapping[str, Any]
     output = run.settings.root / "prove" / "result.json"
     environment = {**os.environ, SETTINGS: str(run.settings.write()), FOLDER: str(run.settings.root)}
     environment |= {"PYTHONWARNINGS": "ignore", "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-    done = subprocess.run(
-        [sys.executable, "-m", "queue_source.prove.reading", json.dumps(asked), str(output)],
-        cwd=run.settings.root,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "queue_source.prove.reading", json.dumps(asked), str(output)],
+            cwd=run.settings.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_READING,
+        )
+    except subprocess.TimeoutExpired:
+        raise OptionError("--result", f"was not read within {_LONGEST_READING} s") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise OptionError("--result", f"cannot be read: {said}")

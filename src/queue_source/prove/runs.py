@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -222,7 +223,7 @@ class Run:
         if self._process is None:
             return
         stopped: set[int] = set()
-        while new := set(_of_session(self._process.pid)) - stopped:  # also those that others start meanwhile
+        while new := set(processes_of_session(self._process.pid)) - stopped:  # also those that others start meanwhile
             for pid in new:
                 _send(pid, signal.SIGSTOP)
             stopped |= new
@@ -303,12 +304,30 @@ class Run:
         return next(iter([*ours[-1:], *telling[-1:]]), "nothing")[:500]
 
 
-def _of_session(leader: int) -> Iterator[int]:
+def processes_of_session(leader: int) -> Iterator[int]:
     """Yield the living processes of a session."""
     for pid in _processes():
         with suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == leader and _is_alive(pid):
                 yield pid
+
+
+def end_with_parent() -> None:
+    """End this process's session when the process that started it is gone, so that nothing stands still for ever.
+
+    `stop` does it as long as that process can: not where it is killed itself.
+    """
+    parent = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        for pid in processes_of_session(os.getpid()):
+            if pid != os.getpid():
+                _send(pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="end-with-parent", daemon=True).start()
 
 
 def _processes() -> list[int]:
