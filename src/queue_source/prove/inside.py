@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
