@@ -135,9 +135,10 @@ while not query.recentProgress:
     time.sleep(0.1)
 print({ready!r}, flush=True)
 second = start({reading!r}, dict({writing!r}, checkpointLocation={second!r}), "id BIGINT")
-spark.streams.awaitAnyTermination()
-query.awaitTermination(10)
-second.awaitTermination(10)
+try:
+    spark.streams.awaitAnyTermination()
+finally:
+    second.stop()  # or Spark would print its end, as the script ends
 """
         return {
             "queue": Mistake("queue 'sqs://ordres'.*not exist", {"queueUrl": "sqs://ordres"}, variables=region),

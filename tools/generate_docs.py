@@ -62,6 +62,7 @@ def _versions_lines(records: list[dict[str, Any]]) -> Iterator[str]:
     yield from ("# Versions", "", notice, "")
     yield "cuesqueue needs Spark 4.0 or newer, Python 3.10 or newer, and Java 17 or newer. Each line is one run of"
     yield "tests on one machine (Linux, local mode), with the packages of that Spark's lock."
+    yield "Spark 4.3 needs Python 3.11. Python 3.14 was not run."
     yield from ("", "| Spark | Python | Java | tests | passed | failed | skipped | date | commit |")
     yield "|---|---|---|---|---|---|---|---|---|"
     for one in records:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
 
-from queue_source.errors import QueueUnavailable
+from queue_source.errors import QueueNotFound, QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues import Queue, open_queue
 from queue_source.queues.base import administered
@@ -101,6 +101,21 @@ def test_a_question_that_fails_keeps_no_message_back(url: str, monkeypatch: pyte
             except QueueUnavailable:
                 time.sleep(0.05)
         assert taken[0].body == b"1"
+
+
+def test_a_topic_that_is_deleted_under_way_is_not_taken_for_an_empty_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers of these tests delete none without a crash of librdkafka: what they would answer is made up."""
+
+    def absent(*_: object) -> tuple[int, int]:
+        raise QueueNotFound("q", "reading offsets: the topic does not exist")
+
+    with open_queue(url, **OPTIONS) as queue:
+        assert queue.receive(10, 60, 0) == []
+        monkeypatch.setattr(Service, "bounds", absent)
+        with pytest.raises(QueueNotFound, match="the topic does not exist"):
+            queue.receive(10, 60, 0)
 
 
 def test_messages_that_are_deleted_while_they_wait_here_end_no_count(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

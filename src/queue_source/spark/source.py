@@ -67,7 +67,7 @@ class CuesqueueSource(DataSource):
 
         return view_schema(parse_view_options(self.options))
 
-    @one_line_errors()
+    # not with `one_line_errors`: Spark's process then fails by its own `reader.stop()`, and only the trace has ours
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from queue_source.spark.reader import CuesqueueStreamReader
 
