@@ -293,6 +293,12 @@ def test_rows_that_are_written_after_the_delivery_are_lost(journal: Journal) -> 
     assert "comes after the block of `delivery`" in reason
 
 
+def test_a_batch_that_is_taken_for_done_before_it_is_written_is_named(journal: Journal) -> None:
+    called(journal, 1, 2)
+    (reason,) = repeated_batches(journal, LOST)
+    assert "batch 3 of the function 'add' 2 times, and did not write again what it had lost" in reason
+
+
 def test_a_sink_that_keeps_a_batch_twice_is_named(journal: Journal) -> None:
     journal.note("started", query="q", checkpoint="/c", format="adding", signature="a", where="job.py:9")
     journal.note("killed", step=COMMIT_LOG, nth=1, batches={"/c": 4})
