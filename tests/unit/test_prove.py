@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -476,4 +477,7 @@ def test_nothing_of_a_job_is_left_where_its_prover_is_killed() -> None:
         pid = int("".join(lines))
         killed.kill()
         assert killed.stdout.read() == "", "the job's end of it is closed"
+    deadline = time.monotonic() + 10
+    while _is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not _is_alive(pid)
