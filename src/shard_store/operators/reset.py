@@ -23,6 +23,7 @@ from shard_store.shards.activity import Report, counters_of, intake_of, settings
 from shard_store.shards.changes import Audit
 from shard_store.shards.sources import refuse_moved
 from shard_store.sql.schema import (
+    CLEANED,
     attempts,
     cleanings,
     listings,
@@ -35,7 +36,6 @@ from shard_store.sql.schema import (
     splits,
 )
 from shard_store.sql.transaction import Transaction
-from shard_store.upkeep.cleaning import DONE
 
 _PLAN = ("plan_hash", "plan_incarnation", "plan_start", "plan_after", "plan_end", "plan_left_out", "plan_lost")
 
@@ -100,7 +100,7 @@ def reset(
     finished = sa.and_(theirs, shards.c.finished_at.is_not(None))
     begun = sa.and_(ours, shards.c.finished_at.is_(None), shards.c.position != BEGINNING)
     messages = _count(transaction, shards, sa.and_(finished, shards.c.uri == message_uri))
-    away = sa.select(cleanings.c.shard_key).where(cleanings.c.source.in_(names), cleanings.c.outcome == DONE)
+    away = sa.select(cleanings.c.shard_key).where(cleanings.c.source.in_(names), cleanings.c.outcome == CLEANED)
     result = Reset(
         pipelines=tuple(chosen),
         objects=_count(transaction, shards, finished) - messages,
