@@ -425,8 +425,8 @@ def lead_catalogs(settings: Any, places: Places, allowed: tuple[str, ...]) -> No
     parts: dict[str, dict[str, str]] = {}
     for key, value in settings.getAll.items():
         if key.startswith("spark.sql.catalog."):
-            name, _, rest = key.removeprefix("spark.sql.catalog.").partition(".")
-            parts.setdefault(name, {})[rest] = value
+            name, _, setting = key.removeprefix("spark.sql.catalog.").partition(".")
+            parts.setdefault(name, {})[setting] = value
     for name, own in parts.items():
         kind, uri = own.get("type", "hadoop"), own.get("uri", own.get("url", ""))
         is_elsewhere = kind != "hadoop" or uri or "catalog-impl" in own

@@ -73,7 +73,7 @@ class Walls:
             self._addresses = set()
             for name in self._settings.allowed:
                 with suppress(OSError):
-                    self._addresses |= {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
+                    self._addresses |= {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
         if host not in self._addresses:
             raise PermissionError(
                 f"cuesqueue prove lets the job connect to no other machine, and {host} is one; give it a test "
