@@ -290,11 +290,13 @@ class ShardStore:
         message_uri: str,
         only: Collection[str] = (),
         adopted: bool = False,
+        lose_rows: bool = False,
         dry_run: bool = False,
     ) -> Reset:
         """Have stopped sources, or some of their pipelines, read all once more that is announced once more."""
         run = self.database.read if dry_run else self.database.write
         options = {"message_uri": message_uri, "only": only, "adopted": adopted, "dry_run": dry_run}
+        options["lose_rows"] = lose_rows
         return run(lambda t: resetting.reset(t, names, audit, **options))  # type: ignore[arg-type]
 
     status = _reads(operations.status)

@@ -17,7 +17,7 @@ from shard_store.shards.activity import Report
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import cleanings, listings, snapshots, sources
 from shard_store.store import ShardStore
-from shard_store.upkeep.cleaning import Planned
+from shard_store.upkeep.cleaning import DONE, Ended, Planned
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
@@ -45,7 +45,7 @@ def test_what_was_read_is_read_once_more_and_its_files_are_no_longer_shown(store
     before = us.deliver("a", "b")
     stop(us)
     would = reset(store, dry_run=True)
-    assert would == Reset(("p",), objects=2, messages=0, begun=0, adopted=0, files=1, beyond_memory=False)
+    assert would == Reset(("p",), objects=2, messages=0, begun=0, adopted=0, cleaned=0, files=1, beyond_memory=False)
     assert set(us.look("a", "b")) == {"a", "b"}, "a dry run changes nothing"
     assert paths(store) == {"/split-1"}
     assert reset(store) == would
@@ -208,11 +208,45 @@ def test_messages_are_counted_apart_since_their_queue_has_them_no_more(store: Sh
     message = content("m")._replace(uri=MESSAGE_URI)
     (shard,) = store.open_shards(us.token, "s", [message]).values()
     us.snapshot(shard)
-    us.publish(us.plan())
+    us.publish(us.plan(), Split("/m", 1, 1))
     us.confirm()
     stop(us)
-    done = reset(store)
+    assert reset(store, dry_run=True).messages == 1
+    with pytest.raises(StoreConfigurationError, match=r"1 messages were data themselves.*--lose-rows"):
+        reset(store)
+    assert paths(store) != set(), "a refusal changes nothing"
+    done = reset(store, lose_rows=True)
     assert (done.objects, done.messages) == (0, 1)
+
+
+def test_messages_that_are_pruned_are_not_lost_either(store: ShardStore, backend: StoreBackend) -> None:
+    us = Pipeline.start(store)
+    us.deliver("a")
+    us.store.start("s", "p", stale_after=STALE, settings={"content": "message"})
+    backend.run_for(timedelta(days=3).total_seconds())
+    store.prune(RetentionPolicy(window=timedelta(days=1)))
+    with pytest.raises(StoreConfigurationError, match="older messages, which the store has pruned, were data"):
+        reset(store)
+
+
+def test_rows_whose_objects_are_deleted_by_now_are_not_lost_by_a_word_about_tables(
+    store: ShardStore, backend: StoreBackend
+) -> None:
+    us = Pipeline.start(store)
+    us.deliver("a", "b")
+    backend.run_for(1200.0)
+    store.plan_cleanings("s", timedelta(0), lambda shard_id, uri: Planned(uri, None) if uri == "a" else None, 10)
+    (cleaning,) = store.due_cleanings("s", 10).cleanings
+    store.end_cleanings([Ended(cleaning.shard_key, cleaning.read_at, DONE)])
+    with pytest.raises(StoreConfigurationError, match="1 objects are deleted or moved by cleanSource"):
+        reset(store)
+    assert paths(store) == {"/split-1"}
+    backend.run_for(timedelta(days=3).total_seconds())
+    store.prune(RetentionPolicy(window=timedelta(days=1)))
+    with pytest.raises(StoreConfigurationError, match="older objects, which the store has pruned, may be deleted"):
+        reset(store)
+    assert reset(store, lose_rows=True).objects == 0
+    assert paths(store) == set()
 
 
 def test_listings_are_due_at_once_and_nothing_is_deleted_that_is_to_be_read(
@@ -241,3 +275,17 @@ def test_errors_and_attempts_stay_as_a_record(store: ShardStore) -> None:
     assert [row["cause"] for row in rows(store, "errors")] == ["corrupt-object"]
     assert len(rows(store, "attempts")) == 1
     assert not store.has_finished("s", "p")
+
+
+def test_inputs_of_one_query_begin_anew_together_also_when_the_attempts_are_pruned(
+    store: ShardStore, backend: StoreBackend
+) -> None:
+    orders, payments = Pipeline.start(store, "orders", "o"), Pipeline.start(store, "payments", "p")
+    store.publish([orders.planned("a").identity, payments.planned("b").identity], [Split("/both", 2, 1)], batch_id=0)
+    for us in (orders, payments):
+        us.confirm()
+        stop(us)
+    backend.run_for(timedelta(days=3).total_seconds())
+    store.prune(RetentionPolicy(window=timedelta(days=1)))
+    with pytest.raises(StoreConfigurationError, match="are inputs of one query"):
+        reset(store, "p")

@@ -71,7 +71,8 @@ def test_the_rows_of_our_own_sink_are_there_once_after_it(world: World) -> None:
     drain(world)
     would = json.loads(run("--dry-run", "--json").stdout)
     assert would == {
-        "pipelines": ["files"], "objects": 3, "messages": 0, "begun": 0, "adopted": 0, "files": 1, "dry_run": True,
+        "pipelines": ["files"], "objects": 3, "messages": 0, "begun": 0, "adopted": 0, "cleaned": 0, "files": 1,
+        "dry_run": True,
     }  # fmt: skip
     with world.store() as store:
         assert published(store) == Counter(uris(3))

@@ -106,7 +106,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     *inside(
         "queue_source.prove",
         "folder samples",
-        "effects reading runs",
+        "walls",
+        "effects reading runs workers",
         "inside results",
         "reasons",
         "proof",

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +20,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import shard_store
 from queue_source.errors import OptionError
 from queue_source.prove.effects import Effects
-from queue_source.prove.folder import Journal, Places, Settings
-from queue_source.prove.proof import _FAST, _TELLING, prover
+from queue_source.prove.folder import SETTINGS, Journal, Places, Settings
+from queue_source.prove.inside import lead_catalogs
+from queue_source.prove.proof import _FAST, _TELLING, Proof, Prover, prover
 from queue_source.prove.reasons import reasons, repeated_batches, shared_checkpoints, taken_elsewhere, weaker_semantics
-from queue_source.prove.results import Difference, Made, Rule, compare
-from queue_source.prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS
+from queue_source.prove.results import Difference, Made, Rule, compare, read_result
+from queue_source.prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run, _is_alive
 from queue_source.prove.samples import Form, Maker, choose_key, read_records
+from queue_source.prove.walls import Walls, without_credentials
+from queue_source.prove.workers import write_python
 from shard_store.failpoints import POINTS
 
 JSON = b'{"id": 7, "country": "DE"}\n{"id": 8, "country": "DE"}\n'
@@ -111,6 +123,95 @@ def test_a_job_may_not_connect_to_another_machine_nor_open_a_file_elsewhere(tmp_
         effects._audit("sqlite3.connect", ("/var/lib/real.db",))
 
 
+def test_a_relative_place_that_leaves_the_folder_is_led_back_into_it(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    assert Path(places.path("../orders")).is_relative_to(tmp_path)
+    assert places.database("sqlite:///../shop.db").startswith(f"sqlite:///{tmp_path}/elsewhere/")
+
+
+def test_a_host_is_allowed_by_its_name_also_where_python_connects_to_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("203.0.113.7", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda name, port: found if name == "api.test" else [])
+    walls = Walls(Settings(str(tmp_path), __file__, (), allowed=("api.test",)))
+    walls.check("socket.connect", (None, ("203.0.113.7", 443)))
+    with pytest.raises(PermissionError, match=r"--allow 203\.0\.113\.8"):
+        walls.check("socket.sendto", (None, ("203.0.113.8", 8125)))
+
+
+def test_a_job_writes_and_removes_no_file_elsewhere_and_imports_no_library_whose_connections_are_not_seen(
+    tmp_path: Path,
+) -> None:
+    walls = Walls(Settings(str(tmp_path / "run"), __file__, ()))
+    walls.check("open", (f"{tmp_path}/run/rows.csv", "a", 0))
+    walls.check("open", ("/etc/hostname", "r", 0))
+    walls.check("open", (str(tmp_path), "w+b", 0))  # as tempfile does
+    for event, arguments in (("open", ("/srv/rows.csv", "a", 0)), ("os.remove", ("/srv/rows.csv", -1))):
+        with pytest.raises(PermissionError, match=r"no file outside of its folder, and /srv/rows\.csv"):
+            walls.check(event, arguments)
+    with pytest.raises(PermissionError, match="psycopg2, a library in C"):
+        walls.check("import", ("psycopg2", None))
+
+
+def test_the_job_has_no_credentials_of_a_cloud(tmp_path: Path) -> None:
+    real = {
+        "AWS_PROFILE": "prod",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "AWS_REGION": "eu",
+        "AZURE_CLIENT_SECRET": "s",
+        "A": "b",
+    }
+    kept = without_credentials(real, tmp_path)
+    assert (kept["AWS_REGION"], kept["A"], kept["AWS_SECRET_ACCESS_KEY"]) == ("eu", "b", "prove")
+    assert not {"AWS_PROFILE", "AZURE_CLIENT_SECRET"} & set(kept)
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_led"),
+    [
+        ("INSERT INTO parquet.`/lake/orders` SELECT * FROM parquet.`/lake/ref`", True),
+        ("CREATE TABLE t (id INT) USING parquet LOCATION '/lake/orders'", True),
+        ("INSERT OVERWRITE DIRECTORY '/lake/orders' USING parquet SELECT 1", True),
+        ("MERGE INTO delta.`/lake/orders` t USING batch s ON t.id = s.id WHEN MATCHED THEN DELETE", True),
+        ("SELECT * FROM parquet.`/lake/orders`", False),
+    ],
+)
+def test_a_statement_of_sql_writes_elsewhere_and_reads_where_it_says(
+    tmp_path: Path, statement: str, is_led: bool
+) -> None:
+    led = Places(tmp_path).statement(statement)
+    assert (f"{tmp_path}/elsewhere/file/lake/orders" in led) is is_led
+    assert ("/lake/ref`" in led) is ("/lake/ref`" in statement)
+    assert f"{tmp_path}/elsewhere/file/lake/ref" not in led
+    assert Places(tmp_path).table("delta.`/lake/x`") == f"delta.`{tmp_path}/elsewhere/file/lake/x`"
+    assert Places(tmp_path).table("shop.orders") == "shop.orders"
+
+
+class Conf(dict[str, str]):
+    """The settings of a session."""
+
+    @property
+    def getAll(self) -> dict[str, str]:
+        return dict(self)
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+def test_a_catalog_of_files_is_led_elsewhere_and_one_of_another_machine_is_refused(tmp_path: Path) -> None:
+    name = "spark.sql.catalog.lake"
+    conf = Conf(
+        {name: "org.apache.iceberg.spark.SparkCatalog", f"{name}.type": "hadoop", f"{name}.warehouse": "s3://l"}
+    )
+    lead_catalogs(conf, Places(tmp_path), ())
+    assert conf[f"{name}.warehouse"] == f"{tmp_path}/elsewhere/s3/l"
+    rest = Conf({f"{name}.type": "rest", f"{name}.uri": "https://catalog.test/v1"})
+    with pytest.raises(PermissionError, match=r"--allow catalog\.test"):
+        lead_catalogs(rest, Places(tmp_path), ())
+    lead_catalogs(rest, Places(tmp_path), ("catalog.test",))
+
+
 # comparing
 
 
@@ -193,6 +294,12 @@ def test_rows_that_are_written_after_the_delivery_are_lost(journal: Journal) -> 
     assert "comes after the block of `delivery`" in reason
 
 
+def test_a_batch_that_is_taken_for_done_before_it_is_written_is_named(journal: Journal) -> None:
+    called(journal, 1, 2)
+    (reason,) = repeated_batches(journal, LOST)
+    assert "batch 3 of the function 'add' 2 times, and did not write again what it had lost" in reason
+
+
 def test_a_sink_that_keeps_a_batch_twice_is_named(journal: Journal) -> None:
     journal.note("started", query="q", checkpoint="/c", format="adding", signature="a", where="job.py:9")
     journal.note("killed", step=COMMIT_LOG, nth=1, batches={"/c": 4})
@@ -247,8 +354,9 @@ def test_what_is_not_found_is_said(journal: Journal) -> None:
 
 
 def test_files_that_the_function_opens_to_write_are_effects_and_those_of_libraries_are_not(
-    tmp_path: Path, journal: Journal
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     effects = Effects(Settings(str(tmp_path), __file__, ()), journal, Places(tmp_path))
 
     def function(batch: object, batch_id: int) -> None:
@@ -264,3 +372,112 @@ def test_files_that_the_function_opens_to_write_are_effects_and_those_of_librari
         "batch-called",
         "batch-returned",
     ]
+
+
+# the verdict
+
+
+class Scripted(Run):
+    """A run whose starts end as it is told: an exit code, None for a kill, `late` for one that never ends."""
+
+    def __init__(self, folder: Path, *codes: int | str | None) -> None:
+        super().__init__(Settings(str(folder), __file__, ()), (), 1.0)
+        self.codes = list(codes)
+
+    def _once(self, kill: Kill | None) -> int | None:
+        code = self.codes.pop(0)
+        self._is_late = code == "late"
+        return code if isinstance(code, int) else None
+
+    def unfinished(self) -> str:
+        return ""
+
+
+def test_a_start_that_never_ends_is_a_problem_and_no_kill(tmp_path: Path) -> None:
+    ended = Scripted(tmp_path, None, "late").drive([Kill("published"), Kill("confirmed")])
+    assert ended.kills == (Kill("published"),)
+    assert ended.unreached == (Kill("confirmed"),)
+    assert "did not end" in ended.problem
+
+
+def test_a_job_that_fails_by_itself_says_so_even_where_it_ends_well_later(tmp_path: Path) -> None:
+    assert Scripted(tmp_path, 1, 0).drive().failed == "nothing"
+    assert Scripted(tmp_path, 0).drive().failed == ""
+
+
+class Stub(Prover):
+    """A prover whose runs end as they are told."""
+
+    endings: list[Ended]
+
+    def _driven(self, folder: Path, kills: Sequence[Kill], text: str) -> tuple[Run, Ended]:
+        run = Scripted(folder)
+        run.journal.note("reader", pipeline="p", store="sqlite:///store.db", queues=[], semantics="at-least-once")
+        with closing(sqlite3.connect(folder / "rows.db")) as connection, connection:
+            connection.execute("CREATE TABLE rows AS SELECT 1 AS id")
+        shard_store.open_store(f"sqlite:///{folder}/store.db").close()
+        return run, self.endings.pop(0)
+
+
+def proved(tmp_path: Path, *endings: Ended, steps: Sequence[str]) -> Proof:
+    rule = Rule.of("SELECT id FROM rows", "sqlite:///rows.db")
+    stub = Stub(Settings(str(tmp_path / "prove"), __file__, ()), rule=rule, steps=steps)
+    stub.endings = list(endings)
+    return stub.run()
+
+
+def test_a_job_that_was_never_killed_is_not_called_exactly_once(tmp_path: Path) -> None:
+    proof = proved(tmp_path, Ended((), ()), Ended((), (Kill("table-committed"),)), steps=["table-committed"])
+    assert not proof
+    assert str(proof).startswith("not proved: the job was never killed, as it never came to table-committed")
+
+
+def test_a_job_that_fails_without_a_kill_in_two_runs_is_no_measure(tmp_path: Path) -> None:
+    failed = Ended((), (), failed="ValueError: flaky")
+    proof = proved(tmp_path, failed, failed, steps=["published"])
+    assert "failed by itself, without any kill, and in each of two runs: ValueError: flaky" in str(proof)
+    killed = Ended((Kill("published"),), ())
+    assert proved(tmp_path, failed, Ended((), ()), killed, steps=["published"])
+
+
+def test_every_sink_of_a_job_is_compared_or_named(tmp_path: Path) -> None:
+    run = Scripted(tmp_path)
+    run.journal.note("started", query="files", format="parquet", target="/x")
+    run.journal.note("started", query="function", format="foreachBatch", target="")
+    with pytest.raises(OptionError, match="'foreachBatch'"):
+        read_result(run, Rule())
+
+
+def test_every_process_of_python_that_spark_starts_has_the_walls(tmp_path: Path) -> None:
+    job = tmp_path / "job" / "job.py"
+    job.parent.mkdir()
+    job.write_text(f"import sys\nprint(sys.argv[1])\nopen({str(tmp_path / 'real.txt')!r}, 'a')\n", "utf-8")
+    settings = Settings(str(tmp_path / "run"), str(job), ())
+    python = write_python(settings.root, sys.executable)
+    environment = {
+        **os.environ,
+        SETTINGS: str(settings.write()),
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(job.parent)]),
+    }
+    done = subprocess.run([python, "-m", "job", "x"], env=environment, capture_output=True, text=True)
+    assert done.stdout == "x\n"
+    assert "PermissionError: cuesqueue prove lets the job write no file outside of its folder" in done.stderr
+    assert not (tmp_path / "real.txt").exists()
+
+
+def test_nothing_of_a_job_is_left_where_its_prover_is_killed() -> None:
+    job = "from queue_source.prove.runs import end_with_parent; end_with_parent(); print(flush=True); input()"
+    start = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {job!r}], start_new_session=True)"
+    prover_code = f"{start}; print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen(
+        [sys.executable, "-c", prover_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        lines = [killed.stdout.readline(), killed.stdout.readline()]
+        pid = int("".join(lines))
+        killed.kill()
+        assert killed.stdout.read() == "", "the job's end of it is closed"
+    deadline = time.monotonic() + 10
+    while _is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _is_alive(pid)

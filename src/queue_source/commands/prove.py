@@ -62,7 +62,8 @@ def prove(
     from queue_source.prove.proof import prover  # late: it imports Spark
     from queue_source.prove.results import Rule
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the job's processes are killed then, too
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # the job's processes are killed then, too
+        signal.signal(ending, signal.default_int_handler)
     with _progress(visible=not as_json) as report:
         proof = prover(
             job,

@@ -188,6 +188,14 @@ def reset(
     yes: Annotated[
         bool, typer.Option("--yes", help="Yes, where rows are still in a table they will be there twice.")
     ] = False,
+    lose_rows: Annotated[
+        bool,
+        typer.Option(
+            "--lose-rows",
+            help="Also where the view data loses rows for good: of messages that were data, and of objects that "
+            "cleanSource has deleted or moved.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -211,6 +219,7 @@ def reset(
             message_uri=MESSAGE_URI,
             only=pipeline or (),
             adopted=adopted,
+            lose_rows=lose_rows,
             dry_run=dry_run,
         )
     counts = {
@@ -219,11 +228,14 @@ def reset(
         "messages": done.messages,
         "begun": done.begun,
         "adopted": done.adopted,
+        "cleaned": done.cleaned,
         "files": done.files,
     }
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be forgotten" if dry_run else "forgotten")
     if done.messages:
         tell(f"the queue has deleted the {done.messages} messages that were data themselves: they do not come again")
+    if done.cleaned:
+        tell(f"{done.cleaned} objects are deleted or moved by cleanSource: announce them where they are now")
     if done.adopted:
         tell(f"{done.adopted} objects that another reader had read stay known; --adopted forgets them, too")
     if done.beyond_memory:

@@ -20,11 +20,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from queue_source.prove.folder import Journal, Places, Settings
+from queue_source.prove.walls import Walls, is_written
 from queue_source.queues.urls import queue_name
 
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE")
 _OWN = ("shard_store.", "queue_source.")
-_LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
 
 def replace(owner: Any, **functions: Any) -> None:
@@ -40,6 +40,7 @@ class Effects:
         self._settings = settings
         self._journal = journal
         self._places = places
+        self._walls = Walls(settings)
         self._here = threading.local()
         self._batches: dict[int, tuple[int, dict[str, Any]]] = {}  # thread of a function -> its batch and its query
         self._count = 0
@@ -98,16 +99,8 @@ class Effects:
         return {"batch": mine[0], "query": mine[1].get("query"), "inside": getattr(self._here, "inside", "")}
 
     def place_in_job(self) -> str:
-        """Return file and line in the job's folder that this code was called from; empty where there is none."""
-        folder, frame = str(Path(self._settings.job).parent), sys._getframe(1)
-        while frame is not None:
-            name = frame.f_code.co_filename
-            if name == self._settings.job or (name.startswith(f"{folder}{os.sep}") and "site-packages" not in name):
-                return f"{Path(name).name}:{frame.f_lineno}"
-            if frame.f_back is None:
-                break
-            frame = frame.f_back
-        return ""
+        """Return file and line of the job that this code was called from; empty where there is none."""
+        return self._walls.place_in_job()
 
     # this project's own functions
 
@@ -209,32 +202,10 @@ class Effects:
         sa.event.listen(engine, "checkin", returned)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Refuse connections to other machines, and SQLite files elsewhere; note files that foreachBatch writes."""
-        if event == "socket.connect" and isinstance(arguments[1], tuple):
-            host = str(arguments[1][0])
-            if not host.startswith(_LOOPBACK) and host not in self._settings.allowed:
-                raise PermissionError(
-                    f"cuesqueue prove lets the job connect to no other machine, and {host} is one; give it a test "
-                    f"server with --allow {host}, or nothing to connect to where CUESQUEUE_PROVE is set"
-                )
-        elif event == "sqlite3.connect":
-            self._check_file(str(arguments[0]))
-        elif event == "open" and self._batches and self._is_written(arguments):
-            self._opened(str(arguments[0]))
-
-    def _check_file(self, name: str) -> None:
-        file = Path(name)
-        if not file.is_absolute() or not self.place_in_job() or file.resolve().is_relative_to(self._settings.root):
-            return
-        raise PermissionError(
-            f"cuesqueue prove lets the job open no database outside of its folder, and {name} is one; open it by a "
-            "relative path, or by SQLAlchemy"
-        )
-
-    @staticmethod
-    def _is_written(arguments: tuple[Any, ...]) -> bool:
-        mode = arguments[1]
-        return isinstance(mode, str) and bool(set("wax+") & set(mode)) and not isinstance(arguments[0], int)
+        """Refuse what the walls refuse; note files that foreachBatch writes."""
+        self._walls.check(event, arguments)
+        if event == "open" and self._batches and is_written(arguments):
+            self._opened(os.fsdecode(arguments[0]))
 
     def _opened(self, name: str) -> None:
         """Note a file that the function's own code opens to write it, and not a library for it."""

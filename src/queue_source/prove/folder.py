@@ -19,6 +19,20 @@ FOLDER = "CUESQUEUE_PROVE"
 """Environment variable with the folder of the run, for jobs that look for it."""
 
 
+_PATH_TABLE = re.compile(r"^(\w+)\.`([^`]*[/:][^`]*)`$")
+_WRITING = re.compile(
+    r"\b(INSERT|MERGE|UPDATE|DELETE|TRUNCATE|DROP|ALTER|REPLACE|CREATE\s+(?:OR\s+REPLACE\s+)?(?:EXTERNAL\s+)?"
+    r"(?:TABLE|DATABASE|SCHEMA))\s",
+    re.IGNORECASE,
+)
+_WRITTEN_PATH = re.compile(
+    r"(?P<before>\b(?:LOCATION|DIRECTORY)\s+|\bpath['\"]?\s*=?\s*|"
+    r"\b(?:INTO|OVERWRITE|UPDATE|DELETE\s+FROM|TABLE)\s+(?:TABLE\s+)?(?:IF\s+NOT\s+EXISTS\s+)?\w+\.)"
+    r"(?P<quote>['\"`])(?P<path>[^'\"`]*[/:][^'\"`]*)(?P=quote)",
+    re.IGNORECASE,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of one run. All fields are texts and numbers, so that another process can read them.
@@ -111,9 +125,28 @@ class Places:
         parts = urlsplit(text)
         if parts.scheme in ("", "file"):
             local = Path(unquote(parts.path) if parts.scheme else text)
-            if not local.is_absolute() or local.resolve().is_relative_to(self._folder):
+            if (self._folder / local).resolve().is_relative_to(self._folder):
                 return text
         return str(self._elsewhere(parts.scheme or "file", parts.netloc, unquote(parts.path)))
+
+    def table(self, name: str) -> str:
+        """Return the name of a table; where it is a path, as in delta.`s3://lake/orders`, one that stands for it."""
+        return _PATH_TABLE.sub(lambda match: f"{match[1]}.`{self.path(match[2])}`", name)
+
+    def statement(self, text: str) -> str:
+        """Return a statement of SQL with other paths where it writes to one; what it reads stays."""
+        if not self.is_writing(text):
+            return text
+
+        def led(match: re.Match[str]) -> str:
+            return f"{match['before']}{match['quote']}{self.path(match['path'])}{match['quote']}"
+
+        return _WRITTEN_PATH.sub(led, text)
+
+    @staticmethod
+    def is_writing(text: str) -> bool:
+        """Tell whether a statement of SQL changes something."""
+        return _WRITING.search(text) is not None
 
     def database(self, url: str) -> str:
         """Return the SQLAlchemy URL that stands for another one: always SQLite, a file of its own for each database."""
@@ -121,7 +154,7 @@ class Places:
         backend, name = address.get_backend_name(), address.database or ""
         if backend == "sqlite":
             file = Path(name.removeprefix("file:"))
-            if name in ("", ":memory:") or not file.is_absolute() or file.resolve().is_relative_to(self._folder):
+            if name in ("", ":memory:") or (self._folder / file).resolve().is_relative_to(self._folder):
                 return url
         file = self._elsewhere(backend, address.host or "", f"{name}.db" if backend != "sqlite" else name)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,14 @@ import os
 import re
 import runpy
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 from queue_source.errors import OptionError
@@ -25,7 +29,9 @@ from queue_source.options.reader import DEFAULT_STORE
 from queue_source.options.values import SPARK_OWN, given_texts
 from queue_source.prove.effects import Effects, replace
 from queue_source.prove.folder import SETTINGS, Journal, Places, Settings
+from queue_source.prove.runs import end_with_parent
 from queue_source.prove.samples import Form, makers
+from queue_source.prove.workers import write_python
 from queue_source.queues import open_queue, queue_name
 
 _LEFT_OUT = re.compile(
@@ -44,6 +50,9 @@ _SPARK = {
 _OF_START = ("format", "outputMode", "partitionBy", "queryName")
 _NO_JDBC = "cuesqueue prove cannot lead a write by JDBC to another database; write by SQLAlchemy"
 _PATH_WRITERS = ("save", "parquet", "json", "csv", "orc", "text")
+_SEEN = ("", *_PATH_WRITERS[1:], "delta", "iceberg", "avro", "cuesqueue", "foreach", "console", "memory", "noop")
+"""Sinks that write to a path, to a table of a catalog in the folder, or nowhere."""
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
 
 class Job:
@@ -55,6 +64,7 @@ class Job:
         self._places = Places(settings.root)
         self._effects = Effects(settings, journal, self._places)
         self._open_queue = open_queue  # as it is before it is watched
+        self._own_sinks: set[str] = set()  # data sources that the job has written in Python
         self._pipelines: dict[str, str] = {}  # columns of a reader, with their numbers -> its pipeline
 
     def watch(self) -> None:
@@ -63,18 +73,31 @@ class Job:
         self._watch_readers()
         self._watch_writers()
         self._watch_batch_writers()
+        self._watch_statements()
 
     def _watch_sessions(self) -> None:
         original = SparkSession.Builder.getOrCreate
         own = {**_SPARK, "spark.local.dir": str(self._settings.root / "spark")}
+        own["spark.pyspark.python"] = write_python(
+            self._settings.root, os.environ.get("PYSPARK_PYTHON", sys.executable)
+        )
         own["spark.sql.warehouse.dir"] = str(self._settings.root / "spark-warehouse")
 
         def get_or_create(builder: Any) -> SparkSession:
             for name, value in own.items():
                 builder.config(name, value)
-            return original(builder)
+            os.environ["PYSPARK_PYTHON"] = own["spark.pyspark.python"]  # the job may have set it
+            session = original(builder)
+            lead_catalogs(session.conf, self._places, self._settings.allowed)
+            return session
 
+        def register(registration: Any, source: Any) -> None:
+            self._own_sinks.add(source.name().lower())
+            original_register(registration, source)
+
+        original_register = DataSourceRegistration.register
         replace(SparkSession.Builder, getOrCreate=get_or_create)
+        replace(DataSourceRegistration, register=register)
 
     # readers
 
@@ -199,6 +222,12 @@ class Job:
             own["function"] = getattr(function, "__qualname__", type(function).__qualname__)
             return kept["foreachBatch"](writer, self._effects.watched_function(function, own))
 
+        original_foreach = DataStreamWriter.foreach
+
+        def foreach(writer: Any, function: Any) -> Any:
+            _remembered(writer)["format"] = "foreach"
+            return original_foreach(writer, function)
+
         def starting(method: str, first: str) -> Any:
             original = getattr(DataStreamWriter, method)
 
@@ -208,6 +237,8 @@ class Job:
                 if (source := of_start.pop("format")) is not None:
                     writer.format(source)
                 writer.options(**{name: value for name, value in more.items() if value is not None})
+                self._refuse_unseen(own["format"])
+                self._set_checkpoint(writer, own["options"], of_start["queryName"] or own["name"])
                 path, changed = self.writer_options(own["format"], own["options"], None if first != "path" else target)
                 for name, value in changed.items():
                     kept["option"](writer, name, value)
@@ -217,9 +248,30 @@ class Job:
 
             return start
 
+        original_name = DataStreamWriter.queryName
+
+        def query_name(writer: Any, name: str) -> Any:
+            _remembered(writer)["name"] = name
+            return original_name(writer, name)
+
         start, to_table = starting("start", "path"), starting("toTable", "tableName")
         replace(DataStreamWriter, start=start, toTable=to_table, foreachBatch=foreach_batch)
+        replace(DataStreamWriter, foreach=foreach, queryName=query_name)
         replace(DataStreamWriter, trigger=lambda writer, **_: writer)
+
+    def _set_checkpoint(self, writer: Any, written: dict[str, str], name: str) -> None:
+        """Give the query the checkpoint that it has by a setting of the session, so that it is led elsewhere, too."""
+        session_wide = writer._spark.conf.get(_CHECKPOINTS, None)
+        if session_wide and not any(option.lower() == "checkpointlocation" for option in written):
+            writer.option("checkpointLocation", f"{session_wide.rstrip('/')}/{name or uuid.uuid4()}")
+
+    def _refuse_unseen(self, kind: str) -> None:
+        """Refuse a connector of Spark whose writes go elsewhere, and are not seen."""
+        if kind.lower() not in (*_SEEN, *self._own_sinks, *self._settings.allowed):
+            raise PermissionError(
+                f"cuesqueue prove does not see where the sink {kind!r} writes; where that is a test system, say so "
+                f"with --allow {kind}"
+            )
 
     def writer_options(self, kind: str, written: dict[str, str], path: str | None) -> tuple[str | None, dict[str, str]]:
         """Return the path, and the options that are set anew: what the sink keeps is in the run's folder."""
@@ -275,6 +327,8 @@ class Job:
                     arguments = (self._places.path(arguments[0]), *arguments[1:])
                 if name in _PATH_WRITERS and isinstance(named.get("path"), str):
                     named["path"] = self._places.path(named["path"])
+                if name in ("saveAsTable", "insertInto") and arguments:
+                    arguments = (self._places.table(arguments[0]), *arguments[1:])
                 done = original(writer, *arguments, **named)
                 self._effects.wrote(f"df.write.{name}")
                 return done
@@ -286,16 +340,56 @@ class Job:
         def format(writer: Any, source: str) -> Any:
             if source.lower() == "jdbc":
                 raise PermissionError(_NO_JDBC)
+            self._refuse_unseen(source)
             return original_format(writer, source)
 
-        replace(DataFrameWriter, format=format)
+        original_option = DataFrameWriter.option
+
+        def option(writer: Any, key: str, value: Any) -> Any:
+            return original_option(writer, key, self._places.path(value) if key.lower() == "path" else value)
+
+        def options(writer: Any, **options: Any) -> Any:
+            for name, value in options.items():
+                option(writer, name, value)
+            return writer
+
+        replace(DataFrameWriter, format=format, option=option, options=options)
         for name in (*_PATH_WRITERS, "saveAsTable", "insertInto", "jdbc"):
             replace(DataFrameWriter, **{name: watched(name)})
+
+    def _watch_statements(self) -> None:
+        """Lead the paths of SQL that writes, and of writers of the second version, elsewhere."""
+        original_sql, original_write_to = SparkSession.sql, DataFrame.writeTo
+
+        def sql(session: Any, sqlQuery: str, *arguments: Any, **named: Any) -> Any:
+            text = self._places.statement(sqlQuery)
+            done = original_sql(session, text, *arguments, **named)
+            if self._places.is_writing(sqlQuery):
+                self._effects.wrote("spark.sql")
+            return done
+
+        def write_to(rows: Any, table: str) -> Any:
+            writer = original_write_to(rows, self._places.table(table))
+            for name in ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions"):
+                setattr(writer, name, self._noting(getattr(writer, name), f"df.writeTo.{name}"))
+            return writer
+
+        replace(SparkSession, sql=sql)
+        replace(DataFrame, writeTo=write_to)
+
+    def _noting(self, method: Any, by: str) -> Any:
+        def call(*arguments: Any) -> None:
+            method(*arguments)
+            self._effects.wrote(by)
+
+        return call
 
 
 def _remembered(owner: Any) -> dict[str, Any]:
     """Return what a reader or writer was given."""
-    own: dict[str, Any] = owner.__dict__.setdefault("_proved", {"format": "", "options": {}, "function": ""})
+    own: dict[str, Any] = owner.__dict__.setdefault(
+        "_proved", {"format": "", "options": {}, "function": "", "name": ""}
+    )
     return own
 
 
@@ -326,6 +420,25 @@ def _leaves(rows: Any) -> list[str]:
     return [leaves.apply(place).output().mkString(",") for place in range(leaves.size())]
 
 
+def lead_catalogs(settings: Any, places: Places, allowed: tuple[str, ...]) -> None:
+    """Lead the files of the session's catalogs elsewhere; refuse those that another machine has."""
+    parts: dict[str, dict[str, str]] = {}
+    for key, value in settings.getAll.items():
+        if key.startswith("spark.sql.catalog."):
+            name, _, setting = key.removeprefix("spark.sql.catalog.").partition(".")
+            parts.setdefault(name, {})[setting] = value
+    for name, own in parts.items():
+        kind, uri = own.get("type", "hadoop"), own.get("uri", own.get("url", ""))
+        is_elsewhere = kind != "hadoop" or uri or "catalog-impl" in own
+        if is_elsewhere and (urlsplit(uri).hostname or name) not in allowed:
+            raise PermissionError(
+                f"spark.sql.catalog.{name} is a catalog elsewhere, which cuesqueue prove cannot replace; where it is "
+                f"a test system, say so with --allow {urlsplit(uri).hostname or name}"
+            )
+        if "warehouse" in own:
+            settings.set(f"spark.sql.catalog.{name}.warehouse", places.path(own["warehouse"]))
+
+
 def _local(path: str) -> Path:
     return Path(path.removeprefix("file://") if path.startswith("file://") else path.removeprefix("file:"))
 
@@ -336,6 +449,7 @@ def main() -> None:
     journal = Journal(settings.root)
     journal.start = sum(1 for _ in journal.entries("began")) + 1
     journal.note("began")
+    end_with_parent()
     Job(settings, journal).watch()
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(settings.job).parent)

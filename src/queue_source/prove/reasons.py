@@ -96,6 +96,11 @@ def repeated_batches(journal: Journal, difference: Difference) -> Iterator[str]:
                 f"{ran}; {written} comes after the block of `delivery`, which had published the batch when the job was "
                 f"killed; write inside of the block, by batch.connection: {_DOCUMENTED}"
             )
+        elif difference.lost and not deliveries:
+            yield (
+                f"{ran}, and did not write again what it had lost: it takes the batch for done before its rows are "
+                f"written; write inside of cuesqueue.delivery, by batch.connection: {_DOCUMENTED}"
+            )
         else:
             continue
         return

@@ -20,6 +20,8 @@ from queue_source.prove.runs import Run
 from queue_source.spark.published import published
 
 _FILES = ("parquet", "json", "csv", "orc", "text")
+_LONGEST_READING = 600
+"""Seconds."""
 _ASK = "name how the result is read: a SELECT on the store's database, or FILE.py:FUNCTION, which returns the rows"
 
 
@@ -70,16 +72,24 @@ def compare(expected: Counter[str], actual: Counter[str]) -> Difference:
 
 
 def read_result(run: Run, rule: Rule) -> Counter[str]:
-    """Return the rows of a run as texts, each with how often it is there. Raises OptionError."""
-    if rule.is_statement:
-        return as_texts(run, _selected(run, rule), rule)
+    """Return the rows of a run as texts, each with how often it is there. Raises OptionError.
+
+    A rule tells how one sink is read: where the job has several queries, what can be read without it is compared too.
+    """
     started = list({entry["query"]: entry for entry in run.journal.entries("started")}.values())
-    if rule.text or any(entry["format"] in _FILES for entry in started):
-        return as_texts(run, _read_elsewhere(run, rule, started), rule)
+    rows: list[Mapping[str, Any]] = []
+    if rule.is_statement:
+        rows += _selected(run, rule)
+    elif rule.text:
+        rows += _read_elsewhere(run, rule.text, ())
     for entry in started:
-        if entry["format"] != "cuesqueue":
+        if not rule.text and entry["format"] not in ("cuesqueue", *_FILES):
             raise OptionError("--result", f"is needed for the sink {entry['format']!r}; {_ASK}")
-    return as_texts(run, _held_by_ours(run, started), rule)
+    if not rule.text or len(started) > 1:
+        if files := [entry for entry in started if entry["format"] in _FILES]:
+            rows += _read_elsewhere(run, "", files)
+        rows += _held_by_ours(run, [entry for entry in started if entry["format"] == "cuesqueue"])
+    return as_texts(run, rows, rule)
 
 
 def as_texts(run: Run, rows: Iterable[Mapping[str, Any]], rule: Rule) -> Counter[str]:
@@ -123,20 +133,24 @@ def _held_by_ours(run: Run, started: Sequence[Mapping[str, Any]]) -> Iterator[di
             yield row if len(started) == 1 else {"pipeline": pipeline, **row}
 
 
-def _read_elsewhere(run: Run, rule: Rule, started: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _read_elsewhere(run: Run, function: str, started: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Read with Spark, or by the user's function, in a process of its own."""
-    places = [[entry["format"], entry["target"]] for entry in started if entry["format"] in _FILES]
-    asked = {"function": rule.text, "places": places}
+    places = [[entry["format"], entry["target"]] for entry in started]
+    asked = {"function": function, "places": places}
     output = run.settings.root / "prove" / "result.json"
     environment = {**os.environ, SETTINGS: str(run.settings.write()), FOLDER: str(run.settings.root)}
     environment |= {"PYTHONWARNINGS": "ignore", "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-    done = subprocess.run(
-        [sys.executable, "-m", "queue_source.prove.reading", json.dumps(asked), str(output)],
-        cwd=run.settings.root,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "queue_source.prove.reading", json.dumps(asked), str(output)],
+            cwd=run.settings.root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_READING,
+        )
+    except subprocess.TimeoutExpired:
+        raise OptionError("--result", f"was not read within {_LONGEST_READING} s") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         raise OptionError("--result", f"cannot be read: {said}")

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from queue_source.prove.folder import FOLDER, SETTINGS, Journal, Settings
+from queue_source.prove.walls import without_credentials
 from queue_source.queues import open_queue
 from shard_store.failpoints import POINTS, VARIABLE
 from shard_store.store import open_store
@@ -61,12 +63,14 @@ class Kill:
 class Ended:
     """How a run ended. `problem` is empty where the job has ended by itself, and everything is read.
 
-    `kills` are those that took place, `unreached` those whose step the job never came to.
+    `kills` are those that took place, `unreached` those whose step the job never came to. `failed`: what it said last
+    where a start of it failed without being killed.
     """
 
     kills: tuple[Kill, ...]
     unreached: tuple[Kill, ...]
     problem: str = ""
+    failed: str = ""
 
 
 class Run:
@@ -87,27 +91,29 @@ class Run:
         self._killed = killed
         self._process: subprocess.Popen[bytes] | None = None
         self._queries_before = 0
+        self._is_late = False  # the last start took too long, so that it was ended, and not killed at a step
 
     def drive(self, kills: Sequence[Kill] = ()) -> Ended:
         """Run the job until it has read everything; it is killed once at each of the steps, in this order."""
-        waiting, failures = list(kills), 0
+        waiting, failures, failed = list(kills), 0, ""
         done: list[Kill] = []
         unreached: list[Kill] = []
         while True:
             kill = waiting.pop(0) if waiting else None
             code = self._once(kill)
-            if code is None and kill is not None:
+            if code is None and kill is not None and not self._is_late:
                 done.append(kill)
                 self._killed(kill)
                 continue
-            if code is None:
-                return Ended((*done,), (*unreached,), f"did not end within {self._seconds:.0f} s")
             unreached += [] if kill is None else [kill]
-            failures += code != 0
+            if code is None:
+                return Ended((*done,), (*unreached, *waiting), f"did not end within {self._seconds:.0f} s")
+            if code != 0:
+                failures, failed = failures + 1, self.said()
             if failures >= _FAILURES:
                 return Ended((*done,), (*unreached, *waiting), f"failed {failures} times; the last time: {self.said()}")
             if code == 0 and not (remains := self.unfinished()):
-                return Ended((*done,), (*unreached, *waiting))
+                return Ended((*done,), (*unreached, *waiting), failed=failed)
             if code == 0 and not waiting:
                 failures += 1
                 if failures >= _FAILURES:
@@ -137,7 +143,7 @@ class Run:
             name = "plan-made" if kill.step == COMMIT_LOG else kill.step
             armed = f"{name}@{kill.nth}=pause:{settings.marker}"
         environment = {
-            **os.environ,
+            **(os.environ if settings.allowed else without_credentials(os.environ, settings.root)),
             FOLDER: str(settings.root),
             SETTINGS: str(settings.write()),
             VARIABLE: armed,
@@ -175,6 +181,7 @@ class Run:
                     self.journal.note("killed", step=kill.step, nth=kill.nth, batches=self.batches())
                     return None
             if time.monotonic() > deadline:
+                self._is_late = True
                 return None
             time.sleep(_POLL)
         return code
@@ -216,7 +223,7 @@ class Run:
         if self._process is None:
             return
         stopped: set[int] = set()
-        while new := set(_of_session(self._process.pid)) - stopped:  # also those that others start meanwhile
+        while new := set(processes_of_session(self._process.pid)) - stopped:  # also those that others start meanwhile
             for pid in new:
                 _send(pid, signal.SIGSTOP)
             stopped |= new
@@ -297,12 +304,30 @@ class Run:
         return next(iter([*ours[-1:], *telling[-1:]]), "nothing")[:500]
 
 
-def _of_session(leader: int) -> Iterator[int]:
+def processes_of_session(leader: int) -> Iterator[int]:
     """Yield the living processes of a session."""
     for pid in _processes():
         with suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == leader and _is_alive(pid):
                 yield pid
+
+
+def end_with_parent() -> None:
+    """End this process's session when the process that started it is gone, so that nothing stands still for ever.
+
+    `stop` does it as long as that process can: not where it is killed itself.
+    """
+    parent = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        for pid in processes_of_session(os.getpid()):
+            if pid != os.getpid():
+                _send(pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="end-with-parent", daemon=True).start()
 
 
 def _processes() -> list[int]:

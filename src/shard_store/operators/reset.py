@@ -19,10 +19,11 @@ from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING
 from shard_store.operators.moving import ADOPTED, no_such_source
 from shard_store.operators.status import RUNNING, state_of
-from shard_store.shards.activity import Report, counters_of, intake_of, window_of
+from shard_store.shards.activity import Report, counters_of, intake_of, settings_of, window_of
 from shard_store.shards.changes import Audit
 from shard_store.shards.sources import refuse_moved
 from shard_store.sql.schema import (
+    CLEANED,
     attempts,
     cleanings,
     listings,
@@ -50,6 +51,7 @@ class Reset:
             them, so that nothing announces them again.
         begun: Unfinished ones of which a part was read: they are read from their beginning.
         adopted: Objects that another reader had read, and that stay known.
+        cleaned: Of the finished objects those that `cleanSource` has deleted or moved: they cannot be read again there.
         files: Data files that have left the view `data`.
         beyond_memory: Whether other pipelines keep what they have read, and a source has forgotten older objects:
             listings leave these alone.
@@ -60,6 +62,7 @@ class Reset:
     messages: int
     begun: int
     adopted: int
+    cleaned: int
     files: int
     beyond_memory: bool
 
@@ -72,12 +75,14 @@ def reset(
     message_uri: str,
     only: Collection[str] = (),
     adopted: bool = False,
+    lose_rows: bool = False,
     dry_run: bool = False,
 ) -> Reset:
     """Forget what the sources have read, or what the pipelines `only` of them have; refused while one of them runs.
 
     `adopted`: forget also what another reader had read (`cuesqueue adopt`). `message_uri` is the URI of a shard whose
-    content is its message. Raises StoreConfigurationError, and changes nothing then.
+    content is its message. `lose_rows`: also where the view `data` loses rows for good, as what they are from is gone.
+    Raises StoreConfigurationError, and changes nothing then.
     """
     for name in sorted(names):
         if not transaction.execute(sa.select(sources.c.source).where(sources.c.source == name)).first():
@@ -95,17 +100,24 @@ def reset(
     finished = sa.and_(theirs, shards.c.finished_at.is_not(None))
     begun = sa.and_(ours, shards.c.finished_at.is_(None), shards.c.position != BEGINNING)
     messages = _count(transaction, shards, sa.and_(finished, shards.c.uri == message_uri))
+    away = sa.select(cleanings.c.shard_key).where(cleanings.c.source.in_(names), cleanings.c.outcome == CLEANED)
     result = Reset(
         pipelines=tuple(chosen),
         objects=_count(transaction, shards, finished) - messages,
         messages=messages,
         begun=_count(transaction, shards, begun),
         adopted=0 if adopted else _count(transaction, shards, read_elsewhere),
+        cleaned=_count(transaction, shards, sa.and_(finished, shards.c.shard_key.in_(away))),
         files=_count(transaction, splits, of_sink),
         beyond_memory=bool(only) and _have_forgotten(transaction, names),
     )
     if dry_run:
         return result
+    if result.files and (lost := _lost_for_good(transaction, names, rows, result)) and not lose_rows:
+        raise StoreConfigurationError(
+            f"of {_quoted(names)} {lost}: nothing reads them again, and the {result.files} data files that have their "
+            "rows would leave the view 'data' for good; copy what you need first, then say --lose-rows"
+        )
     _record(transaction, finished, audit, after=None)
     _record(transaction, begun, audit, after='{"state": "open", "position": ""}')
     # what is forgotten is to be read: it must not be deleted or moved now
@@ -165,6 +177,19 @@ def _refuse_joined(transaction: Transaction, names: Sequence[str], only: Collect
             f"pipelines {row.pipeline!r} (source {row.source!r}) and {row.leader!r} (source {row.other!r}) are inputs "
             "of one query, whose rows are in the same files: name both, so that they begin anew together"
         )
+
+
+def _lost_for_good(transaction: Transaction, names: Sequence[str], rows: Sequence[Row[Any]], result: Reset) -> str:
+    """Return what cannot be read again, as words; empty where all of it can, as far as the store knows."""
+    texts = [f"{result.messages} messages were data themselves"] if result.messages else []
+    texts += [f"{result.cleaned} objects are deleted or moved by cleanSource"] if result.cleaned else []
+    if not texts and _have_forgotten(transaction, names):
+        cleaning = sa.and_(sources.c.source.in_(names), sources.c.cleaned_until.is_not(None))
+        if any((settings_of(row) or {}).get("content") == "message" for row in rows):
+            texts.append("older messages, which the store has pruned, were data themselves")
+        elif _count(transaction, sources, cleaning):
+            texts.append("older objects, which the store has pruned, may be deleted or moved by cleanSource")
+    return " and ".join(texts)
 
 
 def _have_forgotten(transaction: Transaction, names: Sequence[str]) -> bool:

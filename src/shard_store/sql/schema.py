@@ -421,6 +421,9 @@ certificates = sa.Table(
 sa.Index("cuesqueue_certificates_source", certificates.c.source, certificates.c.written_at)
 sa.Index("cuesqueue_certificates_written", certificates.c.written_at)
 
+CLEANED = "cleaned"
+"""Outcome of a cleaning: the object is deleted, or moved."""
+
 cleanings = sa.Table(
     "cuesqueue_cleanings",  # objects that are deleted or moved after they were read: written before, and after
     metadata,

@@ -12,14 +12,14 @@ import sqlalchemy as sa
 
 from shard_store.batches.positions import PUBLISHED
 from shard_store.model import MICROSECOND, ShardKey, ShardState
-from shard_store.sql.schema import cleanings, shards, sources
+from shard_store.sql.schema import CLEANED, cleanings, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 from shard_store.upkeep.timing import trusted_time
 
 SETTLED = timedelta(minutes=10)
 """Nothing is planned that has been done for less: a publish that is under way has its time before it is committed,
 and what is left out here is never planned."""
-DONE = "cleaned"
+DONE = CLEANED
 CHANGED = "changed"
 """Outcomes: it is gone from its place (by us, or before), or it is another object by now and stays."""
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
