@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from queue_source.logs.endings import end_with_our_line
+from cuesqueue.last_line import end_with_our_line
 
 if TYPE_CHECKING:
     from queue_source.admin.operations import complaints, history, status

@@ -2,7 +2,7 @@
 
 Spark hands on the traces of its Python processes, and adds its own and the query's state: the sentence that helps
 stood between them. Our errors leave such a process without a trace (`one_line_errors`), and a script that imports
-`cuesqueue` ends with the sentence and the page that says more (`end_with_our_line`).
+`cuesqueue` ends with the sentence and the page that says more (`cuesqueue/last_line.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import TracebackType
+from contextlib import contextmanager
 
 from queue_source.errors import CuesqueueError
 from shard_store.errors import ShardStoreError
@@ -96,22 +95,3 @@ def _page(kind: str | None, sentence: str) -> str:
     begins = {"option": "OptionError", "database": "StoreUnavailable"}
     kind = begins.get(sentence.partition(" ")[0], kind or "")
     return _PAGES.get(kind, _TROUBLESHOOTING)
-
-
-def end_with_our_line() -> None:
-    """Let a script that an error of ours ends print its sentence last, after Python's own text.
-
-    Once in a process; the hook before it is called first. An interactive shell or a notebook has hooks of its own.
-    """
-    before = sys.excepthook
-    if getattr(before, "is_of_cuesqueue", False):
-        return
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, error, trace)
-        with suppress(Exception):  # Spark may be gone, whose exceptions ask it for their text
-            if (line := last_line(f"{kind.__module__}.{kind.__name__}: {error}")) is not None:
-                sys.stderr.write(f"ERROR cuesqueue: {line}\n")
-
-    hook.is_of_cuesqueue = True  # type: ignore[attr-defined]
-    sys.excepthook = hook

@@ -62,7 +62,8 @@ def load(
         options: Options of reader and sink, by their names in the reference (names with a dot as
             `**{"aws.region": "eu-central-1"}`), and `checkpointLocation` and `queryName` of Spark. Each goes where it
             acts: options of formats to both. Without `checkpointLocation` there is one for each pipeline and store
-            in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes nothing come twice.
+            in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes nothing come twice. With Spark
+            Connect it has to be named, and so has `schemaLocation` where columns are inferred for a folder.
 
     Returns:
         The running query; with `available_now` wait for it with `awaitTermination()`.
