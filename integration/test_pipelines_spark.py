@@ -34,9 +34,9 @@ def ids(table: Path) -> list[int]:
 
 @pytest.mark.skipif(VERSION < (4, 2), reason="Spark 4.1 has no FROM STREAM ... WITH")
 def test_a_project_runs_goes_on_and_is_refreshed_as_the_page_says(tmp_path: Path) -> None:
-    project, ingest, large, announce, refresh = blocks(HOW_TO / "declarative-pipelines.md")
+    project, ingest, large, announce, *look, refresh = blocks(HOW_TO / "declarative-pipelines.md")
     reader = Reader(tmp_path)
-    reader.follow([project, ingest, large, announce])
+    reader.follow([project, ingest, large, announce, *look])
     warehouse = tmp_path / "spark-warehouse"
     tables = {name: warehouse / name for name in ("orders", "large_returns")}
     assert {name: ids(table) for name, table in tables.items()} == {"orders": [1], "large_returns": [1]}

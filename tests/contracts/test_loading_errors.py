@@ -14,6 +14,7 @@ from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.options import parse_reader_options
 from queue_source.sinks.splits import SplitSink
 from queue_source.spark.load import LoadQuery
+from queue_source.spark.load_preview import preview
 from support.iceberg_tables import Lake
 from support.registering import Loading
 from support.servers.s3 import DENIED, s3_server
@@ -166,3 +167,18 @@ def test_rows_that_a_join_has_repeated_are_loaded_once_or_refused(lake: Lake, go
     query.attempt(pa.concat_tables([joined, other]))
     query.end()
     assert query.ids() == [1]
+
+
+def load_of(folder: Path, **options: str) -> LoadQuery:
+    queue, store = f"sql+sqlite:///{folder}/jobs.db?queue=files", f"sqlite:///{folder}/store.db"
+    return LoadQuery.of(queue, "db.files", "json", f"file://{folder}/in/", None, store, options)
+
+
+def test_an_option_that_load_does_not_know_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"'Waerhouse': is unknown to load; did you mean 'warehouse'\?"):
+        load_of(tmp_path, Waerhouse="lake")
+
+
+def test_a_preview_without_objects_or_a_table_says_how_to_get_columns(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"no object is announced or listed.*; announce one .*, or write --schema"):
+        preview(load_of(tmp_path))

@@ -165,11 +165,13 @@ def text_of(terminal: int) -> Iterator[str]:
 
 
 def test_the_command_shows_on_a_terminal_how_far_it_is(world: World) -> None:
-    """What it leaves behind are the numbers alone."""
+    """What it leaves behind are the numbers, and where errors are found."""
     written = world.write(0, 3)[1]
+    (world.root / "in" / "bad.json").write_text('{"id": ', "utf-8")
     command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load"]
     command += ["--prefix", f"file://{world.root}/in/", "--path", f"{world.root}/out", "--format", "json"]
     command += ["--store", world.store_url, "--option", "source=files", "--schema", SCHEMA]
+    command += ["--option", "mode=DROPMALFORMED"]
     ours, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
     with subprocess.Popen(
@@ -179,9 +181,10 @@ def test_the_command_shows_on_a_terminal_how_far_it_is(world: World) -> None:
         screen = "".join(text_of(ours))
         printed = running.communicate(timeout=60)[0]
     assert running.returncode == 0, screen
-    assert "3/3" in screen
-    assert f"{len(written)} rows, 0.0 MB, 0 errors" in screen
-    assert "3/3" not in printed
+    assert "4/4" in screen
+    assert f"{len(written)} rows, 0.0 MB, 1 errors" in screen
+    assert "'cuesqueue errors list' with this store" in screen
+    assert "4/4" not in printed
 
 
 def test_the_command_that_watches_ends_in_order_when_it_is_terminated(world: World) -> None:

@@ -182,6 +182,9 @@ def test_errors_are_listed_shown_and_dropped(world: World) -> None:
     assert "there are more" in table.stderr
     shown = errors("show", listed["errors"][0]["error_id"][:10])
     assert (shown["input"], shown["input_bytes"], shown["state"], shown["headers"]) == ("text", 4, "recorded", {})
+    table = CliRunner().invoke(app, ["errors", "show", listed["errors"][0]["error_id"]], env={"COLUMNS": "200"})
+    assert "recorded" in table.stdout
+    assert "unknown" not in table.stdout, "what has not happened is not shown as unknown"
     assert errors("drop", "--match", "m[0-2]", "--dry-run") == {"errors": 3, "pending": 0, "dry_run": True}
     assert errors("drop", "--match", "m[0-2]")["errors"] == 3
     assert {error["message_id"] or error["queue"] for error in errors("list")["errors"]} == {"q"}

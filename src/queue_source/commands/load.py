@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_source.commands.output import UNHEALTHY, DryRun, Json, named_options, print_error, print_result, stderr
+from queue_source.commands.output import UNHEALTHY, DryRun, Json, named_options, print_error, print_result, stderr, tell
 from queue_source.errors import OptionError
 from queue_source.logs.endings import sentence_of
 from queue_source.options.content import FILE_FORMATS
@@ -97,6 +97,8 @@ def load(
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": query.pipeline, "into": into, **numbers, "seconds": seconds}
     print_result(_for_people(result, as_json), as_json, title="not all is loaded" if problem else "loaded")
+    if numbers["errors"] and not as_json:
+        tell("what was bad: 'cuesqueue errors list' with this store; repair and requeue it (docs/how-to/errors.md)")
     if problem:
         print_error(problem)
         raise typer.Exit(1)

@@ -97,9 +97,13 @@ def _unknown(place: Place, table: Mapping[str, Option], name: str) -> str:
     for other in PLACES:
         if any(option.name.lower() == name for option in other.options):
             return f"belongs to {other.call}, not to {place.call}; leave it out here"
-    close = difflib.get_close_matches(name, list(table), n=1)
-    hint = f"did you mean {table[close[0]].name!r}?" if close else "see docs/reference/options.md for all options"
-    return f"is unknown to {place.call}; {hint}"
+    return f"is unknown to {place.call}; {nearest(name, table)}"
+
+
+def nearest(name: str, table: Mapping[str, Option]) -> str:
+    """Return the next step for an unknown option: the name in the table (by lower case) that it may be meant for."""
+    close = difflib.get_close_matches(name.lower(), list(table), n=1)
+    return f"did you mean {table[close[0]].name!r}?" if close else "see docs/reference/options.md for all options"
 
 
 def _parse(option: Option, text: str) -> Any:

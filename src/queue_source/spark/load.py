@@ -19,7 +19,7 @@ from queue_source.options.content import INFERRED_FORMATS, ContentOptions, Schem
 from queue_source.options.declaring import options_of
 from queue_source.options.other_names import ALIASES
 from queue_source.options.places import READER, SINK
-from queue_source.options.values import SPARK_OWN
+from queue_source.options.values import SPARK_OWN, nearest
 from queue_source.schema.ddl import format_columns
 from queue_source.spark.compat import arrow_schema
 from queue_source.spark.process import driver_folder, is_remote
@@ -120,7 +120,8 @@ class LoadQuery:
                 continue
             places = _places(name)
             if not places:
-                raise OptionError(name, "is unknown to load; see docs/reference/options.md for all options")
+                known = {option.name.lower(): option for place in (READER, SINK) for option in place.options}
+                raise OptionError(name, f"is unknown to load; {nearest(name, known)}")
             for place in places:
                 (reading if place is READER else writing)[name] = text
         pipeline = writing["pipeline"] = parse_reader_options(reading).pipeline

@@ -82,4 +82,8 @@ def _of_table(sink: SinkOptions) -> pa.Schema | None:
 
 
 def _nothing(tried: str) -> OptionError:
-    return OptionError("schema", f"is needed: there is nothing to infer the columns from{tried}")
+    return OptionError(
+        "schema",
+        f"is needed: no object is announced or listed to infer the columns from{tried}; "
+        "announce one (cuesqueue send), or write --schema 'id BIGINT, ...'",
+    )
