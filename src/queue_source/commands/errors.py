@@ -110,10 +110,10 @@ def show(
     if len(errors) != 1:
         problem = "has no error" if not errors else "has several errors"
         raise OptionError("ID", f"the store {problem} whose id begins with {error_id}; see `cuesqueue errors list`")
-    shown = _as_dict(errors[0])
+    fields = _as_dict(errors[0])
     if not as_json:  # a table would call what has not happened, as a delivery, unknown
-        shown = {name: value for name, value in shown.items() if value is not None}
-    print_result(shown, as_json, title="error")
+        fields = {name: value for name, value in fields.items() if value is not None}
+    print_result(fields, as_json, title="error")
 
 
 @group.command()

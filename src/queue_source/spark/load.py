@@ -120,8 +120,8 @@ class LoadQuery:
                 continue
             places = _places(name)
             if not places:
-                known = {option.name.lower(): option for place in (READER, SINK) for option in place.options}
-                raise OptionError(name, f"is unknown to load; {nearest(name, known)}")
+                options_by_name = {option.name.lower(): option for place in (READER, SINK) for option in place.options}
+                raise OptionError(name, f"is unknown to load; {nearest(name, options_by_name)}")
             for place in places:
                 (reading if place is READER else writing)[name] = text
         pipeline = writing["pipeline"] = parse_reader_options(reading).pipeline
