@@ -20,7 +20,7 @@ demo:  ## the tour: queues, crashes and exactly-once on this machine
 	$(RUN) cuesqueue demo $(ARGS)
 
 test:  ## all tests that need nothing but this machine
-	$(RUN) pytest tests/ --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(RUN) pytest tests/ --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-unit:  ## only the unit tests: one process, no server, no Spark
 	$(RUN) pytest tests/unit --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
