@@ -105,8 +105,9 @@ def test_a_bucket_that_refuses_what_is_written_ends_the_batch_and_blames_no_obje
     with s3_server() as s3:
         s3.refusals["lake/"] = DENIED
         local, lake.options = lake.options, {"store": lake.options["store"], **s3.options, target: "s3://lake/out"}
+        refused = (OSError, ObjectStoreError, OptionError)
         for _ in range(3):
-            with pytest.raises((OSError, ObjectStoreError, OptionError), match=r"(?is)lake.*(access.?denied|403 forbidden)"):
+            with pytest.raises(refused, match=r"(?is)lake.*(access.?denied|403 forbidden)"):
                 query.attempt(query.references([good]))
             query.restart()
     lake.options = local
