@@ -21,6 +21,7 @@ from unittest.mock import patch
 import sqlalchemy as sa
 
 from queue_source.coordinator.intake.receiving import Receivers
+from queue_source.errors import ObjectStoreError
 from shard_store.store import open_store
 from support.crash_sweep import SweepLoop
 from support.driver_loop import states
@@ -132,8 +133,8 @@ class Query:
                     self.running()
                 self._pause("slow trigger")
                 _wait(0.01)
-        except OSError as error:
-            if self.case.fault != "disk full, sink" or "space left on device" not in str(error):
+        except (OSError, ObjectStoreError) as error:
+            if self.case.fault != "disk full, sink" or "space left on device" not in str(error).lower():
                 raise
             while not self.over():
                 _wait(0.05)

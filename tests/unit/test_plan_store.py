@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from queue_source.errors import OptionError
+from queue_source.errors import OptionError, SinkFailed
 from queue_source.options import SecretUrl, parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.queues import open_queue
 from queue_source.read.isolation import Marks
@@ -230,7 +230,7 @@ def test_the_sink_publishes_nothing_when_its_files_are_on_other_disks(tmp_path: 
 def test_sinks_and_views_make_no_store(tmp_path: Path) -> None:
     url = {"storeUrl": f"sqlite:///{tmp_path}/none.db"}
     sink = parse_sink_options({**url, "pipeline": "p", "path": str(tmp_path / "out")})
-    with pytest.raises(StoreConfigurationError, match="there is no such file"):
+    with pytest.raises(SinkFailed, match="there is no such file"):
         pickle.dumps(CuesqueueStreamWriter(sink, StructType()))
     with pytest.raises(StoreConfigurationError, match="there is no such file"):
         view_schema(parse_view_options(url))

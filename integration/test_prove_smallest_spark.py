@@ -1,4 +1,4 @@
-"""The smallest proof with a real Spark: one object, one kill, one mistake; all others are in integration."""
+"""The smallest proof with a real Spark: one object, one kill, one mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queue_source.prove.proof import prover
 from queue_source.prove.results import Rule
 from support.engine.harness import environment
 
-JOBS = Path(__file__).parents[1] / "data" / "prove"
+JOBS = Path(__file__).parents[1] / "tests" / "data" / "prove"
 
 pytestmark = pytest.mark.engine
 
