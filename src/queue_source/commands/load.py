@@ -150,7 +150,9 @@ def _run(query: Any, follow: Callable[[], None]) -> str | None:
         nonlocal is_stopped
         is_stopped = True
         signal.signal(signal.SIGINT, signal.default_int_handler)  # who is in a hurry presses Ctrl-C again
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # Java may have had the same signal, and be gone
+        # Java may have had the same signal, and be gone; py4j says so by loggers of its own, and by the root
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
