@@ -86,7 +86,7 @@ class Mistake:
 
 
 @dataclass(frozen=True)
-class Told:
+class Output:
     """What the program's user has read."""
 
     lines: list[tuple[float, str]]  # seconds since Spark had started, and the line
@@ -190,7 +190,7 @@ finally:
             "python": Mistake("PYSPARK_PYTHON", variables={"PYSPARK_PYTHON": str(self._other_python())}),
         }
 
-    def make(self, name: str) -> Told:
+    def make(self, name: str) -> Output:
         """Run the program with this mistake."""
         mistake = self.mistakes()[name]
         folder = self._folder / name.replace(" ", "-")
@@ -239,7 +239,7 @@ def _changed(options: Mapping[str, str], changes: Mapping[str, str | None]) -> d
     return {name: value for name, value in {**options, **changes}.items() if value is not None}
 
 
-def run(script: Path, variables: Mapping[str, str], says: str, longest: float) -> Told:
+def run(script: Path, variables: Mapping[str, str], says: str, longest: float) -> Output:
     """Run a program and note when each line of its output came."""
     began = time.monotonic()
     process = subprocess.Popen(
@@ -273,7 +273,7 @@ def run(script: Path, variables: Mapping[str, str], says: str, longest: float) -
     script.with_suffix(".log").write_text("".join(f"{when:7.2f} {line}\n" for when, line in raw))
     ready = max((when for when, line in raw if line == READY), default=0.0)
     lines = [(when - ready, line) for when, line in raw if line != READY]
-    return Told(lines, says, None if ended is None else ended - ready)
+    return Output(lines, says, None if ended is None else ended - ready)
 
 
 @contextmanager
@@ -284,12 +284,13 @@ def laboratory(folder: Path, code: Path = ROOT / "src", *, imported: bool = True
         yield Laboratory(folder, aws, postgres, code, imported=imported)
 
 
-def row(name: str, told: Told) -> str:
+def row(name: str, output: Output) -> str:
     """Return the line of the table."""
-    seconds = "never" if told.seconds is None else f"{told.seconds:.1f}"
-    ended = "-" if told.ended is None else f"{told.ended:.1f}"
+    seconds = "never" if output.seconds is None else f"{output.seconds:.1f}"
+    ended = "-" if output.ended is None else f"{output.ended:.1f}"
     return (
-        f"| {name} | {seconds} | {told.from_the_end or '-'} | {told.times} | {len(told.lines)} | {told.silence:.1f} "
+        f"| {name} | {seconds} | {output.from_the_end or '-'} | {output.times} | {len(output.lines)} "
+        f"| {output.silence:.1f} "
         f"| {ended} |"
     )
 

@@ -50,16 +50,16 @@ def test_these_are_all_mistakes(room: Laboratory) -> None:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_sentence_that_helps_is_the_last_line(room: Laboratory, mistake: str) -> None:
-    told = room.make(mistake)
-    assert told.from_the_end == 1, "\n".join(line for _, line in told.lines)
-    assert told.lines[-1][1].startswith("ERROR cuesqueue: ")
-    assert "docs/" in told.lines[-1][1]
-    assert told.times <= 4  # Spark's log, its exception, our line; and one warning beforehand
-    assert len(told.lines) <= MISTAKES[mistake]
+    output = room.make(mistake)
+    assert output.from_the_end == 1, "\n".join(line for _, line in output.lines)
+    assert output.lines[-1][1].startswith("ERROR cuesqueue: ")
+    assert "docs/" in output.lines[-1][1]
+    assert output.times <= 4  # Spark's log, its exception, our line; and one warning beforehand
+    assert len(output.lines) <= MISTAKES[mistake]
 
 
 @pytest.mark.parametrize("mistake", WAITING)
 def test_a_query_that_goes_on_says_what_it_waits_for(room: Laboratory, mistake: str) -> None:
-    told = room.make(mistake)
-    assert told.seconds is not None
-    assert sum(when < told.seconds for when, _ in told.lines) <= 15
+    output = room.make(mistake)
+    assert output.seconds is not None
+    assert sum(when < output.seconds for when, _ in output.lines) <= 15

@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +21,14 @@ from shard_store.store import open_store
 from support.driver_loop import published
 from support.servers.debian import NotInstalled
 from support.servers.kafka import SINGLE, NoKafka, tansu_broker
-from support.servers.ministack import KEYS, ministack_server, new_queue
 from support.servers.rabbitmq import rabbitmq_server
+from support.servers.services import Service, sqs
 
 MESSAGES = 20_000
 REPEATED = 0.3
 KILLS = 10
 PIPELINE = "killed"
 PATIENCE = 300.0
-
-
-@dataclass(frozen=True)
-class Service:
-    """A queue on a server: `options` of the reader and `keywords` of `open_queue` reach it."""
-
-    url: str
-    options: Mapping[str, str]
-    keywords: Mapping[str, Any]
-
-
-@contextmanager
-def sqs() -> Iterator[Service]:
-    with ministack_server() as server:
-        keys = {"aws.accessKeyId": "test", "aws.secretAccessKey": "test"}
-        yield Service(new_queue(server), keys, KEYS)
 
 
 @contextmanager

@@ -11,9 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -25,9 +23,9 @@ from support.queues.azurequeue import new_queue as new_azure_queue
 from support.servers.azure_queue import azure_queue_server
 from support.servers.debian import NotInstalled
 from support.servers.kafka import mock_cluster
-from support.servers.ministack import KEYS, ministack_server, new_queue
 from support.servers.pubsub import pubsub_server
 from support.servers.rabbitmq import rabbitmq_server
+from support.servers.services import Service, sqs
 from support.store_backends import rows
 
 ROUTES = {"a": "s3://bucket/a/", "b": "s3://bucket/b/", "all": "s3://bucket/"}
@@ -36,22 +34,6 @@ EXPECTED = {name: Counter(uri for uri in OBJECTS if uri.startswith(prefix)) for 
 LEASE = 8.0
 """Seconds after which the messages of a receiver that was killed come again."""
 PATIENCE = 180.0
-
-
-@dataclass(frozen=True)
-class Service:
-    """A queue on a server: `options` of the receiver and `keywords` of `open_queue` reach it."""
-
-    url: str
-    options: Mapping[str, str]
-    keywords: Mapping[str, Any]
-
-
-@contextmanager
-def sqs() -> Iterator[Service]:
-    with ministack_server() as server:
-        keys = {"aws.accessKeyId": "test", "aws.secretAccessKey": "test"}
-        yield Service(new_queue(server), keys, KEYS)
 
 
 @contextmanager
