@@ -6,6 +6,7 @@ Those that come by the thousand are named tuples: making a frozen dataclass take
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -355,19 +356,27 @@ class ErrorRecord:
     origin: str = ""
 
 
-def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range | Move], seqs: tuple[int, int]) -> str:
+def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tuple[int, int]) -> str:
     """Return the SHA-256 of the canonical form of a plan: the same at every attempt, never seen again after.
 
-    `seqs` are those of the plan's offsets. Without them a shard that is read again later (announced after it was
-    pruned, or put back after quarantine) would bring back the hash of a plan that was delivered long ago.
+    `seqs`: the plan holds the snapshots after the first and up to the second, as they were written. Spark's own offsets
+    are no part of the hash: after a lost checkpoint the same snapshots are planned from offset 0. Without the seqs a
+    shard that is read again later (announced after it was pruned, or put back after quarantine) would bring back the
+    hash of a plan that was delivered long ago; without the versions, so would a snapshot that a restored store writes
+    once more about an object which is another one by now.
     """
     digest = hashlib.sha256()
     for name in (source, pipeline):
         digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
     digest.update(f"{seqs[0]} {seqs[1]}\0".encode())
-    moves = sorted((r.key, r.start, r.end) for r in ranges)
-    digest.update(b"".join([key + f"\0{start}\0{end}\0".encode() for key, start, end in moves]))
+    moves = sorted((r.key, r.start, r.end, _version_text(r.content)) for r in ranges)
+    digest.update(b"".join([key + f"\0{start}\0{end}\0{version}\0".encode() for key, start, end, version in moves]))
     return digest.hexdigest()
+
+
+def _version_text(content: Content) -> str:
+    version = None if content.reference is None else content.reference.version
+    return json.dumps([content.size, content.etag, version])  # ASCII, whatever a bucket calls an ETag
 
 
 class Semantics(str, Enum):

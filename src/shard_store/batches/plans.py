@@ -76,7 +76,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
             )
         # a new checkpoint begins at 0, however far the store is: what is final is not read
         after = max(start_seq, row.confirmed_seq)
-        again = (row.plan_start, row.plan_end) == (start_seq, end_seq)
+        again = (row.plan_after, row.plan_end) == (after, end_seq) and after < end_seq  # from whatever offset of Spark
         before = set(json.loads(row.plan_left_out)) if again else None
         made, marks = _make(transaction, row, token, (start_seq, end_seq), after, before)
         made = replace(made, attempt=row.plan_attempt + 1 if again else 1)
@@ -277,9 +277,8 @@ def _make(
     """Make the plan of (start, end] as the store is now; also returns the marks of what it leaves out.
 
     `after` is the seq after which there is anything to do. `left_out_before`: what the attempt on record has left out,
-    None where there is no attempt at these offsets.
-    The hash is that of the snapshots as they were written, whatever is left out of them. A plan on record keeps its
-    own: versions before 0.3 hashed what was left, and outputs and errors are recorded under that.
+    None where there is no attempt at these snapshots.
+    The hash is that of the snapshots as they were written, whatever is left out of them.
     """
     parts = snapshots.read(transaction, token.pipeline, after, seqs[1])
     planned = snapshots.flatten(parts)
@@ -308,7 +307,7 @@ def _make(
         if ended:
             _refuse_lost_openings(transaction, token, (after, seqs[1]), [r for r in others if r.key in ended])
         lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
-    digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, seqs)
+    digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
     if repeated:

@@ -338,8 +338,9 @@ def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_i
     after, until = max(row.plan_end or 0, row.confirmed_seq), identity.unplanned_seq
     if until <= after:
         return []
+    ranges = snapshots.flatten(snapshots.read(transaction, row.pipeline, after, until))
+    digest = delivery_hash(row.source, row.pipeline, ranges, (after, until))
     moves, sent = snapshots.read_planned(transaction, row.pipeline, after, until)
-    digest = delivery_hash(row.source, row.pipeline, moves, (after, until))
     unplanned, others = PlanIdentity(row.source, identity.token, after, until, digest), list[Move]()
     if Semantics(row.semantics).final_at_delivery:
         moves, others = split_by_fit(moves, open_positions(transaction, identity.token, {m.key for m in moves}))
