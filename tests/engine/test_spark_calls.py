@@ -189,6 +189,17 @@ def test_the_default_read_limit_is_asked_for_in_the_reader_process_before_any_ba
                 assert not asked
 
 
+def test_latest_offset_is_given_the_default_limit_and_with_trigger_once_that_there_is_none(recorded: Recorded) -> None:
+    streamed = recorded.run_until(lambda c: times(c, "latestOffset") > 1)
+    query, log = recorded.start({"once": True})
+    query.awaitTermination()
+    limits = [
+        {call["limit"] for call in named(found, "latestOffset")} for found in (streamed, recorded.run(), stopped(log))
+    ]
+    default = {"ReadMaxFiles(max_files=7)"}
+    assert limits == ([default, default, {"ReadAllAvailable()"}] if TELLS_START else [{None}] * 3)
+
+
 def test_the_first_batch_of_a_checkpoint_runs_also_without_data_and_a_restart_s_does_not(recorded: Recorded) -> None:
     recorded.upto(0)
     found = recorded.run()
