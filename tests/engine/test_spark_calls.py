@@ -299,6 +299,16 @@ def test_readers_are_built_where_they_never_run_so_building_one_does_no_work(
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuesqueue")] == []
 
 
+def test_spark_can_wait_for_executors_before_the_first_batch(spark: SparkSession) -> None:
+    """The settings of docs/how-to/clusters.md."""
+    settings = getattr(getattr(spark._jvm.org.apache.spark.internal.config, "package$"), "MODULE$")
+    names = ("SCHEDULER_MIN_REGISTERED_RESOURCES_RATIO", "SCHEDULER_MAX_REGISTERED_RESOURCE_WAITING_TIME")
+    assert [getattr(settings, name)().key() for name in names] == [
+        "spark.scheduler.minRegisteredResourcesRatio",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime",
+    ]
+
+
 def test_the_format_is_found_without_being_registered(spark: SparkSession, world: World) -> None:
     frame = spark.readStream.format("cuesqueue").schema("id BIGINT").options(**world.source()).load()
     assert frame.isStreaming

@@ -54,6 +54,7 @@ def test_an_unknown_kind_says_what_was_perhaps_meant(url: str, hint: str) -> Non
         ("sql+sqlite:///jobs.db?queue=q&tags=a.%23", "'tags'; for this kind of queue a filter is the option tagFilter"),
         ("sql+sqlite:///jobs.db?queue=q&listener=true", "'listener'; it is for amqp and sim queues"),
         ("sql+sqlite:///jobs.db?queue=q&timout=3", "'timout'; did you mean 'timeout'?"),
+        ("sql+sqlite:///jobs.db?queue=q&mode=ro", "unknown parameter 'mode'"),
         ("sql+sqlite:///jobs.db?queue=q&queue=r", "several queue= parameters"),
         (
             "sql+postgresql://u:hunter2@h/db?queue=q&pool=p",
@@ -83,6 +84,7 @@ def test_a_parameter_that_this_kind_of_queue_does_not_take_is_refused(url: str, 
     ("rest", "kept"),
     [
         ("sqlite:///jobs.db?timeout=5", {"timeout": "5"}),
+        ("sqlite:///file:jobs.db?mode=ro&uri=true", {"mode": "ro", "uri": "true"}),
         ("postgresql+psycopg://u@h/db?sslmode=require&options=-c%20a%3Db", {"sslmode": "require", "options": "-c a=b"}),
         ("mysql+pymysql://u@h/db?charset=utf8mb4", {"charset": "utf8mb4"}),
     ],

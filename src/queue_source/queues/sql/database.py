@@ -36,10 +36,8 @@ _ID = " table"  # no queue's name: those have no spaces around them
 _YEAR_9999 = 253_370_764_800_000_000  # its beginning: jobs that delete old messages by SQL leave the id
 
 # what SQLAlchemy hands to Python's sqlite3, and with uri=true to SQLite
-_SQLITE = (
-    *("timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements", "plugin", "uri"),
-    *("mode", "cache", "immutable", "nolock", "psow", "vfs", "modeof"),
-)
+_SQLITE = ("timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements", "plugin", "uri")
+_SQLITE_URI = ("mode", "cache", "immutable", "nolock", "psow", "vfs", "modeof")
 
 metadata = MetaData()
 
@@ -103,7 +101,9 @@ def parse_address(url: str) -> Address:
         raise QueueConfigurationError(
             name, "not a database URL; write sql+sqlite:///FILE?queue=NAME or sql+postgresql://USER@HOST/DB?queue=NAME"
         ) from None
-    drivers = _SQLITE if parsed.drivername in ("sqlite", "sqlite+pysqlite") else None
+    drivers = None
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        drivers = (*_SQLITE, *_SQLITE_URI) if parsed.query.get("uri") == "true" else _SQLITE
     pairs = [(key, value) for key, values in parsed.normalized_query.items() for value in values]
     parameters = checked_parameters("sql", pairs, name, drivers)
     queue = parameters.get("queue", "")
