@@ -301,7 +301,7 @@ def test_readers_are_built_where_they_never_run_so_building_one_does_no_work(
 
 def test_spark_can_wait_for_executors_before_the_first_batch(spark: SparkSession) -> None:
     """The settings of docs/how-to/clusters.md."""
-    settings = getattr(getattr(spark._jvm.org.apache.spark.internal.config, "package$"), "MODULE$")
+    settings = getattr(getattr(spark._jvm.org.apache.spark.internal.config, "package$"), "MODULE$")  # type: ignore[union-attr]
     names = ("SCHEDULER_MIN_REGISTERED_RESOURCES_RATIO", "SCHEDULER_MAX_REGISTERED_RESOURCE_WAITING_TIME")
     assert [getattr(settings, name)().key() for name in names] == [
         "spark.scheduler.minRegisteredResourcesRatio",
