@@ -63,7 +63,7 @@ def test_an_unknown_kind_says_what_was_perhaps_meant(url: str, hint: str) -> Non
         ("sqs://files?group=g", "'group'; it is for kafka queues; .* the options sqs"),
         ("https://sqs.eu-central-1.amazonaws.com/123456789012/files?tags=x", "tagFilter"),
         ("https://sqs.eu-central-1.amazonaws.com/123456789012/files?log_id=x", "did you mean 'log_id_header'"),
-        ("pubsub://p/files?x=1", "'x'; this URL takes log_id_header; the options gcp"),
+        ("pubsub://p/files?token=hunter2", "'token'; this URL takes log_id_header; the options gcp"),
         ("azurequeue://account/files?source=s", "'source'; it is for amqp queues"),
         ("kafka://h/t?grup=g", "'grup'; did you mean 'group'?"),
         ("kafka://h/t?group=a&group=b", "several group="),
