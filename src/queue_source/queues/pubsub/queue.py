@@ -67,14 +67,14 @@ class PubSubQueue(BaseQueue):
         endpoint: str | None = None,
         shortest_wait: float = _SHORTEST_WAIT,
     ) -> None:
-        shown = redact_url(url)
-        self.log_id_header = checked_parameters("pubsub", query_of(url), shown).get(LOG_ID_HEADER) or None
+        name = redact_url(url)
+        self.log_id_header = checked_parameters("pubsub", query_of(url), name).get(LOG_ID_HEADER) or None
         parts = _URL.fullmatch(url.partition("?")[0])
         if parts is None:
-            raise QueueConfigurationError(shown, f"is not of the form {_FORM}")
+            raise QueueConfigurationError(name, f"is not of the form {_FORM}")
         owner = parts["project"] or project
         if not owner:
-            raise QueueConfigurationError(shown, f"names no project; write {_FORM} or set option 'gcp.project'")
+            raise QueueConfigurationError(name, f"names no project; write {_FORM} or set option 'gcp.project'")
         super().__init__(f"pubsub://{owner}/{parts['subscription']}")
         self._path = f"projects/{owner}/subscriptions/{parts['subscription']}"
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
