@@ -14,9 +14,8 @@ from queue_source.announcements.hidden_names import is_hidden
 from queue_source.announcements.json_paths import JsonPaths
 from queue_source.announcements.parser import parse_notification
 from queue_source.errors import MalformedNotification
-from queue_source.messages import MESSAGE_URI, ObjectNotice, Received, kept_message
+from queue_source.messages import MESSAGE_URI, REPUBLISH_COUNT, ObjectNotice, Received, kept_message
 from queue_source.options import NotificationOptions
-from queue_source.queues.base import REPUBLISH_COUNT
 from queue_source.tags import matches_any
 from queue_source.uris import climbs
 from shard_store.model import Content, ErrorRecord, Payload, Reference, micros

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from queue_source.announcements.contents import Announced, announced_objects, message_error
 from queue_source.announcements.routes import Routes
-from queue_source.coordinator.holding.held_message import longest_lease
 from queue_source.coordinator.session import with_back_off
 from queue_source.errors import OptionError, QueueError
 from queue_source.messages import Received
 from queue_source.options import ReceiverOptions
 from queue_source.queues.base import Capabilities, Queue
+from queue_source.queues.leases import longest_lease
 from queue_source.uris import plain_prefix
 from shard_store.failpoints import reach
 from shard_store.model import Content, ErrorRecord

@@ -88,11 +88,11 @@ def prepare(
     if presence is not None:
         presence.enter(started.token)
         await_readers_before(session, presence, unfinished=started.plan_unfinished)
-    errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
-    error_log.of_plans(started.with_errors)
-    errors.forward()
     shares = "round-robin" if routed else options.queue.queue_shares  # receivers take from all of them
     in_flight = InFlight(queues, limits_of(options), shares_of(shares, queues, listing=listing))
+    errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session, in_flight.log_id)
+    error_log.of_plans(started.with_errors)
+    errors.forward()
     if released := in_flight.recover(started.unfinished, started.unconfirmed, started.recent):
         store.release(started.token, released)
     acknowledger = Acknowledger(session, in_flight)
