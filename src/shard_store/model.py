@@ -318,6 +318,11 @@ def split_key(path: str) -> bytes:
     return hashlib.sha256(path.rpartition("/")[2].encode("utf-8", "surrogatepass")).digest()
 
 
+def uri_key(uri: str) -> bytes:
+    """Return the key of an object, whatever source it is of."""
+    return hashlib.sha256(uri.encode("utf-8", "surrogatepass")).digest()
+
+
 QUARANTINING = ("object", "part")
 """Scopes of errors with which a shard ends in quarantine."""
 

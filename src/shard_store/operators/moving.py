@@ -45,8 +45,9 @@ TABLES: tuple[sa.Table, ...] = (
 )
 """What is known of a source, in the order in which it is written and read."""
 
-LEFT_OUT: tuple[sa.Table, ...] = (schema.leases, schema.identity, schema.receivers)
-"""What belongs to a store and not to a source: whose turn it is, which store it is, who records for many sources."""
+LEFT_OUT: tuple[sa.Table, ...] = (schema.leases, schema.identity, schema.receivers, schema.registered)
+"""What belongs to a store and not to a source: whose turn it is, which store it is, who records for many sources, and
+the data files of its tables."""
 
 ADOPTED = "adopted"
 """The queue of shards that another reader has read. They have no owner."""

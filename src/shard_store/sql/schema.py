@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Reference
 
-REVISION = "0013"
+REVISION = "0014"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0007"
@@ -455,6 +455,14 @@ sa.Index(
     postgresql_where=cleanings.c.ended_at.is_(None),
 )
 sa.Index("cuesqueue_cleanings_ended", cleanings.c.ended_at)
+
+registered = sa.Table(
+    "cuesqueue_registered",  # objects that are data files of tables where they are: no source cleans them
+    metadata,
+    sa.Column("uri_key", Hash, primary_key=True),
+    sa.Column("registered_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
 
 history = sa.Table(
     "cuesqueue_history",  # what each pipeline published in each hour, written when the hour is over: see activity.py
