@@ -11,13 +11,12 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from shard_store.errors import LostProgress, StoreConfigurationError
 from shard_store.model import BEGINNING, STORE, Content, PublishToken, Shard, ShardKey, ShardState, time_of
-from shard_store.shards.activity import Report, settings_of
 from shard_store.shards.announcing import announced_anew, newest_of, take_up
 from shard_store.shards.ownership import (
     ANNOUNCED,
@@ -29,8 +28,7 @@ from shard_store.shards.ownership import (
     read_shards,
 )
 from shard_store.shards.sources import kept_ids, note_spellings
-from shard_store.sql.install import refuse_older_code
-from shard_store.sql.schema import READERS_OF_RECORDED, pipelines, receivers, shards, sources
+from shard_store.sql.schema import pipelines, receivers, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 
 COUNTS = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
@@ -119,7 +117,6 @@ def start_receiver(
 
     Several may have one name: they are counted together. `plain`: as in `Naming`.
     """
-    _refuse_older_readers(transaction)
     if plain is not None:
         note_spellings(transaction, names, plain)
     _admit(transaction, names)
@@ -148,9 +145,8 @@ def record(
 
     All of it is in this transaction: once it is committed, the messages may be acknowledged (invariant 1). Of objects
     that are known already, some are changed by a new announcement: see `announcing`. `seen`: the number of
-    messages that the caller knows of. From the receiver's first object on, older code does not open the store. Raises
-    StoreConfigurationError for a source that is in another store, or has versions in its ids, and while older code
-    reads; LostProgress where the store counts fewer messages: it went back in time (invariant 11).
+    messages that the caller knows of. Raises StoreConfigurationError for a source that is in another store, or has
+    versions in its ids; LostProgress where the store counts fewer messages: it went back in time (invariant 11).
     """
     _admit(transaction, announced)
     announced = {source: _by_own_ids(transaction, source, of_source) for source, of_source in announced.items()}
@@ -248,22 +244,6 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
     )
 
 
-def _refuse_older_readers(transaction: Transaction) -> None:
-    """Make sure that no reader runs that would prune, unread, what is recorded: its code was there before receivers.
-
-    A start by newer code leaves the settings of its incarnation.
-    """
-    c = pipelines.c
-    columns: Sequence[sa.Column[Any]] = (c.pipeline, c.incarnation, c.settings, c.report, c.host)
-    for row in transaction.execute(sa.select(*columns).where(c.stale_at > transaction.now()).order_by(c.pipeline)):
-        report = Report.parse(row.report, row.incarnation)
-        if settings_of(row) is None and not (report is not None and report.stopped):
-            raise StoreConfigurationError(
-                f"pipeline {row.pipeline!r} runs on {row.host or 'some machine'} with an older cuesqueue, which would "
-                "prune what a receiver records; stop its query, start it with this version, and then start the receiver"
-            )
-
-
 def _by_own_ids(transaction: Transaction, source: str, contents: Sequence[Content]) -> Sequence[Content]:
     """Return the contents by the ids that the source has for them already, where these are spelled otherwise."""
     kept = kept_ids(transaction, source, list({content.shard_id for content in contents}))
@@ -328,11 +308,8 @@ def _admit(transaction: Transaction, names: Collection[str]) -> None:
 def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
     """Add these numbers to those of the receiver, and return its messages."""
     c, now = receivers.c, transaction.now()
-    query = sa.select(c.messages, c.recorded + c.duplicates).where(c.receiver == receiver).with_for_update()
-    messages, objects = transaction.execute(query).one_or_none() or (None, 0)
-    if new + duplicates and not objects:
-        _refuse_older_readers(transaction)
-        refuse_older_code(transaction, READERS_OF_RECORDED)
+    query = sa.select(c.messages).where(c.receiver == receiver).with_for_update()
+    messages = transaction.execute(query).scalar_one_or_none()
     if messages is None or messages < seen:
         raise LostProgress(
             f"database {transaction.database!r} went back in time, or is another one: it counts {messages or 0} "

@@ -16,15 +16,10 @@ from shard_store.model import Reference
 REVISION = "0014"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
-READERS_FROM = "0007"
+READERS_FROM = "0014"
 """Code of this revision and of all later ones can use these tables (decision 0053). A migration that only adds what
-such code does not need leaves it as it is; one that takes something away sets it to its own revision."""
-
-READERS_OF_MOVES = "0009"
-"""The same of a store that a source was moved out of: older code would go on with it (decision 0060)."""
-
-READERS_OF_RECORDED = "0013"
-"""The same of a store in which a receiver has recorded: older code prunes what waits for its reader (decision 0086)."""
+such code does not need leaves it as it is; one that takes something away sets it to its own revision. Code before 0014
+knows a batch by another hash, and would not recognise what this code has delivered."""
 
 metadata = sa.MetaData()
 _TABLE: dict[str, Any] = {
