@@ -33,7 +33,7 @@ class Category(str, Enum):
     CHANGED = "changed"  # published, and another object by now
     BEYOND_MEMORY = "beyond_memory"  # unknown, and so old that the store may have forgotten it
     BEFORE_BEGINNING = "before_beginning"  # unknown, and there before the first start (includeExistingFiles)
-    LEFT_OUT = "left_out"  # by the reader's own options; not among the objects
+    LEFT_OUT = "left_out"  # by the reader's own options, or its query's filter before `load`; not among the objects
 
 
 COUNTED = tuple(category for category in Category if category is not Category.LEFT_OUT)
@@ -53,6 +53,7 @@ UNPUBLISHED_BY_MARK = {
     Pending.BEGUN.value: Category.WAITING,
     Pending.SKIPPED.value: Category.SKIPPED,
     Pending.GIVEN_UP.value: Category.GIVEN_UP,
+    Pending.LEFT_OUT.value: Category.LEFT_OUT,
 }
 """What a shard that is done is instead of published."""
 
