@@ -110,7 +110,8 @@ def source_of(transaction: Transaction, name: str | None) -> str:
     A name that is misspelt would make every object a missing one, and so would a source that keeps no shards.
     """
     rows = transaction.execute(sa.select(pipelines.c.source, pipelines.c.semantics)).all()
-    names = sorted({row.source for row in rows})
+    routed = transaction.execute(sa.select(sources.c.source).where(sources.c.moved_to.is_(None))).scalars()
+    names = sorted({row.source for row in rows} | set(routed))
     if name is None and len(names) == 1:
         (name,) = names
     if name is None or name not in names:
@@ -118,7 +119,7 @@ def source_of(transaction: Transaction, name: str | None) -> str:
         problem = "has several sources, so name one" if name is None else f"has no source {name[:100]!r}"
         problem = problem if names or name is not None else "has no source yet"
         raise StoreConfigurationError(f"option 'source': the store {transaction.database!r} {problem}; it has: {some}")
-    if all(not Semantics(row.semantics).keeps_shards for row in rows if row.source == name):
+    if (kept := [Semantics(row.semantics).keeps_shards for row in rows if row.source == name]) and not any(kept):
         raise StoreConfigurationError(
             f"option 'source': the pipelines of {name!r} run with deliverySemantics=at-least-once, of which the store "
             "does not remember what was read; nothing can be compared with a listing"

@@ -112,10 +112,11 @@ def start_receiver(
     host: str,
     names: Collection[str],
     plain: Callable[[str], str] | None = None,
+    seen: int = 0,
 ) -> None:
     """Write down that a receiver begins, for the sources of these names. Raises StoreConfigurationError.
 
-    Several may have one name: they are counted together. `plain`: as in `Naming`.
+    Several may have one name: they are counted together. `plain`: as in `Naming`; `seen`: as in `record`.
     """
     if plain is not None:
         note_spellings(transaction, names, plain)
@@ -124,12 +125,14 @@ def start_receiver(
     numbers = dict.fromkeys(COUNTS, 0)
     row = {"receiver": receiver, "queue": queue, "host": host[:255], "started_at": now, "worked_at": now, **numbers}
     transaction.execute(transaction.dialect.insert_if_absent(receivers).values(**row))
+    _counted(transaction, receiver, seen)
     this = receivers.update().where(receivers.c.receiver == receiver)
     transaction.execute(this.values(queue=queue, host=host[:255], started_at=now, worked_at=now))
 
 
-def note_work(transaction: Transaction, receiver: str) -> None:
-    """Write down that the receiver has asked its queue just now."""
+def note_work(transaction: Transaction, receiver: str, seen: int = 0) -> None:
+    """Write down that the receiver has asked its queue just now. `seen`: as in `record`."""
+    _counted(transaction, receiver, seen)
     this = receivers.update().where(receivers.c.receiver == receiver)
     transaction.execute(this.values(worked_at=transaction.now()))
 
@@ -305,17 +308,25 @@ def _admit(transaction: Transaction, names: Collection[str]) -> None:
         transaction.execute(insert, [{"source": name, "forgotten_before": 0} for name in absent])
 
 
-def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
-    """Add these numbers to those of the receiver, and return its messages."""
-    c, now = receivers.c, transaction.now()
-    query = sa.select(c.messages).where(c.receiver == receiver).with_for_update()
-    messages = transaction.execute(query).scalar_one_or_none()
+def _counted(transaction: Transaction, receiver: str, seen: int) -> int:
+    """Lock the receiver's row, and return its messages. Raises LostProgress where they are fewer than were `seen`."""
+    query = sa.select(receivers.c.messages).where(receivers.c.receiver == receiver).with_for_update()
+    messages: int | None = transaction.execute(query).scalar_one_or_none()
     if messages is None or messages < seen:
         raise LostProgress(
             f"database {transaction.database!r} went back in time, or is another one: it counts {messages or 0} "
-            f"messages of receiver {receiver!r}, which has had {seen}; nothing more is acknowledged. Objects that were "
-            "recorded in between are found by their readers' backfillPrefixes; then start the receiver again"
+            f"messages of receiver {receiver!r}, which has had {seen}; nothing more is acknowledged. What was recorded "
+            "in between is in no queue: for each source of the routes `cuesqueue reconcile PREFIX --source S --send "
+            "QUEUE_URL` finds it, as does a reader with backfillPrefixes; then start the receiver again, without the "
+            "file of --memory if it has one"
         )
+    return messages
+
+
+def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
+    """Add these numbers to those of the receiver, and return its messages."""
+    c, now = receivers.c, transaction.now()
+    messages = _counted(transaction, receiver, seen)
     numbers = {
         "messages": receipts.messages,
         "recorded": new,
@@ -327,4 +338,4 @@ def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int
     raised = {name: c[name] + number for name, number in numbers.items()}
     this = receivers.update().where(c.receiver == receiver)
     transaction.execute(this.values(worked_at=now, received_at=now, **raised))
-    return int(messages) + receipts.messages
+    return messages + receipts.messages
