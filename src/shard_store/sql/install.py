@@ -113,12 +113,12 @@ def _refuse_unfinished(transaction: Transaction) -> None:
     unfinished = sa.and_(c.last_seq > c.confirmed_seq, c.last_seq > sa.func.coalesce(delivered, 0))
     running = sa.and_(c.driver != "", c.stale_at > transaction.now())
     rows = transaction.execute(sa.select(c.pipeline, running).where(sa.or_(unfinished, running)).order_by(c.pipeline))
-    if found := rows.all():
-        names = ", ".join(repr(name) for name, _ in found[:10]) + (", ..." if len(found) > 10 else "")
-        what = "runs, or was killed a moment ago" if any(is_running for _, is_running in found) else "is not finished"
+    if unended := rows.all():
+        names = ", ".join(repr(name) for name, _ in unended[:10]) + (", ..." if len(unended) > 10 else "")
+        what = "runs, or was killed a moment ago" if any(is_running for _, is_running in unended) else "is not finished"
         raise StoreConfigurationError(
             f"database {transaction.database!r}: a batch of pipeline {names} {what}; start its query once more with "
-            "the version that it had, with trigger availableNow, and migrate when it has ended (one that nobody needs "
+            "the version that it had, with trigger availableNow, and migrate when it has ended (one without a use "
             "can be given up by that version's `cuesqueue reset`); nothing is changed"
         )
 

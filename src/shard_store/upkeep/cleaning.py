@@ -48,7 +48,7 @@ class Cleaning(NamedTuple):
     """One that is due. `opened_at` (announced first) and `read_at` (done) are microseconds by the database's clock.
 
     `again`: its shard is not done any more, or done once more: it was announced again after it was forgotten.
-    `needed`: who needs the object, in words; None: nobody that this store knows of.
+    `needed`: who needs the object, in words; None: this store knows of no other use.
     """
 
     shard_key: ShardKey
@@ -192,9 +192,9 @@ def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> dict[str, str
             uris |= {shard_key(source, shard_id): row.uri for shard_id in ids}
     open_or_bad = sa.select(shards.c.shard_key, shards.c.source).where(sa.not_(PUBLISHED))
     own = {bytes(row.shard_key) for row in rows}
-    found = transaction.select_among(open_or_bad, shards.c.shard_key, uris.keys() - own)
-    needed = {uris[ShardKey(bytes(key))]: source for key, source in found}
-    # by an id with a version that only the other source was told of
+    theirs = transaction.select_among(open_or_bad, shards.c.shard_key, uris.keys() - own)
+    needed = {uris[ShardKey(bytes(key))]: source for key, source in theirs}
+    # with a version in its id that our announcement lacked
     unversioned = {row.uri for row in rows if row.etag is None and row.version is None}
     if unversioned and (names := [source for source, kept in naming.items() if kept.get("versions")]):
         unfinished = sa.select(shards.c.uri, shards.c.source).where(
