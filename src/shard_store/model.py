@@ -95,6 +95,7 @@ class Pending(str, Enum):
     BEGUN = "begun"  # with at-most-once: its batch was begun, and is not published yet
     SKIPPED = "skipped"  # it was bad, at least in part, and the options say that it is to be skipped
     GIVEN_UP = "given-up"  # with at-most-once: its batch was begun, and it is unknown whether it was published
+    LEFT_OUT = "left-out"  # the query has filtered its reference, at least of a part, and `load` has not read it
 
 
 class AttemptKind(str, Enum):
@@ -267,6 +268,9 @@ class PlanIdentity:
     delivery_hash: str
     unplanned_seq: int = field(default=0, compare=False)
     """For a sink: the snapshot up to which its micro-batch goes, should Spark have asked for no plan of it; else 0."""
+    loaded: frozenset[tuple[ShardKey, Position]] | None = field(default=None, compare=False)
+    """For a sink with `load`, at its commit: the beginnings of the ranges that it has read. None: another sink, whose
+    rows are those of the query."""
 
 
 class Noted(NamedTuple):
@@ -316,6 +320,11 @@ class Split:
 def split_key(path: str) -> bytes:
     """Return the key of a split's name, the last part of its path: a folder may be named in several ways."""
     return hashlib.sha256(path.rpartition("/")[2].encode("utf-8", "surrogatepass")).digest()
+
+
+def uri_key(uri: str) -> bytes:
+    """Return the key of an object, whatever source it is of."""
+    return hashlib.sha256(uri.encode("utf-8", "surrogatepass")).digest()
 
 
 QUARANTINING = ("object", "part")

@@ -46,6 +46,7 @@ class _Counts:
     errorsDelivered: int = 0  # to the error queue
     cleaned: int = 0  # objects that were deleted or moved after they were read (cleanSource)
     cleaningFailures: int = 0  # tries to do so that failed; the view `cleanings` has their causes
+    cleaningsNeeded: int = 0  # objects that waited, since another source or a table needs them; again each hour
     maintenanceFailures: int = 0  # of work by the clock that is tried again; the log has their causes
     errors: Counter[str] = field(default_factory=Counter)  # by cause: bad messages, objects, records and rows
 

@@ -174,10 +174,10 @@ def _elsewhere(
     return {key for key, _ in places - at_place}
 
 
-MARKS = (Pending.BEGUN.value, Pending.SKIPPED.value, Pending.GIVEN_UP.value)
+_LASTING = (Pending.SKIPPED.value, Pending.GIVEN_UP.value, Pending.LEFT_OUT.value)
+MARKS = (Pending.BEGUN.value, *_LASTING)
 """With one of these a shard that is done was not published."""
 
-_LASTING = (Pending.SKIPPED.value, Pending.GIVEN_UP.value)
 _STATE = sa.func.coalesce(shards.c.pending, "")
 
 PUBLISHED = sa.and_(shards.c.state == ShardState.DONE.value, _STATE.not_in(MARKS))
@@ -198,9 +198,9 @@ def mark_published(transaction: Transaction, moves: Sequence[Move]) -> None:
     transaction.change_among(delivered, shards.c.shard_key, keys)
 
 
-def mark_skipped(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
-    """Mark objects that a published plan has left out, as a whole or in part: `onCorruptObject` = `skip`."""
-    transaction.change_among(shards.update().values(pending=Pending.SKIPPED.value), shards.c.shard_key, keys)
+def mark_unread(transaction: Transaction, why: Pending, keys: Iterable[ShardKey]) -> None:
+    """Mark objects that a published plan has not brought, as a whole or in part: skipped, or left out by the query."""
+    transaction.change_among(shards.update().values(pending=why.value), shards.c.shard_key, keys)
 
 
 def mark_given_up(

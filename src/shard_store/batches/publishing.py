@@ -17,7 +17,7 @@ from shard_store.batches.positions import (
     advance_shards,
     lock_shards,
     mark_published,
-    mark_skipped,
+    mark_unread,
     open_positions,
     split_by_fit,
 )
@@ -28,6 +28,7 @@ from shard_store.model import (
     WHOLE,
     AttemptKind,
     Move,
+    Pending,
     PlanIdentity,
     Semantics,
     ShardKey,
@@ -269,12 +270,17 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
             forget_left_out(transaction, identity.delivery_hash, delivery.left_out, delivery.moves)
     causes, bad, skipped = _errors_of(transaction, identity.delivery_hash)
     quarantined = {key for key in advanced if key in bad}
-    read = [move for move in delivery.moves if move.key not in bad and move.key not in skipped]
+    filtered = set[ShardKey]()
+    if identity.loaded is not None:
+        filtered = {move.key for move in delivery.moves if (move.key, move.start) not in identity.loaded} - bad
+    unread = filtered | skipped
+    read = [move for move in delivery.moves if move.key not in bad and move.key not in unread]
     ended = [move.key for move in read if is_end(move.end)]
     if semantics.final_at_snapshot:
         mark_published(transaction, read)
-    if semantics.keeps_shards and skipped:
-        mark_skipped(transaction, (advanced & skipped) - bad)
+    if semantics.keeps_shards and unread:
+        mark_unread(transaction, Pending.LEFT_OUT, filtered)
+        mark_unread(transaction, Pending.SKIPPED, (advanced & skipped) - bad)
     if semantics.keeps_shards and quarantined:
         readings.doubt(
             transaction,
@@ -294,7 +300,7 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
         transaction.change_among(quarantine, shards.c.shard_key, quarantined)
     kind = AttemptKind.OUTPUT
     rows = delivery.rows
-    if rows == 0 or (rows is None and advanced <= bad | skipped):
+    if rows == 0 or (rows is None and advanced <= bad | unread):
         kind = AttemptKind.ERROR if causes else AttemptKind.NIL
     if semantics.keeps_shards and delivery.winners and not _is_known_direct(delivery):
         delivery = replace(delivery, direct=readings.is_direct(transaction, identity, delivery.winners))
@@ -341,7 +347,7 @@ def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_i
     ranges = snapshots.flatten(snapshots.read(transaction, row.pipeline, after, until))
     digest = delivery_hash(row.source, row.pipeline, ranges, (after, until))
     moves, sent = snapshots.read_planned(transaction, row.pipeline, after, until)
-    unplanned, others = PlanIdentity(row.source, identity.token, after, until, digest), list[Move]()
+    unplanned, others = replace(identity, start_seq=after, end_seq=until, delivery_hash=digest), list[Move]()
     if Semantics(row.semantics).final_at_delivery:
         moves, others = split_by_fit(moves, open_positions(transaction, identity.token, {m.key for m in moves}))
     delivery = Delivery(unplanned, row, moves, sent, len(others), others, files=(), batch_id=batch_id, lead=lead)

@@ -140,6 +140,7 @@ def _unpublished(row: Row[Any]) -> str:
     words = {
         Pending.BEGUN.value: "its batch was begun, and at-most-once allows but one attempt",
         Pending.SKIPPED.value: "it was skipped, and parts of it may be published",
+        Pending.LEFT_OUT.value: "its query has left it out (load), and parts of it may be published",
         Pending.GIVEN_UP.value: "its batch was given up (at-most-once), and may have been published",
     }
     return words.get(row.pending, "") if row.state == ShardState.DONE.value else ""
