@@ -25,6 +25,7 @@ from shard_store.model import (
     ShardState,
     is_end,
 )
+from shard_store.shards.announcing import Place
 from shard_store.shards.ownership import owned_by
 from shard_store.sql.memory import went_back
 from shard_store.sql.schema import shards
@@ -32,6 +33,8 @@ from shard_store.sql.transaction import Transaction, chunks
 
 Entry = TypeVar("Entry", Range, Move)
 _PLACE = sa.select(shards.c.shard_key, shards.c.position)
+_UNANNOUNCED = shards.c.later.is_(None)
+_ANY = sa.true()
 
 
 def open_positions(
@@ -42,18 +45,13 @@ def open_positions(
     return {ShardKey(key): Position(position) for key, position in rows}
 
 
-def open_places(
-    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
-) -> tuple[dict[ShardKey, Position], dict[ShardKey, str]]:
-    """Return the same as `open_positions`, and what is pending of those shards for which anything is."""
-    query = _PLACE.add_columns(shards.c.pending).where(owned_by(token))
-    positions: dict[ShardKey, Position] = {}
-    pending: dict[ShardKey, str] = {}
-    for key, position, mark in transaction.select_among(query, shards.c.shard_key, keys):
-        positions[key] = position
-        if mark is not None:
-            pending[key] = mark
-    return positions, pending
+def places_of(
+    transaction: Transaction, token: PublishToken | None, keys: Collection[ShardKey]
+) -> dict[ShardKey, Place]:
+    """Return where our open shards among `keys` stand, with what else plans have to know. None: all, ended ones too."""
+    columns = [shards.c[name] for name in Place._fields]
+    query = sa.select(shards.c.shard_key, *columns).where(_ANY if token is None else owned_by(token))
+    return {ShardKey(key): Place(*place) for key, *place in transaction.select_among(query, shards.c.shard_key, keys)}
 
 
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
@@ -95,16 +93,23 @@ def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) 
     return fitting, others
 
 
-def advance_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
+def advance_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> set[ShardKey]:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
-    One statement for 1,000 shards, wherever each of them ends. Raises ShardsLost; then nothing may be committed.
+    One statement for 1,000 shards, wherever each of them ends; and one for those that end here and were announced
+    meanwhile, which are returned. Raises ShardsLost; then nothing may be committed.
     """
-    moves = _joined(planned)
+    moves, announced = _joined(planned), set[ShardKey]()
     for ending in (True, False):
         for chunk in chunks(m for m in moves if is_end(m.end) is ending):
-            if lost := _move(transaction, identity, chunk, ending):
+            lost = _move(transaction, identity, chunk, ending, _UNANNOUNCED if ending else _ANY)
+            if lost and ending:
+                again = [move for move in chunk if move.key in lost]
+                announced |= lost
+                lost = _move(transaction, identity, again, ending, sa.not_(_UNANNOUNCED))
+            if lost:
                 raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
+    return announced
 
 
 def lock_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
@@ -127,10 +132,19 @@ def _names(transaction: Transaction, identity: PlanIdentity, keys: set[ShardKey]
     return sorted({r.content.shard_id for r in snapshots.flatten(parts) if r.key in keys})
 
 
-def _move(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
-    """Move up to 1,000 shards; returns those that could not be moved."""
-    if not transaction.trusts_rowcount and (lost := _not_ours(transaction, identity, moves)):
-        return lost
+def _move(
+    transaction: Transaction,
+    identity: PlanIdentity,
+    moves: Sequence[Move],
+    ending: bool,
+    which: sa.ColumnElement[bool],
+) -> set[ShardKey]:
+    """Move up to 1,000 shards, as far as they are of those asked for; returns the others."""
+    lost = set[ShardKey]()
+    if not transaction.trusts_rowcount:
+        lost = _not_ours(transaction, identity, moves, which)
+        if not (moves := [move for move in moves if move.key not in lost]):
+            return lost
     values: dict[str, object] = {}
     if ending:
         values = {"state": ShardState.DONE.value, "finished_at": transaction.now(), "end_seq": identity.end_seq}
@@ -138,14 +152,17 @@ def _move(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move
     update = (
         shards.update()
         .where(
-            shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], owned_by(identity.token)
+            shards.c.shard_key == row_set.c["key"],
+            shards.c.position == row_set.c["start"],
+            owned_by(identity.token),
+            which,
         )
         .values(position=row_set.c["end"], **values)
     )
     moved = row_set.execute(transaction.connection, update, moves).rowcount
     if transaction.trusts_rowcount and moved != len(moves):
         return _not_moved(transaction, identity, moves, ending) or {move.key for move in moves}
-    return set()
+    return lost
 
 
 def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
@@ -159,9 +176,14 @@ def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence
     return _elsewhere(transaction, ours, {(move.key, move.end) for move in moves})
 
 
-def _not_ours(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move]) -> set[ShardKey]:
+def _not_ours(
+    transaction: Transaction,
+    identity: PlanIdentity,
+    moves: Sequence[Move],
+    which: sa.ColumnElement[bool] = _ANY,
+) -> set[ShardKey]:
     """Return which shards cannot be moved; the others are locked, so that they still can when they are."""
-    ours = _PLACE.where(owned_by(identity.token)).with_for_update()
+    ours = _PLACE.where(owned_by(identity.token), which).with_for_update()
     return _elsewhere(transaction, ours, {(move.key, move.start) for move in moves})
 
 

@@ -38,7 +38,7 @@ from shard_store.model import (
     split_key,
 )
 from shard_store.shards.activity import Activity, Amounts, LastBatch, counted, histogram
-from shard_store.shards.announcing import announced_since
+from shard_store.shards.announcing import end
 from shard_store.shards.ownership import fence
 from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
 from shard_store.sql.schema import snapshots as snapshot_rows
@@ -262,9 +262,9 @@ def planned_moves(transaction: Transaction, row: Row[Any]) -> PlannedMoves:
 def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
     identity, semantics = delivery.identity, delivery.semantics
-    advanced = {move.key for move in delivery.moves}
+    advanced, announced, changed = {move.key for move in delivery.moves}, set[ShardKey](), 0
     if semantics.final_at_delivery:
-        advance_shards(transaction, identity, delivery.moves)
+        announced = advance_shards(transaction, identity, delivery.moves)
         if delivery.left_out:
             forget_left_out(transaction, identity.delivery_hash, delivery.left_out, delivery.moves)
     causes, bad, skipped = _errors_of(transaction, identity.delivery_hash)
@@ -284,7 +284,10 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
             winners=delivery.winners,
             fenced=delivery.fenced and not delivery.shown_before,
         )
-        quarantined -= announced_since(transaction, identity, quarantined)
+    if semantics.keeps_shards and (quarantined or announced):
+        opened, changed = end(transaction, identity, quarantined, announced)
+        quarantined -= opened
+    if semantics.keeps_shards and quarantined:
         quarantine = shards.update().values(
             state=ShardState.QUARANTINED.value,
             pending=None,
@@ -298,7 +301,7 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
         kind = AttemptKind.ERROR if causes else AttemptKind.NIL
     if semantics.keeps_shards and delivery.winners and not _is_known_direct(delivery):
         delivery = replace(delivery, direct=readings.is_direct(transaction, identity, delivery.winners))
-    _record(transaction, delivery, kind, len(advanced), causes, ended)
+    _record(transaction, delivery, kind, len(advanced), causes, ended, changed)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
 
 
@@ -376,6 +379,7 @@ def _record(
     shard_count: int,
     causes: Counter[str],
     ended: Collection[ShardKey],
+    changed: int = 0,
 ) -> None:
     """Write splits and attempt, and in the pipeline's row what operators see of them. `ended`: published whole."""
     identity, files = delivery.identity, delivery.files
@@ -410,6 +414,7 @@ def _record(
         "rows": delivery.rows,
         "bytes": delivery.size,
         "snapshot_at": snapshot_at,
+        "changed": changed,
     }
     transaction.execute(attempts.insert(), [attempt])
     values = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}

@@ -33,7 +33,7 @@ from shard_store.sql.install import refuse_older_code
 from shard_store.sql.schema import READERS_OF_RECORDED, pipelines, receivers, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 
-COUNTS = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
+COUNTS = ("messages", "recorded", "duplicates", "changed", "ignored", "unrouted", "malformed")
 """What is counted of a receiver, in the order in which people read it."""
 
 
@@ -50,12 +50,14 @@ class Receipts:
 class Recorded(NamedTuple):
     """How many objects were recorded, over all sources, and how many were known already (`duplicates`).
 
-    `reopened` of these are read again: they were found bad before. `messages`: of the receiver, in all.
+    `reopened` of these are read again: nothing of them is published. `changed`, which are no duplicates, are published
+    in another version. `messages`: of the receiver, in all.
     """
 
     new: int
     duplicates: int
     reopened: int
+    changed: int
     messages: int
 
 
@@ -73,6 +75,7 @@ class Receiver:
         messages: Messages that were acknowledged because of it, also those that came again.
         recorded: Objects that were recorded, once for each source.
         duplicates: Objects of which their source knew.
+        changed: Objects of which their source has published another version.
         ignored: Records of messages that announce nothing to read.
         unrouted: Objects that no route takes.
         malformed: Messages that went to the error table.
@@ -88,6 +91,7 @@ class Receiver:
     messages: int
     recorded: int
     duplicates: int
+    changed: int
     ignored: int
     unrouted: int
     malformed: int
@@ -175,9 +179,11 @@ def record(
                 inserted.update(chunk)
             else:
                 stored |= read_shards(transaction, chunk)
-    reopened = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
-    messages = _count(transaction, receiver, receipts, new, len(newest) - new, seen)
-    return Recorded(new, len(newest) - new, reopened, messages)
+    taken_up = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
+    reopened, changed = sum(shard.reopened for shard in taken_up), sum(shard.changed for shard in taken_up)
+    known = len(newest) - new - changed
+    messages = _count(transaction, receiver, receipts, {"recorded": new, "duplicates": known, "changed": changed}, seen)
+    return Recorded(new, known, reopened, changed, messages)
 
 
 def recorded(transaction: Transaction, source: str, limit: int, until: int | None = None) -> list[Shard]:
@@ -238,6 +244,7 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             messages=row.messages,
             recorded=row.recorded,
             duplicates=row.duplicates,
+            changed=row.changed,
             ignored=row.ignored,
             unrouted=row.unrouted,
             malformed=row.malformed,
@@ -281,14 +288,14 @@ def _renew(
     contents: Mapping[ShardKey, Content],
     stored: Mapping[ShardKey, Shard],
     existing_keys: Collection[ShardKey],
-) -> int:
+) -> Collection[Shard]:
     """Let known shards take what a new announcement brings, and have those that wait for a message wait for none.
 
     What another pipeline has opened by its own queue would else be found by that queue's message alone, and this is it.
     """
     existing = {key: shard for key, shard in stored.items() if key in existing_keys}
     if not existing:
-        return 0
+        return ()
     newest = dict(contents)
     if sum(map(len, announced.values())) > len(contents):  # what is delivered again may hide what is new
         for source, of_source in announced.items():
@@ -302,7 +309,7 @@ def _renew(
     ]
     from_here_on = shards.update().where(shards.c.finished_at.is_(None)).values(queue=STORE, message_group=None)
     transaction.change_among(from_here_on, shards.c.shard_key, theirs)
-    return sum(shard.reopened for shard in taken_up.values())
+    return taken_up.values()
 
 
 def _admit(transaction: Transaction, names: Collection[str]) -> None:
@@ -325,12 +332,12 @@ def _admit(transaction: Transaction, names: Collection[str]) -> None:
         transaction.execute(insert, [{"source": name, "forgotten_before": 0} for name in absent])
 
 
-def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
+def _count(transaction: Transaction, receiver: str, receipts: Receipts, announced: Mapping[str, int], seen: int) -> int:
     """Add these numbers to those of the receiver, and return its messages."""
     c, now = receivers.c, transaction.now()
-    query = sa.select(c.messages, c.recorded + c.duplicates).where(c.receiver == receiver).with_for_update()
+    query = sa.select(c.messages, c.recorded + c.duplicates + c.changed).where(c.receiver == receiver).with_for_update()
     messages, objects = transaction.execute(query).one_or_none() or (None, 0)
-    if new + duplicates and not objects:
+    if sum(announced.values()) and not objects:
         _refuse_older_readers(transaction)
         refuse_older_code(transaction, READERS_OF_RECORDED)
     if messages is None or messages < seen:
@@ -341,8 +348,7 @@ def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int
         )
     numbers = {
         "messages": receipts.messages,
-        "recorded": new,
-        "duplicates": duplicates,
+        **announced,
         "ignored": receipts.ignored,
         "unrouted": receipts.unrouted,
         "malformed": receipts.malformed,
