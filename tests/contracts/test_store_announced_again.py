@@ -137,7 +137,7 @@ def test_what_an_operator_gave_up_stays_so_and_counts_as_changed(store: ShardSto
     confirmed = store.advance(us.token, confirm=us.seq, keys=[KEY])
     shard = announce(us, said("m2", 16))
     assert (shard.state, shard.reopened) == (ShardState.QUARANTINED, False)
-    assert (confirmed.finished, confirmed.changed + shard.changed) == ({KEY}, 1)
+    assert (set(confirmed.finished), confirmed.changed + shard.changed) == ({KEY}, 1)
 
 
 def test_a_redelivery_opens_nothing_however_often_it_comes(store: ShardStore) -> None:
@@ -440,7 +440,7 @@ def test_another_version_of_what_is_published_is_not_read_and_counts_as_changed_
     announce(us, said("m2", 200, "second"))  # while it runs
     us.publish(plan, Split("/y", 1, 1))
     confirmed = store.advance(us.token, confirm=us.seq, keys=[KEY])
-    assert (confirmed.finished, confirmed.changed) == ({KEY}, 1)
+    assert (set(confirmed.finished), confirmed.changed) == ({KEY}, 1)
     known = [said("m2", 200, "second"), said("m3", 200, "second"), said("m4", 100, "first")]
     assert [announce(us, content).changed for content in known] == [False] * 3
     assert announce(us, said("m5", 300, "third")).changed
