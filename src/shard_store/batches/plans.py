@@ -26,11 +26,9 @@ from shard_store.model import (
     Pending,
     Plan,
     PlanIdentity,
-    Position,
     PublishToken,
     Range,
     Semantics,
-    ShardKey,
     ShardState,
     delivery_hash,
 )
@@ -284,15 +282,12 @@ def _make(
     again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned
     repeated = left_out_before is not None
     semantics = Semantics(row.semantics)
-    places: dict[ShardKey, announcing.Place] = {}
-    positions: dict[ShardKey, Position] = {}
+    owner = token if semantics.final_at_delivery else None
+    places = places_of(transaction, owner, {r.key for r in planned}) if semantics.keeps_shards else {}
     included, others = again, list[Range]()
     if semantics.final_at_delivery:
-        places = places_of(transaction, token, {r.key for r in planned})
-        positions = {key: place.position for key, place in places.items()}
-        included, others = split_by_fit(again, positions)
+        included, others = split_by_fit(again, places)
     elif semantics.final_at_snapshot:
-        places = places_of(transaction, None, {r.key for r in planned})
         included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
     left_out: list[Range] = []
     if len(included) < len(planned):
@@ -302,10 +297,10 @@ def _make(
     if semantics.final_at_snapshot and left_out:
         mark_given_up(transaction, token.pipeline, (after, seqs[1]), {r.key for r in left_out})
     if semantics.final_at_delivery:
-        ended = finished(transaction, {r.key for r in others} - positions.keys())
-        if ended:
+        if ended := finished(transaction, {r.key for r in others} - places.keys()):
             _refuse_lost_openings(transaction, token, (after, seqs[1]), [r for r in others if r.key in ended])
-        lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
+        reached = {key: place.position for key, place in places.items()}
+        lost = [r for r in left_out if r.key not in ended and not reached.get(r.key, r.start) >= r.end]
     digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
@@ -317,8 +312,7 @@ def _make(
     if unwanted := [r for r in included if r.key in asked]:
         _give_up(transaction, identity, unwanted)
         included = [r for r in included if r.key not in asked]
-    if semantics.final_at_delivery:
-        announcing.settle(transaction, included, places)
+    announcing.settle(transaction, included, places)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 
 

@@ -33,16 +33,6 @@ from shard_store.sql.transaction import Transaction, chunks
 
 Entry = TypeVar("Entry", Range, Move)
 _PLACE = sa.select(shards.c.shard_key, shards.c.position)
-_UNANNOUNCED = shards.c.later.is_(None)
-_ANY = sa.true()
-
-
-def open_positions(
-    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
-) -> dict[ShardKey, Position]:
-    """Return the positions of our open shards among `keys`."""
-    rows = transaction.select_among(_PLACE.where(owned_by(token)), shards.c.shard_key, keys)
-    return {ShardKey(key): Position(position) for key, position in rows}
 
 
 def places_of(
@@ -50,7 +40,7 @@ def places_of(
 ) -> dict[ShardKey, Place]:
     """Return where our open shards among `keys` stand, with what else plans have to know. None: all, ended ones too."""
     columns = [shards.c[name] for name in Place._fields]
-    query = sa.select(shards.c.shard_key, *columns).where(_ANY if token is None else owned_by(token))
+    query = sa.select(shards.c.shard_key, *columns).where(sa.true() if token is None else owned_by(token))
     return {ShardKey(key): Place(*place) for key, *place in transaction.select_among(query, shards.c.shard_key, keys)}
 
 
@@ -79,11 +69,11 @@ def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mappin
         raise went_back(transaction.database, token, lacking)
 
 
-def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:
+def split_by_fit(entries: Iterable[Entry], places: Mapping[ShardKey, Place]) -> tuple[list[Entry], list[Entry]]:
     """Return the ranges that begin at their shard's position, one after another, and the others."""
     fitting: list[Entry] = []
     others: list[Entry] = []
-    reached = dict(positions)
+    reached = {key: place.position for key, place in places.items()}
     for entry in entries:
         if reached.get(entry.key) == entry.start:
             fitting.append(entry)
@@ -96,17 +86,16 @@ def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) 
 def advance_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> set[ShardKey]:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
-    One statement for 1,000 shards, wherever each of them ends; and one for those that end here and were announced
-    meanwhile, which are returned. Raises ShardsLost; then nothing may be committed.
+    One statement for 1,000 shards, wherever each of them ends; and one for those that end and were announced since,
+    which are returned. Raises ShardsLost; then nothing may be committed.
     """
-    moves, announced = _joined(planned), set[ShardKey]()
+    moves, ours, announced = _joined(planned), owned_by(identity.token), set[ShardKey]()
     for ending in (True, False):
         for chunk in chunks(m for m in moves if is_end(m.end) is ending):
-            lost = _move(transaction, identity, chunk, ending, _UNANNOUNCED if ending else _ANY)
+            lost = _move(transaction, identity, chunk, sa.and_(ours, shards.c.later.is_(None)) if ending else ours)
             if lost and ending:
-                again = [move for move in chunk if move.key in lost]
                 announced |= lost
-                lost = _move(transaction, identity, again, ending, sa.not_(_UNANNOUNCED))
+                lost = _move(transaction, identity, [move for move in chunk if move.key in lost], ours)
             if lost:
                 raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
     return announced
@@ -114,7 +103,7 @@ def advance_shards(transaction: Transaction, identity: PlanIdentity, planned: Se
 
 def lock_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
     """Make sure that the shards can be advanced, and stay so as long as the transaction. Raises ShardsLost."""
-    if lost := _not_ours(transaction, identity, _joined(planned)):
+    if lost := _not_ours(transaction, _joined(planned), owned_by(identity.token)):
         raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
 
 
@@ -133,30 +122,20 @@ def _names(transaction: Transaction, identity: PlanIdentity, keys: set[ShardKey]
 
 
 def _move(
-    transaction: Transaction,
-    identity: PlanIdentity,
-    moves: Sequence[Move],
-    ending: bool,
-    which: sa.ColumnElement[bool],
+    transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ours: sa.ColumnElement[bool]
 ) -> set[ShardKey]:
-    """Move up to 1,000 shards, as far as they are of those asked for; returns the others."""
-    lost = set[ShardKey]()
-    if not transaction.trusts_rowcount:
-        lost = _not_ours(transaction, identity, moves, which)
-        if not (moves := [move for move in moves if move.key not in lost]):
-            return lost
+    """Move up to 1,000 shards, all to their ends or none; returns those that could not be moved."""
+    ending = is_end(moves[0].end)
+    lost = set[ShardKey]() if transaction.trusts_rowcount else _not_ours(transaction, moves, ours)
+    if lost and not (moves := [move for move in moves if move.key not in lost]):
+        return lost
     values: dict[str, object] = {}
     if ending:
         values = {"state": ShardState.DONE.value, "finished_at": transaction.now(), "end_seq": identity.end_seq}
     row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position, end=shards.c.position)
     update = (
         shards.update()
-        .where(
-            shards.c.shard_key == row_set.c["key"],
-            shards.c.position == row_set.c["start"],
-            owned_by(identity.token),
-            which,
-        )
+        .where(shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], ours)
         .values(position=row_set.c["end"], **values)
     )
     moved = row_set.execute(transaction.connection, update, moves).rowcount
@@ -176,15 +155,10 @@ def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence
     return _elsewhere(transaction, ours, {(move.key, move.end) for move in moves})
 
 
-def _not_ours(
-    transaction: Transaction,
-    identity: PlanIdentity,
-    moves: Sequence[Move],
-    which: sa.ColumnElement[bool] = _ANY,
-) -> set[ShardKey]:
+def _not_ours(transaction: Transaction, moves: Sequence[Move], ours: sa.ColumnElement[bool]) -> set[ShardKey]:
     """Return which shards cannot be moved; the others are locked, so that they still can when they are."""
-    ours = _PLACE.where(owned_by(identity.token), which).with_for_update()
-    return _elsewhere(transaction, ours, {(move.key, move.start) for move in moves})
+    query = _PLACE.where(ours).with_for_update()
+    return _elsewhere(transaction, query, {(move.key, move.start) for move in moves})
 
 
 def _elsewhere(

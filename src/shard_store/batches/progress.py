@@ -25,7 +25,6 @@ from shard_store.batches.positions import (
     finished,
     mark_begun,
     mark_given_up,
-    open_positions,
     places_of,
     refuse_missing,
     split_by_fit,
@@ -44,7 +43,6 @@ from shard_store.model import (
     ShardKey,
     Snapshot,
 )
-from shard_store.shards.announcing import settle
 from shard_store.shards.ownership import count_change, fence
 from shard_store.sql.schema import attempts, of_pipeline, pipelines
 from shard_store.sql.transaction import Transaction
@@ -139,9 +137,7 @@ def write_snapshot(
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
     if semantics.final_at_snapshot:
-        places = places_of(transaction, token, {r.key for r in entries})
-        entries, others = split_by_fit(entries, {key: place.position for key, place in places.items()})
-        settle(transaction, entries, places)
+        entries, others = split_by_fit(entries, places_of(transaction, token, {r.key for r in entries}))
         refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others})
     snapshots.write(transaction, token, Snapshot(seq, tuple(entries)))
     if semantics.final_at_snapshot:
@@ -251,7 +247,7 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
     moves, left_out, sent = planned_moves(transaction, row)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
-        moves, others = split_by_fit(moves, open_positions(transaction, token, {m.key for m in moves}))
+        moves, others = split_by_fit(moves, places_of(transaction, token, {m.key for m in moves}))
     lost = row.plan_lost + len(others)
     deliver(transaction, Delivery(identity, row, moves, sent, lost, [*left_out, *others]))
     readings.forget_marks(transaction, row.plan_hash, row.plan_attempt)

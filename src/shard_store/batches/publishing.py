@@ -18,7 +18,7 @@ from shard_store.batches.positions import (
     lock_shards,
     mark_published,
     mark_skipped,
-    open_positions,
+    places_of,
     split_by_fit,
 )
 from shard_store.error_table.records import forget_left_out
@@ -287,7 +287,6 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     if semantics.keeps_shards and (quarantined or announced):
         opened, changed = end(transaction, identity, quarantined, announced)
         quarantined -= opened
-    if semantics.keeps_shards and quarantined:
         quarantine = shards.update().values(
             state=ShardState.QUARANTINED.value,
             pending=None,
@@ -346,7 +345,7 @@ def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_i
     moves, sent = snapshots.read_planned(transaction, row.pipeline, after, until)
     unplanned, others = PlanIdentity(row.source, identity.token, after, until, digest), list[Move]()
     if Semantics(row.semantics).final_at_delivery:
-        moves, others = split_by_fit(moves, open_positions(transaction, identity.token, {m.key for m in moves}))
+        moves, others = split_by_fit(moves, places_of(transaction, identity.token, {m.key for m in moves}))
     delivery = Delivery(unplanned, row, moves, sent, len(others), others, files=(), batch_id=batch_id, lead=lead)
     return [deliver(transaction, delivery)]
 
