@@ -28,6 +28,7 @@ from shard_store.sql.schema import (
     READERS_OF_MOVES,
     READERS_OF_RECORDED,
     AnyText,
+    AsContent,
     AsReference,
     metadata,
     pipelines,
@@ -58,6 +59,8 @@ def file(tmp_path: Path) -> Path:
 def sample(column: sa.Column[Any], number: int) -> object:
     """A value of the column's type; of a digest all kinds of bytes."""
     kind = column.type
+    if isinstance(kind, AsContent):
+        return Content(HOSTILE, HOSTILE, reference=Reference(tag=HOSTILE))
     if isinstance(kind, AsReference):
         return Reference(*[None] * len(Reference._fields))._replace(tag=HOSTILE)
     if isinstance(kind, AnyText):

@@ -383,10 +383,10 @@ receivers = sa.Table(
     sa.Column("messages", sa.BigInteger, nullable=False),  # in all, as are the next ones
     sa.Column("recorded", sa.BigInteger, nullable=False),
     sa.Column("duplicates", sa.BigInteger, nullable=False),
-    sa.Column("changed", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("ignored", sa.BigInteger, nullable=False),
     sa.Column("unrouted", sa.BigInteger, nullable=False),
     sa.Column("malformed", sa.BigInteger, nullable=False),
+    sa.Column("changed", sa.BigInteger, nullable=False, server_default="0"),
     **_TABLE,
 )
 
