@@ -1,7 +1,7 @@
 """What another announcement of a known shard changes (decision 0093). Only this module reads or writes `later`.
 
-A shard's row is in the version that is read: its snapshot's, from the plan on (`settle`). What is announced of it after
-its opening is kept beside that (`later`), the newest one. Of an object that no plan holds, that is the version to be
+A shard's row is in the version that is read: its snapshot's, from the plan on (`settle`). The column `later` has what
+was announced of it last, after its opening. Of an object that no plan holds, that is the version to be
 read; of one that is in a plan, it waits until the plan has ended the shard (`end`). Of one that has ended, nothing is
 published where it was read as zero bytes, or was quarantined and is proven to be unread: then it is opened again. What
 is published is not read again, and counts as `changed`. Each message opens a shard at most once, so that a queue which
@@ -202,10 +202,10 @@ def end(
         row_set.execute(transaction.connection, update, chunk)
     mark_reopened(transaction, reopened)
     _record(transaction, identity.token, [(rows[key], rows[key].later.message_id, {}) for key in sorted(anew)])
-    left = {key: row for key, row in rows.items() if key not in starts and row.later is not None}
-    same = [key for key, row in left.items() if not is_other_version(row.later, row)]
+    unread = {key: row for key, row in rows.items() if key not in starts and row.later is not None}
+    same = [key for key, row in unread.items() if not is_other_version(row.later, row)]
     transaction.change_among(shards.update().values(later=None), shards.c.shard_key, same)
-    return set(starts), len(left) - len(same)
+    return set(starts), len(unread) - len(same)
 
 
 def mark_reopened(transaction: Transaction, keys: Iterable[bytes]) -> None:

@@ -181,9 +181,10 @@ def record(
                 stored |= read_shards(transaction, chunk)
     taken_up = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
     reopened, changed = sum(shard.reopened for shard in taken_up), sum(shard.changed for shard in taken_up)
-    known = len(newest) - new - changed
-    messages = _count(transaction, receiver, receipts, {"recorded": new, "duplicates": known, "changed": changed}, seen)
-    return Recorded(new, known, reopened, changed, messages)
+    duplicates = len(newest) - new - changed
+    counts_of = {"recorded": new, "duplicates": duplicates, "changed": changed}
+    messages = _count(transaction, receiver, receipts, counts_of, seen)
+    return Recorded(new, duplicates, reopened, changed, messages)
 
 
 def recorded(transaction: Transaction, source: str, limit: int, until: int | None = None) -> list[Shard]:

@@ -203,7 +203,7 @@ class Opener:
                 shard.content.uri,
             )
         duplicates = sum(
-            shard.state is not ShardState.OPEN or key in waited_for or shard.token != token
+            (shard.state is not ShardState.OPEN or key in waited_for or shard.token != token) and not shard.changed
             for key, shard in shards.items()
         )
         self._session.metrics.add(
@@ -212,5 +212,5 @@ class Opener:
             foreign=sum(announcement.foreign for announcement in announced),
             reopened=len(reopened),
             changed=len(changed),
-            duplicates=sum(len(one.contents) for one in announced) - len(shards) + duplicates - len(changed),
+            duplicates=sum(len(announcement.contents) for announcement in announced) - len(shards) + duplicates,
         )

@@ -35,5 +35,5 @@ def upgrade() -> None:
 
 
 def _add(table: str, column: sa.Column[Any]) -> None:
-    if column.name not in {known["name"] for known in sa.inspect(op.get_bind()).get_columns(table)}:
+    if column.name not in {existing["name"] for existing in sa.inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, column)
