@@ -138,6 +138,9 @@ def test_what_an_operator_gave_up_stays_so_and_counts_as_changed(store: ShardSto
     shard = announce(us, said("m2", 16))
     assert (shard.state, shard.reopened) == (ShardState.QUARANTINED, False)
     assert (set(confirmed.finished), confirmed.changed + shard.changed) == ({KEY}, 1)
+    store.put_back([KEY], Audit("ada@host"), message_uri="message")
+    put_back = us.look("a")["a"]
+    assert (put_back.state, put_back.content.size) == (ShardState.OPEN, None), "whatever is there now is read"
 
 
 def test_a_redelivery_opens_nothing_however_often_it_comes(store: ShardStore) -> None:

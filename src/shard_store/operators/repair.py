@@ -19,7 +19,7 @@ from shard_store.shards.changes import Audit, record_changes
 from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
-_UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag", "reference"))
+_UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag", "reference", "later"))
 
 
 @dataclass(slots=True)
