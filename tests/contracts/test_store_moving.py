@@ -18,12 +18,13 @@ from queue_source.errors import OptionError
 from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
 from shard_store.errors import PipelineTakenOver, ShardStoreError, StoreConfigurationError
-from shard_store.model import BEGINNING, ErrorRecord, Reference, Split, shard_key
+from shard_store.model import BEGINNING, Content, ErrorRecord, Reference, Split, shard_key
 from shard_store.operators import moving
 from shard_store.operators.status import DEAD, STOPPED
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import (
     AnyText,
+    AsContent,
     AsReference,
     metadata,
     pipelines,
@@ -53,6 +54,8 @@ def file(tmp_path: Path) -> Path:
 def sample(column: sa.Column[Any], number: int) -> object:
     """A value of the column's type; of a digest all kinds of bytes."""
     kind = column.type
+    if isinstance(kind, AsContent):
+        return Content(HOSTILE, HOSTILE, reference=Reference(tag=HOSTILE))
     if isinstance(kind, AsReference):
         return Reference(*[None] * len(Reference._fields))._replace(tag=HOSTILE)
     if isinstance(kind, AnyText):

@@ -42,6 +42,8 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
     yield "rate", f"{number(status.rows_per_second)} rows/s, {size_text(status.bytes_per_second)}/s in the last minutes"
     yield "last hour", amounts(status.last_hour)
     yield "in all", amounts(status.total)
+    if status.changed:
+        yield "changed", f"{counted(status.changed, 'announcement')} of other versions of what is published: not read"
     if status.backfill is not None:
         listed = status.backfill
         how = "under way" if listed.ended_at is None else f"ended {since(status, listed.ended_at)} ago"

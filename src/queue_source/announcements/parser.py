@@ -211,6 +211,8 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
     size = _size(item.get(dialect.size, dialect.missing_size))
     if uri.endswith("/") and size == 0:
         return None
+    if size == 0 and dialect.is_sizeless(item):
+        size = None
     etag, version = _optional(item, dialect.etag), _optional(item, dialect.version)
     # a sender without the size is not the store, and has the time of its own event
     modified = None if size is None else time_of(record, dialect.time)

@@ -54,6 +54,7 @@ class Totals:
     messages: int = 0
     recorded: int = 0
     duplicates: int = 0
+    changed: int = 0
     ignored: int = 0
     unrouted: int = 0
     malformed: int = 0
@@ -198,6 +199,7 @@ class Receiver:
             totals.messages += len(messages)
             totals.recorded += recorded.new
             totals.duplicates += recorded.duplicates
+            totals.changed += recorded.changed
             totals.ignored += ignored
             totals.unrouted += unrouted
             totals.malformed += malformed

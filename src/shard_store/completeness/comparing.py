@@ -86,10 +86,14 @@ class ListedShard(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """`pipeline`: the one that has the shard, or published it; None: none has it, or it is unknown."""
+    """`pipeline`: the one that has the shard, or published it; None: none has it, or it is unknown.
+
+    `is_unread`: it is changed, and was read as zero bytes: an announcement of what it is now opens it again.
+    """
 
     category: Category
     pipeline: str | None = None
+    is_unread: bool = False
 
 
 class Memory(NamedTuple):
@@ -219,4 +223,6 @@ def _judge_stored(entry: ListedShard, row: StoredShard, clocks: Clocks) -> Findi
     else:
         other_size = entry.size is not None and row.size is not None and entry.size != row.size
         changed = other_size or entry.modified - clocks.ahead > row.finished_at + clocks.accuracy
-    return Finding(Category.CHANGED if changed else Category.PUBLISHED, row.owner)
+    if not changed:
+        return Finding(Category.PUBLISHED, row.owner)
+    return Finding(Category.CHANGED, row.owner, is_unread=row.size == 0 and entry.size != 0)

@@ -98,8 +98,8 @@ class ShardCriteria:
 class FoundShard(NotebookTable):
     """A shard as the store has it. Times are microseconds since 1970 UTC.
 
-    `pending`: what the next plan with it will do: `renewed` reads its newest version, `quarantine` gives it up; `seen`:
-    a plan has done so. Of a shard that is done, why it is not published: `begun`, `skipped`, `given-up`, `left-out`.
+    `pending`: what an operator asks of it: `quarantine`, the next plan gives it up; `reopened`, its reader looks at it
+    again. Of a shard that is done, why it is not published: `begun`, `skipped`, `given-up`, `left-out`.
     """
 
     key: ShardKey

@@ -158,6 +158,7 @@ class PipelineStatus(NotebookTable):
         bytes_per_second: The same.
         total: What it has published since its first start.
         counters: Of its reader, since the pipeline's first start, as in the query's progress.
+        changed: Announcements of other versions of what is published, which are not read; of `counters`.
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
         backfill: The last listing of its source.
@@ -191,6 +192,7 @@ class PipelineStatus(NotebookTable):
     bytes_per_second: float | None
     total: Published
     counters: Mapping[str, int]
+    changed: int
     all_outside: int
     backfill: Listed | None
     certificate: Certified | None
@@ -407,7 +409,8 @@ def _status(
         rows_per_second=None if recent.rows is None else recent.rows / seconds,
         bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,
         total=_published(activity.total),
-        counters=counters_of(row.report),
+        counters=(counters := counters_of(row.report)),
+        changed=counters.get("changed", 0),
         all_outside=_all_outside(row, activity),
         backfill=listed,
         certificate=certified,

@@ -31,7 +31,7 @@ from shard_store.shards.sources import kept_ids, note_spellings
 from shard_store.sql.schema import pipelines, receivers, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 
-COUNTS = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
+COUNTS = ("messages", "recorded", "duplicates", "changed", "ignored", "unrouted", "malformed")
 """What is counted of a receiver, in the order in which people read it."""
 
 
@@ -48,12 +48,14 @@ class Receipts:
 class Recorded(NamedTuple):
     """How many objects were recorded, over all sources, and how many were known already (`duplicates`).
 
-    `reopened` of these are read again: they were found bad before. `messages`: of the receiver, in all.
+    `reopened` of these are read again: nothing of them is published. `changed`, which are no duplicates, are published
+    in another version. `messages`: of the receiver, in all.
     """
 
     new: int
     duplicates: int
     reopened: int
+    changed: int
     messages: int
 
 
@@ -71,6 +73,7 @@ class Receiver:
         messages: Messages that were acknowledged because of it, also those that came again.
         recorded: Objects that were recorded, once for each source.
         duplicates: Objects of which their source knew.
+        changed: Objects of which their source has published another version.
         ignored: Records of messages that announce nothing to read.
         unrouted: Objects that no route takes.
         malformed: Messages that went to the error table.
@@ -86,6 +89,7 @@ class Receiver:
     messages: int
     recorded: int
     duplicates: int
+    changed: int
     ignored: int
     unrouted: int
     malformed: int
@@ -174,9 +178,12 @@ def record(
                 inserted.update(chunk)
             else:
                 stored |= read_shards(transaction, chunk)
-    reopened = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
-    messages = _count(transaction, receiver, receipts, new, len(newest) - new, seen)
-    return Recorded(new, len(newest) - new, reopened, messages)
+    taken_up = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
+    reopened, changed = sum(shard.reopened for shard in taken_up), sum(shard.changed for shard in taken_up)
+    duplicates = len(newest) - new - changed
+    counts_of = {"recorded": new, "duplicates": duplicates, "changed": changed}
+    messages = _count(transaction, receiver, receipts, counts_of, seen)
+    return Recorded(new, duplicates, reopened, changed, messages)
 
 
 def recorded(transaction: Transaction, source: str, limit: int, until: int | None = None) -> list[Shard]:
@@ -237,6 +244,7 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             messages=row.messages,
             recorded=row.recorded,
             duplicates=row.duplicates,
+            changed=row.changed,
             ignored=row.ignored,
             unrouted=row.unrouted,
             malformed=row.malformed,
@@ -264,14 +272,14 @@ def _renew(
     contents: Mapping[ShardKey, Content],
     stored: Mapping[ShardKey, Shard],
     existing_keys: Collection[ShardKey],
-) -> int:
+) -> Collection[Shard]:
     """Let known shards take what a new announcement brings, and have those that wait for a message wait for none.
 
     What another pipeline has opened by its own queue would else be found by that queue's message alone, and this is it.
     """
     existing = {key: shard for key, shard in stored.items() if key in existing_keys}
     if not existing:
-        return 0
+        return ()
     newest = dict(contents)
     if sum(map(len, announced.values())) > len(contents):  # what is delivered again may hide what is new
         for source, of_source in announced.items():
@@ -285,7 +293,7 @@ def _renew(
     ]
     from_here_on = shards.update().where(shards.c.finished_at.is_(None)).values(queue=STORE, message_group=None)
     transaction.change_among(from_here_on, shards.c.shard_key, theirs)
-    return sum(shard.reopened for shard in taken_up.values())
+    return taken_up.values()
 
 
 def _admit(transaction: Transaction, names: Collection[str]) -> None:
@@ -323,14 +331,13 @@ def _counted(transaction: Transaction, receiver: str, seen: int) -> int:
     return messages
 
 
-def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
+def _count(transaction: Transaction, receiver: str, receipts: Receipts, announced: Mapping[str, int], seen: int) -> int:
     """Add these numbers to those of the receiver, and return its messages."""
     c, now = receivers.c, transaction.now()
     messages = _counted(transaction, receiver, seen)
     numbers = {
         "messages": receipts.messages,
-        "recorded": new,
-        "duplicates": duplicates,
+        **announced,
         "ignored": receipts.ignored,
         "unrouted": receipts.unrouted,
         "malformed": receipts.malformed,
