@@ -31,6 +31,8 @@ _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
+_WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's numbers for its formats
+_ZEROS = re.compile(rb"\0+")
 _CHUNK = 1 << 20
 _AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
 _FIRST_BYTES = 256
@@ -95,8 +97,8 @@ def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) 
         content = Pieces(_snappy_frames(compressed) if framed else _hadoop_blocks(compressed, "snappy"))
     elif codec == "lz4" and not compressed.starts_with(_LZ4_FRAME):
         content = Pieces(_hadoop_blocks(compressed, "lz4_raw"))
-    elif codec == "deflate":
-        content = Pieces(_deflated(compressed))
+    elif codec in _WINDOWS:
+        content = Pieces(_inflated(compressed, _WINDOWS[codec]))
     else:  # of any number of members; a member that is cut off is an error
         content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
     return _Content(content, compressed.file, codec, size, max_expansion)
@@ -177,19 +179,26 @@ class _Plain:
         """Do nothing: the opener of the object closes it."""
 
 
-def _deflated(file: Readable) -> Iterator[bytes]:
-    """Decompress zlib streams, as Hadoop's DefaultCodec writes them.
+def _inflated(file: Readable, window: int) -> Iterator[bytes]:
+    """Decompress members of gzip, or zlib streams as Hadoop's DefaultCodec writes them, of any number.
 
-    A new stream is fed little at first, since it copies what it leaves over: there may be very many short ones.
+    A new one is fed little at first, since it copies what it leaves over: there may be very many short ones. Zeros
+    behind a member of gzip are padding, as to gzip itself: tapes and copies by block leave them.
     """
     data, place, step, empty = file.read(_CHUNK), 0, _FIRST_BYTES, 0
-    machine, begun, has_content = zlib.decompressobj(), bool(data), False
+    machine, begun, has_content = zlib.decompressobj(window), bool(data), False
     while data:
         if machine.eof:
+            if window == _WINDOWS["gzip"]:
+                padded = _ZEROS.match(data, place)
+                place = padded.end() if padded else place
+            if place == len(data):
+                data, place = file.read(_CHUNK), 0
+                continue
             empty = 0 if has_content else empty + 1
             if empty > _MOST_EMPTY:
                 raise ValueError(f"more than {_MOST_EMPTY} empty streams one after the other")
-            machine, has_content, step = zlib.decompressobj(), False, _FIRST_BYTES
+            machine, has_content, step = zlib.decompressobj(window), False, _FIRST_BYTES
         part = data[place : place + step]
         place, step = place + len(part), min(2 * step, _CHUNK)
         while part and not machine.eof:

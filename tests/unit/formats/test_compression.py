@@ -110,6 +110,16 @@ def test_damage_anywhere_is_a_bad_object_or_other_text_but_no_other_error(suffix
                 read_with_problems(damaged, TEXT, LINES, f"o{suffix}")
 
 
+@pytest.mark.parametrize("padding", [1, 2, 511, 3 << 20])
+def test_zeros_behind_gzip_are_padding_and_anything_else_is_damage(padding: int) -> None:
+    padded = gzip.compress(CONTENT) + bytes(padding)
+    for data, times in ((padded, 1), (padded + padded, 2)):
+        assert len(read_bytes(data, TEXT, LINES, "o.gz")) == 20_000 * times
+    for data in (padded + b"x", gzip.compress(CONTENT) + b"garbage", bytes(padding)):
+        assert refused(data, TEXT, LINES, "o.gz").cause == "corrupt-object"
+    assert refused(zlib.compress(CONTENT) + bytes(padding), TEXT, LINES, "o.deflate").cause == "corrupt-object"
+
+
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "ALWAYS_ALLOWED", 1 << 20)
     bomb = gzip.compress(b"x\n" * (10 << 20))
