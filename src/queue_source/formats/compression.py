@@ -1,4 +1,4 @@
-"""Compressed objects: which codec, by suffix or else by the first bytes, and their content as a stream.
+"""Compressed objects: which codec, by suffix or else by the first bytes, and their content as a stream. No archives.
 
 Nothing is held but the piece that was asked for, so an object of a few bytes that expands to terabytes costs no
 memory; and one that expands beyond all measure is refused.
@@ -30,6 +30,12 @@ _SUFFIXES = {
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_ARCHIVES = {
+    b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"PK\x07\x08": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z", b"Rar!\x1a\x07": "rar",
+}  # fmt: skip
+_TAR = re.compile(rb"[ \0]*([0-7]+)[ \0]")  # the checksum of a member's header
+_TAR_HEADER = 512
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
 _WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's numbers for its formats
 _ZEROS = re.compile(rb"\0+")
@@ -56,6 +62,18 @@ def codec_of(uri: str, first: bytes) -> str | None:
     if _BZ2.match(first):
         return "bz2"
     return next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None)
+
+
+def refuse_archive(first: bytes) -> None:
+    """Raise BadObject("archive") where content begins as an archive does: its members are no records, nor text."""
+    kind = next((kind for magic, kind in _ARCHIVES.items() if first.startswith(magic)), None)
+    header = first[:_TAR_HEADER]
+    if len(header) == _TAR_HEADER and b"\0" in header and (told := _TAR.match(header, 148, 156)):
+        others = header[:148] + b" " * 8 + header[156:]
+        signed = sum(others) - 256 * sum(byte > 127 for byte in others)  # as some old programs have it
+        kind = "tar" if int(told[1], 8) in (sum(others), signed) else None
+    if kind is not None:
+        raise BadObject("archive", f"it is a {kind} archive; unpack it, and announce what is in it")
 
 
 class Stored:
@@ -134,6 +152,8 @@ class _Content:
             if self._file.failure is not None:  # what the store raises stays as it is
                 raise self._file.failure from error
             raise BadObject("corrupt-object", f"{self._codec}: {error}") from error
+        if not self._total:
+            refuse_archive(data)
         self._total += len(data)
         if self._total > self._allowed:
             raise BadObject(

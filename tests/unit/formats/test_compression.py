@@ -5,8 +5,11 @@ from __future__ import annotations
 import bz2
 import contextlib
 import gzip
+import io
 import struct
+import tarfile
 import tracemalloc
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +19,7 @@ import pytest
 
 from queue_source.errors import BadObject
 from queue_source.formats import compression
+from queue_source.formats.base import Part
 from queue_source.formats.text import blocks
 from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_with_problems, refused
@@ -108,6 +112,78 @@ def test_damage_anywhere_is_a_bad_object_or_other_text_but_no_other_error(suffix
             damaged = packed[:at] + bytes([byte]) + packed[at + 1 :]
             with contextlib.suppress(BadObject):  # any other error fails this test, and a crash all of them
                 read_with_problems(damaged, TEXT, LINES, f"o{suffix}")
+
+
+def tar_of(form: int, name: str = "in/a.csv") -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=form) as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(CONTENT)
+        archive.addfile(member, io.BytesIO(CONTENT))
+    return packed.getvalue()
+
+
+def zip_of(*names: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in names:
+            archive.writestr(name, CONTENT)
+    return packed.getvalue()
+
+
+def old_tar() -> bytes:
+    """As it was before POSIX: without the word at 257."""
+    header = bytearray(tar_of(tarfile.USTAR_FORMAT))
+    header[257:265], header[148:156] = bytes(8), b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:512])
+    return bytes(header)
+
+
+ARCHIVES = {
+    "zip": zip_of("a.csv"),
+    "empty zip": zip_of(),
+    "ustar": tar_of(tarfile.USTAR_FORMAT),
+    "gnu": tar_of(tarfile.GNU_FORMAT, "long/" * 40),
+    "pax": tar_of(tarfile.PAX_FORMAT, "ä" * 200),
+    "before posix": old_tar(),
+}
+TYPED = pa.schema([("a", pa.int64()), ("b", pa.string())])
+OF_EACH = {
+    "text": (LINES, TEXT),
+    "wholeText": (FormatOptions("text", whole_text=True), TEXT),
+    "csv": (FormatOptions("csv"), TYPED),
+    "csv with a header": (FormatOptions("csv", header=True), TYPED),
+    "csv in UTF-16": (FormatOptions("csv", encoding="utf-16"), TYPED),
+    "json": (FormatOptions("json"), TYPED),
+    "multiLine": (FormatOptions("json", multi_line=True), TYPED),
+    **{name: (FormatOptions(name), TYPED) for name in ("parquet", "orc", "avro")},
+}
+
+
+@pytest.mark.parametrize("of", OF_EACH)
+@pytest.mark.parametrize("archive", ARCHIVES)
+def test_an_archive_is_refused_as_one_whatever_its_name(archive: str, of: str) -> None:
+    data, (options, schema) = ARCHIVES[archive], OF_EACH[of]
+    packed = {
+        name: PACKERS[name](data) for name in BY_MAGIC if schema is TEXT or options.file_format in ("csv", "json")
+    }
+    for name, content in {"o.csv": data, "o": data, "o.gz": data, **packed}.items():
+        with pytest.raises(BadObject, match="archive; unpack it") as caught:
+            read_with_problems(content, schema, replace(options, mode="DROPMALFORMED"), f"o{name}")
+        assert caught.value.cause == "archive"
+
+
+def test_every_part_of_an_archive_is_refused_and_what_is_none_is_read() -> None:
+    with pytest.raises(BadObject, match="a tar archive"):
+        read_with_problems(ARCHIVES["ustar"], TEXT, LINES, part=Part(70_000, 90_000))
+    binary = FormatOptions("binaryFile")
+    (row,) = read_bytes(ARCHIVES["zip"], pa.schema([("content", pa.binary())]), binary, "o.zip")
+    assert row["content"] == ARCHIVES["zip"], "binaryFile hands it on as it is"
+    posix = bytearray(ARCHIVES["ustar"])
+    posix[0] += 1
+    texts = (b"PK\n1\n", b"PK,1\n", b"x" * 257 + b"ustar  \0" + b"x" * 300, b"y" * 148 + b"0001234 " + b"x" * 999)
+    for text in (*texts, bytes(posix), ARCHIVES["ustar"][:511], bytes(1024)):
+        assert read_bytes(text, TEXT, FormatOptions("text", line_sep="\xff"), "o.tar.zip") == [{"value": text.decode()}]
 
 
 @pytest.mark.parametrize("padding", [1, 2, 511, 3 << 20])

@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part
-from queue_source.formats.compression import codec_of
+from queue_source.formats.compression import codec_of, refuse_archive
 from queue_source.formats.new_columns import KnownNames, more
 from queue_source.formats.text.blocks import (
     BLOCK_SIZE,
@@ -369,6 +369,7 @@ class Json(LineFormat):
         return line if line is not None and line.startswith(b"{") and line.endswith(b"}") else None
 
     def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
+        refuse_archive(body)
         # an object in several lines, which no body of a record a line can be taken for
         document = options.multi_line or _is_document(body, options)
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Format, OpenObject, Part, Tables
-from queue_source.formats.compression import Pieces, Readable, Stored, codec_of, decompressed
+from queue_source.formats.compression import Pieces, Readable, Stored, codec_of, decompressed, refuse_archive
 from queue_source.formats.text import blocks
 from queue_source.formats.text.blocks import BOM, Block, Lines, Separator, cut_blocks, make_separator, unify_lines
 from queue_source.formats.text.records import RecordReader, has_too_many_cells, read_block
@@ -40,12 +40,16 @@ class TextObject:
     """An open object of a format of text."""
 
     def __init__(self, source: OpenObject, options: FormatOptions, bad: BadRecords, part: Part) -> None:
-        """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header."""
+        """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header.
+
+        Raises BadObject("archive"), for every part of an object.
+        """
         self.uri = source.uri
         self.options = options
         self.bad = bad
         self._file, self._size = source.file, source.size
         first = source.file.read(min(source.size, _AHEAD if part.start else blocks.BLOCK_SIZE))
+        refuse_archive(first)
         self.codec = codec_of(source.uri, first)
         self._stored = Stored(source.file, source.size, first)
 
@@ -137,6 +141,8 @@ class LineFormat(Format):
 
     def combine(self, contents: Sequence[bytes], schema: pa.Schema, options: FormatOptions) -> pa.Table | None:
         filled = [data for data in contents if data]
+        for data in filled:
+            refuse_archive(data)
         if not filled:
             return schema.empty_table()
         reader = self.reader(schema, options, BadRecords(options.mode), "")

@@ -15,11 +15,14 @@ import pyarrow as pa
 from queue_source.errors import BadObject, CuesqueueError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Format, OpenObject, Part, Tables
+from queue_source.formats.compression import refuse_archive
 from queue_source.formats.new_columns import Tree, check_file, more, no_data
 from queue_source.formats.typed.columns import conform_column, match_names, require_any, shorten, typed_leaf
 from queue_source.formats.types import spark_schema
 from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
+
+_FIRST_BYTES = 512
 
 
 class TypedFormat(Format):
@@ -53,7 +56,7 @@ class ColumnarFormat(TypedFormat):
 
 @contextmanager
 def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
-    """Map a decoder's errors to BadObject("corrupt-object"); failures of the store, or of memory, stay as they are."""
+    """Map a decoder's errors to BadObject("corrupt-object"), or "archive"; failures of store or memory stay."""
     try:
         yield
     except (CuesqueueError, MemoryError):
@@ -61,6 +64,8 @@ def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
     except Exception as error:
         if file.failure is not None:
             raise file.failure from error
+        file.seek(0)
+        refuse_archive(file.read(_FIRST_BYTES))
         raise BadObject("corrupt-object", shorten(f"not readable as {format_name}: {error}")) from error
 
 
