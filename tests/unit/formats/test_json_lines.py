@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from queue_source.errors import BadObject
 from queue_source.formats.text import blocks
 from queue_source.formats.text import json as json_format
 from queue_source.options.content import FormatOptions
@@ -210,11 +211,47 @@ def test_an_array_of_objects_is_as_many_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b'{"x":1}\n', b"{}\n", b'{"x":{"a":1}}\n', b'{"x":"a"}\n{"y":"b"}', b'{"x":["A"]}\n', b'{"A":1}']
+    ("data", "found"),
+    [
+        (b'{"x":1}\n', "x"),
+        (b"{}\n", ""),
+        (b'{"x":{"a":1}}\n', "x"),
+        (b'{"x":["A"],"y":1}\n', "x', 'y"),
+        (b'{"Records":[{"a":1,"b":"z"},{"a":2}]}', "Records"),
+        (b'{"Records":[{"a":"%b"}]}' % (b"z" * 70_000), "Records"),
+        (b'[{"x":1},{"y":"a"}]', "x', 'y"),
+        (b"{'x':'a'}", "x"),
+    ],
 )
 @pytest.mark.parametrize("kind", [pa.int64(), pa.map_(pa.string(), pa.string())])
-def test_an_object_without_any_declared_column_is_refused(data: bytes, kind: pa.DataType) -> None:
-    assert refused(data, pa.schema([("a", kind), ("b", kind)]), JSON).cause == "wrong-columns"
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
+@pytest.mark.parametrize("name", ["o.json", "o.json.gz"])
+def test_an_object_without_any_declared_column_is_refused(
+    data: bytes, found: str, kind: pa.DataType, multi_line: bool, mode: str, name: str
+) -> None:
+    schema = pa.schema([("a", kind), ("b", kind), ("_corrupt_record", pa.string())])
+    options = FormatOptions("json", multi_line=multi_line, mode=mode)
+    with pytest.raises(BadObject, match="none of the declared columns") as caught:
+        read_with_problems(gzip.compress(data) if name.endswith("gz") else data, schema, options, name)
+    assert caught.value.cause == "wrong-columns"
+    assert f"['{found}']".replace("['']", "[]") in caught.value.detail
+
+
+@pytest.mark.parametrize("data", [b'{"x":1,\n"a":null}', b'[{"x":1},\n{"a":1}]', b"[]", b'[{"x":1},{"b":"\\u00e4"}]'])
+def test_a_document_of_which_one_record_names_a_column_is_good(data: bytes) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    assert len(read_bytes(data, schema, FormatOptions("json", multi_line=True))) == data.count(b"{")
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize(
+    ("data", "bad"), [(b'{"Records":[1]}', 0), (b'[{"Records":2},{}]', 0), (b'{"Records":[1]', 1), (b"[]", 0)]
+)
+def test_rescued_data_is_data_and_what_cannot_be_read_is_a_bad_record(data: bytes, bad: int, multi_line: bool) -> None:
+    schema = pa.schema([("a", pa.int64()), ("_rescued", pa.string())])
+    options = FormatOptions("json", multi_line=multi_line, rescued_data_column="_rescued")
+    assert read_with_problems(data, schema, options).problems.count == bad
 
 
 def test_an_object_of_nulls_alone_is_good() -> None:

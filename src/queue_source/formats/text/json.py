@@ -27,8 +27,10 @@ from queue_source.formats.text.blocks import (
     BLOCK_SIZE,
     BOM,
     Block,
+    ExactBytes,
     LineEnds,
     Lines,
+    Separator,
     make_separator,
     unify_lines,
 )
@@ -206,13 +208,13 @@ class JsonReader:
         texts = [record.decode("utf-8", "replace"), *([None] * (table.num_rows - 1))]
         return table.set_column(place, field, pa.chunked_array([pa.array(texts, field.type)]))
 
-    def require_a_column(self, block: Block) -> None:
-        """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
+    def require_a_column(self, data: bytes, separator: Separator) -> None:
+        """Raise BadObject("wrong-columns") when no record of the text, though good, so much as names a column."""
         names, present = set(self._shape.data.names), set[str]()
-        if b"\\" not in block.data and not any(name.encode() in block.data for name in names):
-            end = self.separator.first_end(block.data, 0)  # the first record, for the message
-            block = block if end < 0 else Block(block.offset, block.data[:end])
-        for _, line in self.separator.split(block.data):
+        if b"\\" not in data and not any(name.encode() in data for name in names):
+            end = separator.first_end(data, 0)  # the first record, for the message
+            data = data if end < 0 else data[:end]
+        for _, line in separator.split(data) if names else ():
             if not line.strip(_WHITE):
                 continue
             try:
@@ -340,16 +342,15 @@ class Json(LineFormat):
 
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
-        if text.options.multi_line:
-            for document in text.read_document(text.options.max_document_bytes):
-                yield from reader.read_whole(document)
-            return
-        unseen = part == Part() and text.options.single_variant_column is None
-        for block in text.read_blocks(reader.separator, part):
-            for table in read_block(reader, block):
+        is_document = text.options.multi_line
+        # a message need not have any of the declared columns
+        unseen = part == Part() and text.uri != "" and text.options.single_variant_column is None
+        blocks = text.read_document(text.options.max_document_bytes) if is_document else None
+        for block in blocks or text.read_blocks(reader.separator, part):
+            for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
                     if all(column.null_count == table.num_rows for column in table.columns):
-                        reader.require_a_column(block)
+                        reader.require_a_column(*(_items(block) if is_document else (block.data, reader.separator)))
                     unseen = False
                 yield table
             del block  # it is not held while the next one is read
@@ -386,6 +387,13 @@ class Json(LineFormat):
         if bad.count and not schema.names:
             raise BadObject("corrupt-object", f"no record of it can be read: {bad.reported[0].reason}")
         return schema
+
+
+def _items(document: Block) -> tuple[bytes, Separator]:
+    """Return a document as a line for each record, where a look at its brackets tells them; else as one record."""
+    data = document.data.removeprefix(BOM).lstrip(_WHITE)
+    lines = cut_items(data)
+    return (data, ExactBytes(b"\0")) if lines is None else (lines, LineEnds())
 
 
 def _has_empty_record(table: pa.Table) -> bool:
