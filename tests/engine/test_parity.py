@@ -287,7 +287,7 @@ def test_every_type_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: Pat
     frame.write.format(file_format).save((tmp_path / "in").as_uri())
     (path,) = (tmp_path / "in").glob("part-*")
     ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
-    # missing, in another order, in another case (which JSON tells apart), widened
+    # missing, in another order, in another case (where Spark's JSON is null), widened
     other = "wall TIMESTAMP_NTZ, no STRING, TEXT STRING, whole BIGINT, single DOUBLE"
     for declared in (ddl, other if file_format != "json" else "no STRING, text STRING, whole BIGINT"):
         theirs, ours, bad = compared(spark, [path], file_format, declared, {})

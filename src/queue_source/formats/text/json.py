@@ -46,6 +46,7 @@ from queue_source.formats.text.json_grammar import (
     may_exceed_limits,
     parse_objects,
 )
+from queue_source.formats.text.json_names import NameMatcher, Spellings
 from queue_source.formats.text.json_values import ObjectReader, TextNeeded, exceeds, infer_record, infer_records
 from queue_source.formats.text.records import (
     MAX_REASONS,
@@ -69,6 +70,7 @@ _WHITE = b" \t\r\n"
 _BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
 _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
+_OTHER_FIELD = "unexpected field"  # pyarrow's words
 _ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
 
 
@@ -84,6 +86,8 @@ class JsonReader:
         self._leaf = text_leaf(options)
         self._whole = options.single_variant_column
         self._known = KnownNames(schema, options, exceeds, infer_record) if options.watch_new_columns else None
+        self._infers = self._shape.rescued is not None or self._known is not None
+        self._has_others = False  # than the declared fields, as far as it is known
         self.separator = make_separator(options)
         self.only_slowly = any(_is_only_read_slowly(field.type) for field in self._shape.data)
 
@@ -99,11 +103,17 @@ class JsonReader:
             return None
         if not inspected.begin_with_braces and _NO_OBJECT.search(text) is not None:
             return None
-        infers = self._shape.rescued is not None or self._known is not None
+        infers = self._infers
         if (infers or not inspected.are_short) and may_exceed_limits(text, infers=infers):
             return None
         try:
             parsed = self._parse_lines(text)
+            columns = parsed.columns[: len(self._shape.data)]
+            if self._has_others and _has_nulls(columns) and self._spellings.may_differ(text):
+                rewritten = None if self._options.reader_case_sensitive else self._spellings.rewrite(text)
+                if rewritten is None:
+                    return None
+                parsed = self._parse_lines(rewritten)
             # where lines are blank, their number may be right by chance
             guess = parsed.num_rows if inspected.begin_with_braces else -1
             if lines.count_filled(guess, strip=True) != parsed.num_rows:
@@ -210,8 +220,9 @@ class JsonReader:
 
     def require_a_column(self, data: bytes, separator: Separator) -> None:
         """Raise BadObject("wrong-columns") when no record of the text, though good, so much as names a column."""
-        names, present = set(self._shape.data.names), set[str]()
-        if b"\\" not in data and not any(name.encode() in data for name in names):
+        names, present = self._shape.data.names, set[str]()
+        lowered = data.lower() if data.isascii() and b"\\" not in data else None
+        if lowered is not None and not any(name.lower().encode() in lowered for name in names):
             end = separator.first_end(data, 0)  # the first record, for the message
             data = data if end < 0 else data[:end]
         for _, line in separator.split(data) if names else ():
@@ -221,10 +232,18 @@ class JsonReader:
                 named = {key for item in decode_objects(decode_text(line), self._options.max_values) for key in item}
             except ValueError:
                 return  # it is reported as a bad record
-            if named & names:
+            if self._matcher.any_in(named):
                 return
             present |= named
-        require_any(self._shape.data.names, {}, present)
+        require_any(names, {}, present)
+
+    @cached_property
+    def _matcher(self) -> NameMatcher:
+        return NameMatcher(self._shape.data.names, self._options)
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        return Spellings.of(self._shape.data)
 
     @cached_property
     def _object_reader(self) -> ObjectReader:
@@ -269,7 +288,7 @@ class JsonReader:
 
     def _has_more(self, parsed: pa.Schema) -> bool:
         """Tell whether there is anything but the declared columns (and nulls), where that matters."""
-        if self._shape.rescued is None and self._known is None:
+        if not self._infers:
             return False
         return bool(
             more(pa.struct(list(self._shape.data)), pa.struct(list(parsed)), exactly=self._shape.rescued is not None)
@@ -278,15 +297,26 @@ class JsonReader:
     def _parse_lines(self, lines: bytes) -> pa.Table:
         """Parse the lines with pyarrow, in wire types. Raises pa.ArrowException for what it cannot read."""
         wire_schema = pa.schema([pa.field(field.name, make_wire_type(field.type)) for field in self._shape.data])
+        if not self._has_others:
+            try:  # nothing is lost by it: it ends at the first other field
+                return _parse(lines, wire_schema, "error")
+            except pa.ArrowInvalid as error:
+                if _OTHER_FIELD not in str(error):
+                    raise
+                self._has_others = True
         # what is inferred beside the declared columns costs nothing where there is nothing else
-        others = "ignore" if self._shape.rescued is None and self._known is None else "infer"
-        return pa_json.read_json(
-            pa.BufferReader(lines),
-            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-            parse_options=pa_json.ParseOptions(
-                explicit_schema=wire_schema, newlines_in_values=False, unexpected_field_behavior=others
-            ),
-        )
+        return _parse(lines, wire_schema, "infer" if self._infers else "ignore")
+
+
+def _parse(lines: bytes, schema: pa.Schema, others: str) -> pa.Table:
+    """Parse lines. `others`: what happens with fields that are not in the schema."""
+    return pa_json.read_json(
+        pa.BufferReader(lines),
+        read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+        parse_options=pa_json.ParseOptions(
+            explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=others
+        ),
+    )
 
 
 def make_wire_type(kind: pa.DataType) -> pa.DataType:
@@ -300,6 +330,18 @@ def make_wire_type(kind: pa.DataType) -> pa.DataType:
         return pa.map_(pa.string(), make_wire_type(kind.item_type))
     textual = pt.is_timestamp(kind) or pt.is_date(kind) or is_bytes(kind)
     return pa.string() if textual or pt.is_large_string(kind) else kind
+
+
+def _has_nulls(columns: Sequence[pa.ChunkedArray]) -> bool:
+    """Tell whether any value, in any depth, is null: its field may be there in another case."""
+    arrays = [chunk for column in columns for chunk in column.chunks]
+    while arrays:
+        array = arrays.pop()
+        if array.null_count:
+            return True
+        if pt.is_struct(array.type) or pt.is_list(array.type):
+            arrays += array.flatten() if pt.is_struct(array.type) else [array.flatten()]
+    return False
 
 
 def _has_odd_numbers(parsed: pa.Table) -> bool:
