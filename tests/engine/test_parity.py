@@ -130,7 +130,7 @@ CASES: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
         ['{"s":{"x":"q","y":1},"l":[1,"q",2],"m":{"k":"q","n":1}}', '{"s":1,"l":1,"m":1}', '{"l":[{}]}',
          '{"o":[null,1]}',
          '{"s":{"x":1,"y":1},"l":[[]],"m":[]}', '{"o":[{"x":"q","y":1},{"x":2}]}', '{"m":{"a":1,"b":null}}', '{"l":[]}',
-         '{"l":[null,1],"m":{},"s":{},"o":[{}]}', '{"s":null,"l":null}', '{"s":{"X":1}}'], {},
+         '{"l":[null,1],"m":{},"s":{},"o":[{}]}', '{"s":null,"l":null}', '{"s":{"Z":1}}'], {},
     ),
     "json, document": ("json", ABC, ['[{"a":1},', '{"b":"x"}]'], {"multiLine": "true"}),
     "json, bad document": ("json", ABC, ['[{"a":1},', '{"a":"q","b":"x"},3]'], {"multiLine": "true"}),
