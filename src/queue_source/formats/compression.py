@@ -42,7 +42,6 @@ _ZEROS = re.compile(rb"\0+")
 _CHUNK = 1 << 20
 _AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
 _FIRST_BYTES = 256
-_MOST_EMPTY = 10_000
 _NO_SNAPPY = "not a Snappy block"
 _LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
 
@@ -205,27 +204,24 @@ def _inflated(file: Readable, window: int) -> Iterator[bytes]:
     A new one is fed little at first, since it copies what it leaves over: there may be very many short ones. Zeros
     behind a member of gzip are padding, as to gzip itself: tapes and copies by block leave them.
     """
-    data, place, step, empty = file.read(_CHUNK), 0, _FIRST_BYTES, 0
-    machine, begun, has_content = zlib.decompressobj(window), bool(data), False
+    data, place, step = file.read(_CHUNK), 0, _FIRST_BYTES
+    machine, begun = zlib.decompressobj(window), bool(data)
+    is_gzip = window == _WINDOWS["gzip"]
     while data:
         if machine.eof:
-            if window == _WINDOWS["gzip"]:
-                padded = _ZEROS.match(data, place)
-                place = padded.end() if padded else place
+            if is_gzip and (padded := _ZEROS.match(data, place)):
+                place = padded.end()
             if place == len(data):
                 data, place = file.read(_CHUNK), 0
                 continue
-            empty = 0 if has_content else empty + 1
-            if empty > _MOST_EMPTY:
-                raise ValueError(f"more than {_MOST_EMPTY} empty streams one after the other")
-            machine, has_content, step = zlib.decompressobj(window), False, _FIRST_BYTES
+            machine, step = zlib.decompressobj(window), _FIRST_BYTES
         part = data[place : place + step]
         place, step = place + len(part), min(2 * step, _CHUNK)
         while part and not machine.eof:
             piece = machine.decompress(part, _CHUNK)
             part = machine.unconsumed_tail
-            has_content = has_content or bool(piece)
-            yield piece
+            if piece:  # of empty members there may be very many
+                yield piece
         place -= len(machine.unused_data)
         if place == len(data):
             data, place = file.read(_CHUNK), 0
