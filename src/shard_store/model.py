@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -94,7 +94,7 @@ class Pending(str, Enum):
     SEEN = "seen"  # a plan has looked at it since; the row may have a newer version than the snapshot
     BEGUN = "begun"  # with at-most-once: its batch was begun, and is not published yet
     SKIPPED = "skipped"  # it was bad, at least in part, and the options say that it is to be skipped
-    GIVEN_UP = "given-up"  # with at-most-once: its batch was begun, and it is unknown whether it was published
+    GIVEN_UP = "given-up"  # it is unknown whether its batch was published: at-most-once, or the very first batch
 
 
 class AttemptKind(str, Enum):
@@ -267,6 +267,24 @@ class PlanIdentity:
     delivery_hash: str
     unplanned_seq: int = field(default=0, compare=False)
     """For a sink: the snapshot up to which its micro-batch goes, should Spark have asked for no plan of it; else 0."""
+
+
+def by_pipeline(identities: Iterable[PlanIdentity]) -> tuple[PlanIdentity, ...]:
+    """Return the plans of one micro-batch in the order of their pipelines' names, in which all that is made of them is.
+
+    A query may name its pipelines in another order after a restart.
+    """
+    return tuple(sorted(identities, key=lambda identity: identity.token.pipeline))
+
+
+def hash_of_batch(identities: Iterable[PlanIdentity]) -> str:
+    """Return the delivery hash of the micro-batch to which these plans bring input."""
+    return joined_hash([identity.delivery_hash for identity in by_pipeline(identities)])
+
+
+def joined_hash(hashes: Sequence[str]) -> str:
+    """Return the hash of a batch whose plans have these, in the order of their pipelines' names."""
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\0".join(hashes).encode()).hexdigest()
 
 
 class Noted(NamedTuple):
