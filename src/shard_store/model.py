@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -93,7 +93,7 @@ class Pending(str, Enum):
     REOPENED = "reopened"  # its reader is to look at it again: it was put back, or is not to be given up
     BEGUN = "begun"  # with at-most-once: its batch was begun, and is not published yet
     SKIPPED = "skipped"  # it was bad, at least in part, and the options say that it is to be skipped
-    GIVEN_UP = "given-up"  # with at-most-once: its batch was begun, and it is unknown whether it was published
+    GIVEN_UP = "given-up"  # it is unknown whether its batch was published: at-most-once, or the very first batch
     LEFT_OUT = "left-out"  # the query has filtered its reference, at least of a part, and `load` has not read it
 
 
@@ -272,6 +272,24 @@ class PlanIdentity:
     loaded: frozenset[tuple[ShardKey, Position]] | None = field(default=None, compare=False)
     """For a sink with `load`, at its commit: the beginnings of the ranges that it has read. None: another sink, whose
     rows are those of the query."""
+
+
+def by_pipeline(identities: Iterable[PlanIdentity]) -> tuple[PlanIdentity, ...]:
+    """Return the plans of one micro-batch in the order of their pipelines' names, in which all that is made of them is.
+
+    A query may name its pipelines in another order after a restart.
+    """
+    return tuple(sorted(identities, key=lambda identity: identity.token.pipeline))
+
+
+def hash_of_batch(identities: Iterable[PlanIdentity]) -> str:
+    """Return the delivery hash of the micro-batch to which these plans bring input."""
+    return joined_hash([identity.delivery_hash for identity in by_pipeline(identities)])
+
+
+def joined_hash(hashes: Sequence[str]) -> str:
+    """Return the hash of a batch whose plans have these, in the order of their pipelines' names."""
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("\0".join(hashes).encode()).hexdigest()
 
 
 class Noted(NamedTuple):

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from shard_store.batches import plans, progress, publishing, readings, starting
 from shard_store.batches.plans import NotedPlans
-from shard_store.batches.publishing import Published
+from shard_store.batches.publishing import Looked, Published, Unpublished
 from shard_store.completeness import certificates, comparing, listing
 from shard_store.completeness.listing import Claim
 from shard_store.error_table import handling, records, search
@@ -190,6 +190,7 @@ class ShardStore:
     publish_inside = _joins(publishing.publish)
     delivered = _reads(publishing.find_delivery)
     is_published = _reads(publishing.is_published)
+    has_published = _reads(publishing.has_published)
     hold_inside = _joins(publishing.hold)
 
     def publish_with(
@@ -198,32 +199,19 @@ class ShardStore:
         work: Callable[[Transaction, Published], T],
         *,
         batch_id: int,
-        brought: tuple[int, int],
+        brought: tuple[int, int] = (0, 0),
         fenced: bool = True,
         winners: Collection[int] = (),
-        shown_before: bool = False,
+        look: Callable[[Unpublished], Looked] | None = None,
     ) -> T:
-        """Publish where rows become visible elsewhere in the store's database by `work`, in one transaction.
+        """Publish where rows become visible elsewhere by `work`, in one transaction of the store.
 
         `work` is called in that transaction, with what was published, and is run again with it when the database is
         in trouble; its result is returned. `brought`: how many rows and bytes it makes visible. `fenced` is false where
-        they may be visible before the transaction is committed; `winners` and `shown_before` as with `publish`.
+        they may be visible before the transaction is committed; `winners` and `look` as with `publish`.
         """
-
-        def publish(t: Transaction) -> T:
-            published = publishing.publish(
-                t,
-                identities,
-                (),
-                batch_id=batch_id,
-                elsewhere=brought,
-                fenced=fenced,
-                winners=winners,
-                shown_before=shown_before,
-            )
-            return work(t, published)
-
-        return self.database.write(publish)
+        how: dict[str, Any] = {"batch_id": batch_id, "elsewhere": brought, "fenced": fenced, "winners": winners}
+        return self.database.write(lambda t: work(t, publishing.publish(t, identities, (), look=look, **how)))
 
     @contextmanager
     def held(self, identities: Sequence[PlanIdentity], batch_id: int) -> Iterator[None]:

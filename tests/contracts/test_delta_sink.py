@@ -11,20 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from queue_source.errors import OptionError
-from queue_source.sinks.base import Batch
 from queue_source.sinks.delta import commits
 from queue_source.sinks.delta.tables import OpenTable
 from shard_store.errors import PipelineTakenOver, ShardStoreError
-from shard_store.model import shard_key
-from shard_store.shards.changes import Audit
 from support.delta_tables import DeltaLake, change_by_hand
 from support.iceberg_tables import Query, failing_at, table_of
-from support.readings import Spark
 from support.servers.ministack import REGION, client, new_name
 from support.store_backends import BACKENDS, StoreBackend, rows
 
@@ -49,7 +44,7 @@ def test_batches_of_several_tasks_are_in_the_table_one_commit_each(lake: DeltaLa
     query.batch(table_of(range(10)), table_of(range(10, 13)), table_of([]))
     query.batch(table_of([13]))
     assert lake.ids() == list(range(14))
-    first, second = rows(lake.store, "attempts")
+    first, second = sorted(rows(lake.store, "attempts"), key=lambda attempt: attempt["end_seq"])
     assert (first["kind"], first["rows"], first["splits"], first["bytes"] > 0) == ("attempt-output", 13, 0, True)
     told = {
         "cuesqueue.source": "source of p",
@@ -91,29 +86,6 @@ def test_files_that_are_not_on_the_drivers_machine_are_not_committed(lake: Delta
     assert (lake.commits(), rows(lake.store, "attempts")) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("place", "restarts"), [("table-files-written", True), ("table-committed", True), ("table-committed", False)]
-)
-def test_a_batch_that_failed_at_any_step_is_there_once_after_the_next_attempt(
-    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch, place: str, restarts: bool
-) -> None:
-    query = Query(lake)
-    query.batch(table_of([1]))
-    query.begin()
-    with failing_at(monkeypatch, place):
-        query.attempt(table_of([2, 3]))
-    assert lake.ids() == ([1, 2, 3] if place == "table-committed" else [1])
-    assert len(rows(lake.store, "attempts")) == 1
-    if restarts:
-        query.restart()
-    query.attempt(table_of([2, 3]))
-    query.end()
-    assert lake.ids() == [1, 2, 3]
-    assert (len(lake.commits()), len(rows(lake.store, "attempts"))) == (2, 2)
-    query.batch(table_of([4]))
-    assert lake.ids() == [1, 2, 3, 4]
-
-
 def test_a_batch_without_new_input_is_there_once_though_it_ends_at_the_same_offset(
     lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,28 +103,6 @@ def test_a_batch_without_new_input_is_there_once_though_it_ends_at_the_same_offs
     assert [commit["cuesqueue.end-seq"] for commit in lake.commits()] == ["1", "1", "1"]
     query.batch(table_of([4]))
     assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2, 3, 4], 4)
-
-
-def test_a_query_of_two_pipelines_advances_both_with_one_commit(
-    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = Query(lake, "one"), Query(lake, "two")
-    for query in (one, two):
-        query.begin()
-    batch, written = one.written(table_of([1, 2]))
-    both = Batch((*batch.plans, two.pipeline.plan().identity))
-    with failing_at(monkeypatch, "table-committed"):
-        one.commit(both, written)
-    assert rows(lake.store, "attempts") == []
-    one.commit(both, written)
-    one.commit(both, written)
-    assert lake.ids() == [1, 2]
-    assert {attempt["pipeline"]: attempt["rows"] for attempt in rows(lake.store, "attempts")} == {"one": 2, "two": None}
-    (commit,) = lake.commits()
-    assert (commit["cuesqueue.pipeline"], commit["cuesqueue.end-seq"]) == ("one,two", "1,1")
-    store = lake.store.store_id()
-    ends = [lake.table().transaction_version(f"cuesqueue/{store}/source of {name}/{name}") for name in ("one", "two")]
-    assert ends == [1, 1]
 
 
 def test_a_driver_that_was_replaced_publishes_nothing(lake: DeltaLake) -> None:
@@ -189,34 +139,6 @@ def test_pipelines_that_make_one_table_and_commit_to_it_at_once_lose_and_double_
     assert len(rows(lake.store, "attempts")) == 9
 
 
-def test_what_the_database_undid_after_the_commit_runs_again_and_finds_its_own_rows(
-    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what it has found bad is not judged anew: no attempt before has shown any rows."""
-    query = Query(lake)
-    query.begin("b", "a", "c")
-    batch, written = query.written(table_of([1]), table_of([2]))
-    assert query.plan is not None
-    spark = Spark(query.pipeline, query.plan)
-    tasks = spark.stage()
-    spark.judge(tasks[1])
-    runs: list[str] = []
-
-    def trouble(place: str, *about: str) -> None:
-        if place == "table-committed":
-            runs.append(place)
-            if len(runs) == 1:
-                raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
-
-    if lake.store.database.engine.name != "sqlite":
-        pytest.skip("the trouble is one of SQLite")
-    monkeypatch.setattr("queue_source.sinks.delta.sink.reach", trouble)
-    query.commit(batch, written)
-    query.end()
-    assert (lake.ids(), len(runs), len(lake.commits())) == ([1, 2], 2, 1)
-    assert is_put_back(query, "a")
-
-
 def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
     lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,11 +149,11 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
     append = commits.append
     others: list[OpenTable] = []
 
-    def another_first(table: OpenTable, files: Any, marks: Any) -> None:
+    def another_first(table: OpenTable, *batch: Any) -> None:
         if not others:
             others.append(OpenTable(table.uri, lake.table()))
-            append(others[0], files, marks)
-        append(table, files, marks)
+            append(others[0], *batch)
+        append(table, *batch)
 
     monkeypatch.setattr(commits, "append", another_first)
     query.attempt(table_of([2]))
@@ -261,50 +183,6 @@ def test_a_commit_whose_answer_is_lost_is_recognised(
             query.attempt(table_of([2]))
     query.attempt(table_of([2]))
     assert (lake.ids(), len(calls), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
-
-
-def test_what_is_found_bad_stays_bad_where_the_table_has_rows_of_an_attempt_that_the_store_has_lost(
-    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A backup was restored: by the store, the reading that found the object missing was the only one."""
-    query = Query(lake)
-    query.begin("b", "a", "c")
-    batch, written = query.written(table_of([1]), table_of([2]))
-    with failing_at(monkeypatch, "table-committed"):
-        query.commit(batch, written)
-    assert query.plan is not None
-    spark = Spark(query.pipeline, query.plan)
-    tasks = spark.stage()
-    spark.judge(tasks[1])
-    query.commit(batch, written[:1])
-    query.end()
-    assert lake.ids() == [1, 2]
-    assert not is_put_back(query, "a")
-
-
-def test_what_is_found_bad_stays_bad_also_where_the_repeated_attempt_brings_no_rows(
-    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All objects of the batch are gone by now; their rows are in the table."""
-    query = Query(lake)
-    query.begin("a")
-    batch, written = query.written(table_of([1]))
-    with failing_at(monkeypatch, "table-committed"):
-        query.commit(batch, written)
-    assert query.plan is not None
-    spark = Spark(query.pipeline, query.plan)
-    spark.judge(spark.stage(1)[0])
-    query.commit(batch, [])
-    query.end()
-    assert lake.ids() == [1]
-    assert not is_put_back(query, "a")
-
-
-def is_put_back(query: Query, shard_id: str) -> bool:
-    key = shard_key(query.pipeline.source, shard_id)
-    changed = query.lake.store.put_back([key], Audit("ada@host"), message_uri="message", dry_run=True)
-    assert len(changed.refused) + changed.changed == 1, "it is quarantined"
-    return shard_id not in changed.refused
 
 
 @on_sqlite
@@ -400,24 +278,6 @@ def test_files_of_attempts_that_were_not_committed_are_invisible_and_vacuum_remo
     lake.table().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
     assert len(list(lake.folder.glob("*.parquet"))) == 2
     assert len(lake.table().file_uris()) == 2
-
-
-@on_sqlite
-def test_a_checkpoint_of_the_table_keeps_what_identifies_the_newest_batch(
-    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    properties = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 days"}
-    DeltaTable.create(str(lake.folder), table_of([1]).schema, configuration=properties)
-    query = Query(lake)
-    for number in range(3):
-        query.batch(table_of([number]))
-    query.begin()
-    with failing_at(monkeypatch, "table-committed"):
-        query.attempt(table_of([3]))
-    assert list(lake.folder.glob("_delta_log/*.checkpoint.parquet"))
-    assert not (lake.folder / "_delta_log" / f"{1:020}.json").exists()
-    query.attempt(table_of([3]))
-    assert sorted(pa.table(lake.table().scan()).column("id").to_pylist()) == [0, 1, 2, 3]
 
 
 @on_sqlite

@@ -23,7 +23,6 @@ from queue_source.sinks.iceberg.tables import TableMaker
 from queue_source.storage import files
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.model import Split
-from shard_store.sql.schema import errors
 from shard_store.upkeep import cleaning
 from support.iceberg_tables import Lake, Query, failing_at, table_of
 from support.registering import Registering, bytes_of, parquet
@@ -122,7 +121,7 @@ def test_a_file_that_the_table_has_is_refused_by_name(lake: Lake, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("place", "restarts"),
-    [("table-files-written", True), ("before-publish", True), ("table-committed", True), ("table-committed", False)],
+    [("table-files-written", True), ("table-committed", True), ("table-committed", False)],
 )
 def test_a_batch_that_failed_at_any_step_is_there_once_after_the_next_attempt(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, restarts: bool
@@ -131,69 +130,18 @@ def test_a_batch_that_failed_at_any_step_is_there_once_after_the_next_attempt(
     Registering(lake, "other").objects([one])
     query = Registering(lake)
     query.announce(one, two, three)
-    if place == "before-publish":  # the errors are written down, and nothing else
-        written = query.written(query.references([one, two]), query.references([three]))
-        with monkeypatch.context() as patch:
-            patch.setattr(lake.store, "publish_with", _gone)
-            with pytest.raises(RuntimeError, match="the database is gone"):
-                query.commit(*written)
-    else:
-        with failing_at(monkeypatch, place):
-            query.attempt(query.references([one, two]), query.references([three]))
+    with failing_at(monkeypatch, place):
+        query.attempt(query.references([one, two]), query.references([three]))
     if restarts:
         query.restart()
     plan = query.pipeline.plan()
     kept = [Path(entry.content.uri.removeprefix("file://")) for entry in plan.ranges]
-    assert (one in kept) is (place == "table-files-written"), "what was refused is not read again"
     query.attempt(query.references(kept))
     query.end()
     assert lake.ids() == [1, 2, 3]
     assert query.causes() == {"1.parquet": "already-registered"}
     assert (len(lake.snapshots()), len(rows(lake.store, "attempts"))) == (2, 2)
     assert query.states() == {"1.parquet": "quarantined", "2.parquet": "done", "3.parquet": "done"}
-
-
-def _gone(*_: Any, **__: Any) -> None:
-    raise RuntimeError("the database is gone")
-
-
-def test_an_object_that_changed_between_a_lost_commit_and_the_next_attempt_stays_registered(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A catalog elsewhere has it already: it is not also a bad object."""
-    one, two = objects(tmp_path, 1, 2)
-    query = Registering(lake)
-    query.announce(one, two)
-    with failing_at(monkeypatch, "table-committed"):
-        query.attempt(query.references([one, two]))
-    if "catalog.type" not in lake.options:
-        assert lake.snapshots() == []
-        return
-    query.announced[f"file://{one}"] = 1  # what its row would say of another object
-    query.attempt(query.references([one, two]))
-    query.end()
-    assert (lake.ids(), query.causes()) == ([1, 2], {})
-    assert query.states() == {"1.parquet": "done", "2.parquet": "done"}
-
-
-@pytest.mark.parametrize("lake", ELSEWHERE, indirect=True)
-def test_what_was_refused_is_refused_again_where_the_table_has_the_batch_and_the_store_has_lost_the_verdict(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A backup was restored: the object is not in the table, and must not count as published."""
-    (one,) = objects(tmp_path, 1)
-    bad = tmp_path / "in" / "bad.parquet"
-    bad.write_text("no parquet")
-    query = Registering(lake)
-    query.announce(one, bad)
-    with failing_at(monkeypatch, "table-committed"):
-        query.attempt(query.references([one, bad]))
-    lake.store.database.write(lambda t: t.execute(errors.delete()))
-    one.write_text("no parquet any more")
-    query.attempt(query.references([one, bad]))
-    query.end()
-    assert (len(lake.snapshots()), query.causes()) == (1, {"bad.parquet": "corrupt-object"})
-    assert query.states() == {"1.parquet": "done", "bad.parquet": "quarantined"}
 
 
 def test_a_second_commit_of_a_batch_does_nothing(lake: Lake, tmp_path: Path) -> None:

@@ -15,16 +15,11 @@ import sqlalchemy as sa
 from pyiceberg.table import Table
 
 from queue_source.errors import OptionError
-from queue_source.sinks.base import Batch
 from queue_source.sinks.iceberg import commits
 from shard_store.errors import PipelineTakenOver, ShardStoreError
-from shard_store.model import shard_key
-from shard_store.shards.changes import Audit
-from shard_store.sql.schema import of_pipeline
 from support.iceberg_tables import Lake, Query, failing_at, table_of
-from support.readings import Spark
 from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
-from support.store_backends import BACKENDS, STALE, StoreBackend, rows
+from support.store_backends import BACKENDS, StoreBackend, rows
 
 STORES = [name for name in BACKENDS if name != "sqlite-distrusted"]
 LAKES = [*STORES, "rest"]
@@ -71,7 +66,7 @@ def test_batches_of_several_tasks_are_in_the_table_one_snapshot_each(lake: Lake)
     query.batch(table_of([13]))
     assert lake.ids() == list(range(14))
     assert len(lake.snapshots()) == 2
-    first, second = rows(lake.store, "attempts")
+    first, second = sorted(rows(lake.store, "attempts"), key=lambda attempt: attempt["end_seq"])
     assert (first["kind"], first["rows"], first["splits"], first["bytes"] > 0) == ("attempt-output", 13, 0, True)
     assert (
         lake.snapshots()[1]
@@ -113,47 +108,6 @@ def test_files_that_are_not_on_the_drivers_machine_are_not_committed(lake: Lake)
     with pytest.raises(OptionError, match=r"option 'path': of 1 local files .* 1 are not on the driver's machine"):
         query.commit(*written)
     assert (lake.snapshots(), rows(lake.store, "attempts")) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("place", "restarts"), [("table-files-written", True), ("table-committed", True), ("table-committed", False)]
-)
-def test_a_batch_that_failed_at_any_step_is_there_once_after_the_next_attempt(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, place: str, restarts: bool
-) -> None:
-    query = Query(lake)
-    query.batch(table_of([1]))
-    query.begin()
-    with failing_at(monkeypatch, place):
-        query.attempt(table_of([2, 3]))
-    ahead = place == "table-committed" and "catalog.uri" in lake.options
-    assert lake.ids() == ([1, 2, 3] if ahead else [1])  # a catalog in the store's database goes back with the store
-    assert len(rows(lake.store, "attempts")) == 1
-    if restarts:
-        query.restart()
-    query.attempt(table_of([2, 3]))
-    query.end()
-    assert lake.ids() == [1, 2, 3]
-    assert (len(lake.snapshots()), len(rows(lake.store, "attempts"))) == (2, 2)
-    query.batch(table_of([4]))
-    assert lake.ids() == [1, 2, 3, 4]
-
-
-def test_a_query_of_two_pipelines_advances_both_with_one_snapshot(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = Query(lake, "one"), Query(lake, "two")
-    for query in (one, two):
-        query.begin()
-    batch, written = one.written(table_of([1, 2]))
-    both = Batch((*batch.plans, two.pipeline.plan().identity))
-    with failing_at(monkeypatch, "table-committed"):
-        one.commit(both, written)
-    assert rows(lake.store, "attempts") == []
-    one.commit(both, written)
-    one.commit(both, written)
-    assert lake.ids() == [1, 2]
-    assert {attempt["pipeline"]: attempt["rows"] for attempt in rows(lake.store, "attempts")} == {"one": 2, "two": None}
-    (snapshot,) = lake.snapshots()
-    assert (snapshot["cuesqueue.pipeline"], snapshot["cuesqueue.end-seq"]) == ("one,two", "1,1")
 
 
 def test_a_driver_that_was_replaced_publishes_nothing(lake: Lake) -> None:
@@ -248,117 +202,15 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
     append = commits.append
     others: list[Table] = []
 
-    def another_first(table: Table, files: Any, marks: Any) -> None:
+    def another_first(table: Table, *batch: Any) -> None:
         if not others:
             others.append(table)
-            append(lake.table(), files, marks)
-        append(table, files, marks)
+            append(lake.table(), *batch)
+        append(table, *batch)
 
-    monkeypatch.setattr("queue_source.sinks.iceberg.sink.append", another_first)
+    monkeypatch.setattr(commits, "append", another_first)
     query.attempt(table_of([2]))
     assert (lake.ids(), len(others), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
-
-
-@elsewhere
-@pytest.mark.parametrize("hashed_by", ["this version", "0.2"])
-def test_an_attempt_that_stands_in_the_table_counts_though_shards_were_lost_after_it(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, hashed_by: str
-) -> None:
-    """Versions up to 0.2 gave the batch another hash when it was planned again with fewer shards."""
-    clock = {"now": 1_800_000_000.0}
-    monkeypatch.setattr(lake.store.database, "_clock", lambda: clock["now"])
-    query = Query(lake)
-    query.begin("kept", "lost")
-    with failing_at(monkeypatch, "table-committed"):
-        query.attempt(table_of([1]), table_of([2]))
-    assert query.plan is not None
-    before = query.plan.identity.delivery_hash
-    query.restart()
-    clock["now"] += STALE * 10
-    other = Query(lake, "other")
-    other.pipeline.source = query.pipeline.source
-    lost = other.pipeline.open("lost")["lost"]
-    assert other.pipeline.store.acquire(other.pipeline.token, {lost.key: lost.token}) == {lost.key}
-    if hashed_by == "0.2":
-        less = {"of": query.pipeline.token.pipeline, "plan_hash": "0" * 64}
-        lake.store.database.write(lambda t: t.execute(of_pipeline, [less]))
-    query.attempt(table_of([1]))
-    assert (query.plan.identity.delivery_hash == before) is (hashed_by == "this version")
-    assert (lake.ids(), len(rows(lake.store, "attempts"))) == ([1, 2], 1)
-
-
-@elsewhere
-def test_what_is_found_bad_stays_bad_where_the_table_has_rows_of_an_attempt_that_the_store_has_lost(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A backup was restored: by the store, the reading that found the object missing was the only one."""
-    query = Query(lake)
-    query.begin("b", "a", "c")
-    batch, written = query.written(table_of([1]), table_of([2]))
-    with failing_at(monkeypatch, "table-committed"):
-        query.commit(batch, written)
-    assert query.plan is not None
-    spark = Spark(query.pipeline, query.plan)
-    key = shard_key(query.pipeline.source, "a")
-    tasks = spark.stage()
-    spark.judge(tasks[1])
-    query.commit(batch, written[:1])
-    query.end()
-    assert lake.ids() == [1, 2]
-    assert set(lake.store.put_back([key], Audit("ada@host"), message_uri="message", dry_run=True).refused) == {"a"}
-
-
-@elsewhere
-def test_what_is_found_bad_stays_bad_also_where_the_repeated_attempt_brings_no_rows(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All objects of the batch are gone by now; their rows are in the table."""
-    query = Query(lake)
-    query.begin("a")
-    batch, written = query.written(table_of([1]))
-    with failing_at(monkeypatch, "table-committed"):
-        query.commit(batch, written)
-    assert query.plan is not None
-    spark = Spark(query.pipeline, query.plan)
-    spark.judge(spark.stage(1)[0])
-    query.commit(batch, [])
-    query.end()
-    assert lake.ids() == [1]
-    assert not _is_put_back(query, "a")
-
-
-@elsewhere
-def test_rows_that_this_very_commit_has_brought_are_not_those_of_an_attempt_before(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The database is in trouble between the commit of the table and its own, and all is run again."""
-    query = Query(lake)
-    query.begin("b", "a", "c")
-    batch, written = query.written(table_of([1]), table_of([2]))
-    assert query.plan is not None
-    spark = Spark(query.pipeline, query.plan)
-    tasks = spark.stage()
-    spark.judge(tasks[1])
-    runs: list[str] = []
-
-    def trouble(place: str, *about: str) -> None:
-        if place == "table-committed":
-            runs.append(place)
-            if len(runs) == 1:
-                raise sa.exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("database is locked"))
-
-    monkeypatch.setattr("queue_source.sinks.iceberg.sink.reach", trouble)
-    query.commit(batch, written)
-    query.end()
-    assert (lake.ids(), len(runs)) == ([1, 2], 2)
-    assert _is_put_back(query, "a")
-
-
-def _is_put_back(query: Query, shard_id: str) -> bool:
-    key = shard_key(query.pipeline.source, shard_id)
-    changed = query.lake.store.put_back([key], Audit("ada@host"), message_uri="message", dry_run=True)
-    assert len(changed.refused) + changed.changed == 1, "it is quarantined"
-    return shard_id not in changed.refused
 
 
 @elsewhere

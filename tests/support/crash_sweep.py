@@ -12,8 +12,9 @@ import json
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -137,7 +138,9 @@ class Outcome:
     reached: set[str] = field(default_factory=set)
 
 
-def run(cell: Cell, armed: str = "", *, dies: bool = False) -> Outcome:
+def run(
+    cell: Cell, armed: str = "", *, dies: bool = False, options: Mapping[str, str] = MappingProxyType({})
+) -> Outcome:
     """One query until everything is done, or until it fails; `dies`: then as by SIGKILL, else it is stopped."""
     outcome = Outcome()
     counted = dict.fromkeys(SWEPT, (1_000_000, "", ""))
@@ -150,7 +153,7 @@ def run(cell: Cell, armed: str = "", *, dies: bool = False) -> Outcome:
         try:
             if cell.sink.routed:
                 receive(cell)
-            loop = SweepLoop(cell)
+            loop = SweepLoop(cell, work=lambda: None, **options)
             loop.drain()
         except Exception as error:  # noqa: BLE001 - the caller says which it expected
             outcome.failed = error

@@ -133,7 +133,7 @@ class Report:
         words = {
             Category.MISSING: "missing",
             Category.QUARANTINED: "quarantined",
-            Category.GIVEN_UP: "given up (at-most-once: their batch was begun, and nobody knows that it was published)",
+            Category.GIVEN_UP: "given up (their batch was begun, and nothing tells whether it was published)",
             Category.SKIPPED: "skipped, since they are bad (onCorruptObject and others, with 'skip')",
             Category.WAITING: "waiting",
             Category.CHANGED: "published in another version than there is now",

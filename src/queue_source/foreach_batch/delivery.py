@@ -12,6 +12,7 @@ DataFrame's partitions are planned by then, so the pipeline's current plan is th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,11 +29,15 @@ from queue_source.options.content import ContentKind
 from queue_source.spark.noted_plan import noted_plans
 from queue_source.spark.process import driver_folder, driver_identity, presence_folder
 from shard_store.batches import outputs
+from shard_store.batches.publishing import FAIL_ON_DATA_LOSS, Looked
 from shard_store.batches.starting import check_name
+from shard_store.errors import LostProgress
 from shard_store.failpoints import reach
-from shard_store.model import DELIVERY, ErrorRecord, PlanIdentity, Range
+from shard_store.model import DELIVERY, ErrorRecord, PlanIdentity, Range, by_pipeline
 from shard_store.redaction import redact_text
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
+
+logger = logging.getLogger("cuesqueue")
 
 UNREADABLE = "unreadable-object"
 _BY_REFERENCE = ContentKind.REFERENCE.value
@@ -110,7 +115,7 @@ class Delivery:
         self.hash = delivered.delivery_hash
         self.already = delivered.already
         self._store = store
-        self._plans = plans
+        self._plans = by_pipeline(plans)
         self._batch_id = batch_id
         self._connection: Connection | None = None
         self._shown_before = False
@@ -180,8 +185,12 @@ class Delivery:
         outputs.create(own)
         owner = self._owner  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
-            already = self.already or outputs.is_recorded(connection, self.hash, name)
-            self._shown_before |= already and engine is not None  # a backup of the store's own has both, or none
+            already = outputs.is_recorded(connection, self.hash, name) or (self.already and engine is None)
+            lost: Sequence[str] = ()
+            if engine is not None:  # a backup of the store's own has both, or none
+                self._shown_before |= already
+                recent = outputs.recent(connection, name, owner, self._batch_id - 1)
+                lost = () if already else self._lost(recent, name)
             yield Output(connection, already)
             if already:
                 transaction.rollback()
@@ -191,9 +200,27 @@ class Delivery:
                     self._store.hold_inside(connection, self._plans, self._batch_id)
                 else:
                     held.enter_context(self._store.held(self._plans, self._batch_id))
-                outputs.record(connection, self.hash, name, owner, self._batch_id)
+                outputs.record(connection, self.hash, name, owner, self._batch_id, lost)
                 transaction.commit()
         reach("output-delivered", name)
+
+    def _lost(self, recent: Sequence[str], name: str) -> list[str]:
+        """Return those of an output's batches that the store has lost. Raises LostProgress, unless it is to go on."""
+        lost = [digest for digest in recent if not self._store.has_published(self._plans, digest)]
+        if not lost:
+            return lost
+        problem = (
+            f"output {name!r} has the batch with the delivery hash {lost[0]}, and the store has not published it: the "
+            "store was restored from a backup; restore the newer store, or delete what that batch has brought, with "
+            "its row in cuesqueue_deliveries"
+        )
+        pipeline = self._plans[0].token.pipeline
+        if not any(self._store.plan_to_load(plan)[1].get(FAIL_ON_DATA_LOSS) == "false" for plan in self._plans):
+            further = "or set 'failOnDataLoss' to false to have this batch written now"
+            raise LostProgress(f"pipeline {pipeline!r}: {problem}; {further}")
+        logger.warning("pipeline %s: %s; writing the batch, as failOnDataLoss says", pipeline, problem)
+        self._shown_before = True
+        return lost
 
     @cached_property
     def _owner(self) -> str:
@@ -209,7 +236,9 @@ class Delivery:
             return
         about = ",".join(plan.token.pipeline for plan in self._plans)
         reach("before-publish", about)
-        how: dict[str, Any] = {"batch_id": self._batch_id, "shown_before": self._shown_before}
+        how: dict[str, Any] = {"batch_id": self._batch_id}
+        if self._shown_before:
+            how["look"] = lambda _: Looked((0, 0), shown_before=True)
         if self._connection is None:
             self._store.publish(self._plans, None, **how)
         elif self._store.publish_inside(self._connection, self._plans, None, **how).already:

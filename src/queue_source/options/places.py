@@ -151,5 +151,5 @@ def _refused(on_change: OnChange) -> tuple[str, ...]:
 
 WHILE_UNFINISHED = (*_refused(OnChange.REFUSED_UNFINISHED), "allowOverwrites")
 WHILE_PARTLY_READ = _refused(OnChange.REFUSED_IN_PART)
-RECORDED = (*WHILE_UNFINISHED, *WHILE_PARTLY_READ, "allowedPrefixes")
-"""Options of a reader that its pipeline's next start compares with its own."""
+RECORDED = (*WHILE_UNFINISHED, *WHILE_PARTLY_READ, "allowedPrefixes", "failOnDataLoss")
+"""Options of a reader that its pipeline's next start compares with its own, or that its sink goes by."""

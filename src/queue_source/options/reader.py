@@ -161,8 +161,8 @@ class DeliveryOptions:
     )
     fail_on_data_loss: bool = option(
         "failOnDataLoss", types.BOOLEAN, "true", example="false",
-        help="Fail when the checkpoint knows more than the store, that is, when the store was lost or replaced; and "
-        "when Kafka has deleted messages before they were read.",
+        help="Fail when the checkpoint, or a table or output of the sink, knows more than the store, that is, when the "
+        "store was lost or replaced, or a table put back; and when Kafka has deleted messages before they were read.",
     )
     max_attempts: int = option(
         "maxAttempts", types.number(1, 1000), "3", example="5",

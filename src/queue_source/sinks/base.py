@@ -6,7 +6,6 @@ there.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import platform
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ import pyarrow as pa
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
 from queue_source.storage.files import is_local
-from shard_store.model import PlanIdentity, Reading
+from shard_store.model import PlanIdentity, Reading, by_pipeline, hash_of_batch
 
 if TYPE_CHECKING:
     from shard_store.store import ShardStore  # executors write without SQL
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 class Batch:
     """One micro-batch for its sink: the plans whose rows it brings, one for each pipeline of the query.
 
-    They are in the order of the option `pipeline`. The plan of a pipeline that is idle in this batch is the one that it
-    delivered last. In an executor only: `task`, the task's name in the query, the same at every attempt; `reading`,
+    They are in the order of their pipelines' names. The plan of a pipeline that is idle in this batch is the one that
+    it delivered last. In an executor only: `task`, the task's name in the query, the same at every attempt; `reading`,
     this attempt by Spark's numbers; and `zone`, that of the session. `winners`, at the commit only: Spark's numbers of
     the task attempts whose rows it brings.
     """
@@ -41,11 +40,13 @@ class Batch:
     zone: str | None = None
     winners: frozenset[int] = frozenset()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plans", by_pipeline(self.plans))
+
     @property
     def digest(self) -> str:
-        """The delivery hash; for several pipelines the hash over theirs."""
-        hashes = sorted(plan.delivery_hash for plan in self.plans)
-        return hashes[0] if len(hashes) == 1 else hashlib.sha256("\0".join(hashes).encode()).hexdigest()
+        """By which tasks name what they write: it is made of all plans, also of those that are idle in this batch."""
+        return hash_of_batch(self.plans)
 
 
 class Sink(Protocol):

@@ -6,6 +6,7 @@ It is made where it is needed, by the user's own engine, so it uses nothing that
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -30,6 +31,13 @@ def is_recorded(connection: Connection, delivery_hash: str, output: str) -> bool
     return bool(connection.execute(query).scalar_one())
 
 
+def recent(connection: Connection, output: str, owner: str, since: int) -> list[str]:
+    """Return the delivery hashes that are recorded of batches with this number and later ones."""
+    c = table.c
+    query = sa.select(c.delivery_hash).where(c.pipeline == owner, c.output == output, c.batch_id >= since)
+    return list(connection.execute(query).scalars())
+
+
 def owner(pipeline: str, store_id: str) -> str:
     """Return whose outputs these are: pipelines of several stores, perhaps of one name, may write into one database."""
     most = (Name.length or 0) - len(store_id) - 1
@@ -37,12 +45,15 @@ def owner(pipeline: str, store_id: str) -> str:
     return f"{name}@{store_id}"
 
 
-def record(connection: Connection, delivery_hash: str, output: str, owner: str, batch_id: int) -> None:
+def record(
+    connection: Connection, delivery_hash: str, output: str, owner: str, batch_id: int, lost: Sequence[str] = ()
+) -> None:
     """Record the output in the caller's transaction; raises sqlalchemy.exc.IntegrityError when it is there.
 
-    What earlier batches have recorded is not needed any more: Spark runs a batch when those before it are done.
+    What earlier batches have recorded is not needed any more: Spark runs a batch when those before it are done. Nor is
+    that of batches that the store has `lost`, once it continues without them.
     """
-    mine = sa.and_(table.c.pipeline == owner, table.c.output == output)
-    connection.execute(table.delete().where(mine, table.c.batch_id < batch_id))
+    gone = sa.or_(table.c.batch_id < batch_id, table.c.delivery_hash.in_(lost))
+    connection.execute(table.delete().where(table.c.pipeline == owner, table.c.output == output, gone))
     values = {"delivery_hash": delivery_hash, "output": output, "pipeline": owner, "batch_id": batch_id}
     connection.execute(table.insert().values(**values, delivered_at=sa.func.current_timestamp()))

@@ -250,6 +250,9 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
         moves, others = split_by_fit(moves, places_of(transaction, token, {m.key for m in moves}))
     lost = row.plan_lost + len(others)
     deliver(transaction, Delivery(identity, row, moves, sent, lost, [*left_out, *others]))
+    if row.sink is None and row.plan_incarnation != token.incarnation and semantics.final_at_delivery:
+        # the pipeline's first batch, of a start before: a sink of ours may have taken it, and the store has lost that
+        mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq), {move.key for move in moves})
     readings.forget_marks(transaction, row.plan_hash, row.plan_attempt)
     return tuple(others)
 
@@ -286,7 +289,12 @@ def _lost_attempt(transaction: Transaction, row: Row[Any], token: PublishToken, 
         causes += "; or the function of foreachBatch went on without 'delivery', or after it had failed"
     elif row.sink_incarnation != row.plan_incarnation:
         causes += "; or the query has another sink now, and was killed in its first batch"
-    further = "have that batch read again" if Semantics(row.semantics).final_at_delivery else "go on without that batch"
+    further = "go on without that batch"
+    if Semantics(row.semantics).final_at_delivery:
+        further = (
+            "have that batch read again: its rows come twice where they are in a table of their own or in another "
+            "database, if that is not put back, too"
+        )
     return LostProgress(
         f"pipeline {token.pipeline!r}: the checkpoint says that offset {end_seq} is done, but the store "
         f"{transaction.database} has nothing that {sink} published for it ({causes}); set 'failOnDataLoss' to false to "

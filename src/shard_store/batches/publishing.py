@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from shard_store.batches.positions import (
     places_of,
     split_by_fit,
 )
+from shard_store.error_table import verdicts
 from shard_store.error_table.records import forget_left_out
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
@@ -34,11 +35,14 @@ from shard_store.model import (
     ShardKey,
     ShardState,
     Split,
+    by_pipeline,
     delivery_hash,
+    hash_of_batch,
     is_end,
+    joined_hash,
     split_key,
 )
-from shard_store.shards.activity import Activity, Amounts, LastBatch, counted, histogram
+from shard_store.shards.activity import Activity, Amounts, LastBatch, counted, histogram, settings_of
 from shard_store.shards.announcing import end
 from shard_store.shards.ownership import fence
 from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
@@ -48,13 +52,45 @@ from shard_store.sql.transaction import Transaction, chunks
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publish did. `already` is true when an earlier attempt had delivered the plan and nothing was written."""
+    """What a publish did. `already` is true when an earlier attempt had delivered the plan and nothing was written.
+
+    `verdicts`, for a target with a commit of its own: what its mark says of the objects that are not in the batch.
+    """
 
     delivery_hash: str
     already: bool
     kind: AttemptKind | None = None
     shards: int = 0
     quarantined: int = 0
+    verdicts: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """A batch that the store has not published, for a target with a commit of its own: does that have it?
+
+    `published`: for each pipeline the seq up to which the store may have published something. `goes_on`: the reader's
+    `failOnDataLoss` is false.
+    """
+
+    transaction: Transaction
+    delivery_hash: str
+    published: Mapping[str, int]
+    goes_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a target says of an unpublished batch: the rows and bytes that it gets, or has already.
+
+    `shown_before`: an attempt before has shown rows there; else it is proven that none has.
+
+    `verdicts`: those of the mark of the attempt before, where it has any.
+    """
+
+    brought: tuple[int, int]
+    shown_before: bool = False
+    verdicts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,51 +147,77 @@ def publish(
     elsewhere: tuple[int, int] = (0, 0),
     fenced: bool = True,
     winners: Collection[int] = (),
-    shown_before: bool = False,
+    look: Callable[[Unpublished], Looked] | None = None,
 ) -> Published:
     """Make the splits of a micro-batch visible and advance its shards, once for each plan, fenced by the tokens.
 
     `identities` are the plans of one micro-batch, one for each pipeline of its query: all advance, or none. The splits
-    belong to an attempt of the first pipeline, also when it is idle in this batch: it then comes with the plan that it
-    delivered last. Each other one has an attempt when it brought input.
+    belong to an attempt of the pipeline whose name comes first, also when it is idle in this batch: it then comes with
+    the plan that it delivered last. Each other one has an attempt when it brought input.
     `files` is None where the rows went elsewhere, uncounted; `row_schema` is their schema as Spark's JSON; `elsewhere`
     are rows and bytes that become visible in the same transaction, in another place than splits. `fenced`: no row is
     visible before, as of an attempt that fails. `winners`: the numbers of the task attempts whose rows these are.
-    `shown_before`: the sink has found rows of an attempt before this one, which the store may have lost with a backup.
-    The result's hash is that of the first one's attempt, its counts are over all.
+    `look` asks a target with a commit of its own whether it has the batch from an attempt before this one, before
+    anything is changed.
+    The result's hash is that of the batch, its counts are over all.
     Raises PipelineTakenOver when a newer incarnation runs, ShardsLost when shards passed to others: then nothing was
     published.
     """
     rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
-    recorded, fresh = _find_delivery(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    recorded, fresh = _find_delivery(transaction, rows, {i: rows[i].confirmed_seq for i in rows}, batch_id)
     if recorded.already:
         return recorded
-    first = identities[0]
+    first = next(iter(rows))
     deliveries = {
-        i: replace(
-            _delivery(transaction, i, rows[i], batch_id),
-            fenced=fenced and files is not None,
-            winners=winners,
-            shown_before=shown_before,
-        )
+        i: replace(_delivery(transaction, i, rows[i], batch_id), fenced=fenced and files is not None, winners=winners)
         for i in fresh
     }
+    if look is not None:
+        looked = look(_unpublished(transaction, rows, recorded, fresh))
+        elsewhere = looked.brought
+        for i, delivery in deliveries.items():
+            deliveries[i] = replace(delivery, fenced=True, shown_before=looked.shown_before)
+            if looked.verdicts is not None:
+                verdicts.judge_as(transaction, i, delivery.moves, looked.verdicts)
     idle = Delivery(first, rows[first], (), batch_id=batch_id)
     lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
         made = [deliver(transaction, lead)]
     else:
         made = [_deliver_without_shards(transaction, replace(lead, digest=recorded.delivery_hash))]
+    lead_hash = made[0].delivery_hash
     for identity in fresh:
         if identity != first:
-            other = replace(deliveries[identity], lead=made[0].delivery_hash)
+            other = replace(deliveries[identity], lead=lead_hash)
             made.append(deliver(transaction, other))
-    for identity in identities:
+    for identity in rows:
         if identity not in fresh and batch_id is not None:
-            made += _deliver_unplanned(transaction, identity, batch_id, made[0].delivery_hash)
+            made += _deliver_unplanned(transaction, identity, batch_id, lead_hash)
     for identity in fresh:
         readings.forget_marks(transaction, identity.delivery_hash, rows[identity].plan_attempt)
-    return replace(made[0], shards=sum(m.shards for m in made), quarantined=sum(m.quarantined for m in made))
+    return replace(
+        made[0],
+        delivery_hash=recorded.delivery_hash,
+        shards=sum(m.shards for m in made),
+        quarantined=sum(m.quarantined for m in made),
+        verdicts=None if look is None else verdicts.verdicts_of(transaction, fresh),
+    )
+
+
+def _unpublished(
+    transaction: Transaction, rows: Mapping[PlanIdentity, Row[Any]], batch: Published, fresh: Sequence[PlanIdentity]
+) -> Unpublished:
+    c = attempts.c
+    newest = sa.select(c.pipeline, sa.func.max(c.end_seq)).group_by(c.pipeline)
+    ends = transaction.execute(newest.where(c.pipeline.in_([i.token.pipeline for i in rows]))).all()
+    # without any attempt it began anew, or goes by the first backup: this batch has to be the first one at its seqs
+    none = {i.token.pipeline: i.end_seq - 1 if i in fresh else row.last_seq for i, row in rows.items()}
+    goes_on = any((settings_of(row) or {}).get(FAIL_ON_DATA_LOSS) == "false" for row in rows.values())
+    return Unpublished(transaction, batch.delivery_hash, none | {row[0]: row[1] for row in ends}, goes_on)
+
+
+FAIL_ON_DATA_LOSS = "failOnDataLoss"
+"""The reader's option, as its pipeline's row has it."""
 
 
 def find_delivery(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
@@ -163,7 +225,24 @@ def find_delivery(transaction: Transaction, identities: Sequence[PlanIdentity], 
     names = [identity.token.pipeline for identity in identities]
     query = sa.select(pipelines.c.pipeline, pipelines.c.confirmed_seq).where(pipelines.c.pipeline.in_(names))
     confirmed: dict[str, int] = {row.pipeline: row.confirmed_seq for row in transaction.execute(query)}
-    return _find_delivery(transaction, identities, {i: confirmed[i.token.pipeline] for i in identities}, batch_id)[0]
+    in_order = by_pipeline(identities)
+    return _find_delivery(transaction, in_order, {i: confirmed[i.token.pipeline] for i in in_order}, batch_id)[0]
+
+
+def has_published(transaction: Transaction, identities: Sequence[PlanIdentity], digest: str) -> bool:
+    """Return whether this is the hash of one of the query's last batches, all of which have attempts."""
+    c = attempts.c
+    first = by_pipeline(identities)[0].token.pipeline
+    newest = sa.select(c.lead_hash).where(c.pipeline == first).order_by(c.end_seq.desc()).limit(_RECENT)
+    leads = list(transaction.execute(newest).scalars())
+    of_batches = sa.select(c.lead_hash, c.delivery_hash).order_by(c.pipeline)
+    batches: dict[str, list[str]] = {}
+    for row in transaction.execute(of_batches.where(sa.or_(c.lead_hash.in_(leads), c.delivery_hash == digest))):
+        batches.setdefault(row.lead_hash, []).append(row.delivery_hash)
+    return any(digest == lead or digest in (joined_hash(of), *of) for lead, of in batches.items())
+
+
+_RECENT = 100
 
 
 def is_published(transaction: Transaction, identity: PlanIdentity) -> bool:
@@ -174,32 +253,32 @@ def is_published(transaction: Transaction, identity: PlanIdentity) -> bool:
 
 def _find_delivery(
     transaction: Transaction,
-    identities: Sequence[PlanIdentity],
+    identities: Iterable[PlanIdentity],
     confirmed: Mapping[PlanIdentity, int],
     batch_id: int | None,
 ) -> tuple[Published, list[PlanIdentity]]:
     """Find out whether the micro-batch is published, and which of its plans bring input that is not delivered.
 
-    Its hash is that of the attempt that has its rows: the first pipeline's plan where that brings input, else one that
-    is made of what the first pipeline stands at and of the plans that do. Of a batch that is published each attempt
-    names it (`lead_hash`); the newest one counts, since an idle pipeline may have had another batch of the same number.
+    Its hash is made of the hashes of those that do. Where the first pipeline brings none, it is the hash of that one's
+    attempt, which has the rows, and is made of what the pipeline stands at, too. Of a batch that is published each
+    attempt names the one with the rows (`lead_hash`); the newest one counts, since an idle pipeline may have had
+    another batch of the same number.
     """
-    first = identities[0]
+    first, *_ = identities = list(identities)
     c = attempts.c
     recorded = transaction.execute(
         sa.select(c.delivery_hash, c.batch_id, c.lead_hash)
         .where(c.delivery_hash.in_([identity.delivery_hash for identity in identities]))
         .order_by(c.published_at.desc(), c.end_seq)
     ).all()
-    delivered_hashes = {row.delivery_hash for row in recorded}
-    fresh = [
-        i for i in identities if i.delivery_hash not in delivered_hashes and i.end_seq > max(i.start_seq, confirmed[i])
-    ]
+    leads = {row.delivery_hash: row.lead_hash for row in recorded}
+    fresh = [i for i in identities if i.delivery_hash not in leads and i.end_seq > max(i.start_seq, confirmed[i])]
     if first in fresh:
-        return Published(first.delivery_hash, already=False), fresh
-    delivered_as = next((row.lead_hash for row in recorded if batch_id in (None, row.batch_id)), None)
-    if not fresh and delivered_as is not None:
-        return Published(delivered_as, already=True), fresh
+        return Published(hash_of_batch(fresh), already=False), fresh
+    lead = next((row.lead_hash for row in recorded if batch_id in (None, row.batch_id)), None)
+    if not fresh and lead is not None:
+        together = [i for i in identities if leads.get(i.delivery_hash) == lead]
+        return Published(hash_of_batch(together) if lead == first.delivery_hash else lead, already=True), fresh
     digest = _digest_without_shards(first, batch_id, fresh)
     delivered = sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)
     return Published(digest, already=bool(transaction.execute(delivered).scalar_one())), fresh
@@ -212,7 +291,7 @@ def hold(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id:
     others, must not commit them. Raises as `publish` does.
     """
     rows = _fence_all(transaction, identities)
-    _, fresh = _find_delivery(transaction, identities, {i: rows[i].confirmed_seq for i in identities}, batch_id)
+    _, fresh = _find_delivery(transaction, rows, {i: rows[i].confirmed_seq for i in rows}, batch_id)
     for identity in fresh:
         delivery = _delivery(transaction, identity, rows[identity], batch_id)
         if delivery.semantics.final_at_delivery:
@@ -227,8 +306,7 @@ def created_at(transaction: Transaction, pipeline: str) -> int:
 
 def _fence_all(transaction: Transaction, identities: Sequence[PlanIdentity]) -> dict[PlanIdentity, Row[Any]]:
     """Lock the pipelines' rows: in one order, so that no two queries wait for each other."""
-    in_order = sorted(identities, key=lambda identity: identity.token.pipeline)
-    return {identity: fence(transaction, identity.token) for identity in in_order}
+    return {identity: fence(transaction, identity.token) for identity in by_pipeline(identities)}
 
 
 def _delivery(transaction: Transaction, identity: PlanIdentity, row: Row[Any], batch_id: int | None) -> Delivery:

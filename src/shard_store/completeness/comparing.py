@@ -28,7 +28,7 @@ class Category(str, Enum):
     WAITING = "waiting"  # announced, and not published yet
     QUARANTINED = "quarantined"
     SKIPPED = "skipped"  # bad, at least in part, and the options say that such an object is left out
-    GIVEN_UP = "given_up"  # with at-most-once: its batch was begun, and it is unknown whether it was published
+    GIVEN_UP = "given_up"  # it is unknown whether its batch was published: at-most-once, or the very first batch
     MISSING = "missing"  # never announced, as far as the store remembers, and it would remember
     CHANGED = "changed"  # published, and another object by now
     BEYOND_MEMORY = "beyond_memory"  # unknown, and so old that the store may have forgotten it

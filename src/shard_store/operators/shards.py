@@ -237,9 +237,7 @@ class ShardStory(NotebookTable):
         if mark is Pending.LEFT_OUT:
             return "left out: its query has filtered its row, at least that of a part, before the sink with load"
         if mark is Pending.GIVEN_UP:
-            return (
-                "given up: its batch was begun, nobody knows that it was published, and at-most-once reads it no more"
-            )
+            return "given up: its batch was begun, nothing tells whether it was published, and it is not read again"
         errors = [error for error in self.errors if error.scope == "skipped"]
         why = f"{errors[-1].cause}: {errors[-1].detail}" if errors else "its error was deleted"
         return f"skipped, and not published: {why}"

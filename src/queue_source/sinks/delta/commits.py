@@ -1,9 +1,8 @@
-"""A batch in the log of a table: its application transactions, and the commit itself (docs/decisions/0081)."""
+"""A Delta table as a target with a commit of its own: its log, its application transactions (docs/decisions/0081)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from deltalake import CommitProperties, Transaction
@@ -11,96 +10,128 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from queue_source.errors import OptionError
 from queue_source.sinks.base import Batch
-from queue_source.sinks.delta.files import DataFile
-from queue_source.sinks.delta.tables import OpenTable, is_conflict
-from shard_store.batches.publishing import Published
+from queue_source.sinks.delta.files import DataFile, TaskFiles
+from queue_source.sinks.delta.tables import OpenTable, TableMaker, is_conflict
+from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark
+from shard_store.errors import ShardStoreError
 from shard_store.model import PlanIdentity
 from shard_store.redaction import redact_text
+from shard_store.sql import transaction as sql
 
 _PROGRESS, _DELIVERY = "cuesqueue", "cuesqueue-delivery"
-_HASH, _ATTEMPT = "cuesqueue.delivery-hash", "cuesqueue.attempt"
-_BITS = 60
+_DIGITS = 15
 """Of the delivery hash: a version is a number of 64 bits with a sign."""
+_RECENT = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """What identifies a batch in the table.
+class DeltaTarget:
+    """The files of one attempt at a batch, and the table to which they go."""
 
-    Attributes:
-        versions: Application id -> version: of each pipeline the seq at which its plan ends.
-        delivery: The id of the first pipeline whose version is made of the delivery hash of its newest batch.
-        properties: What people and `is_ours` read in the history of the table.
-    """
+    bound: int | None = _RECENT
 
-    versions: Mapping[str, int]
-    progress: str
-    delivery: str
-    delivery_hash: str
-    properties: Mapping[str, str]
+    def __init__(self, maker: TableMaker, store_id: str, batch: Batch, written: Sequence[TaskFiles]) -> None:
+        self._maker, self._store_id, self._prefix = maker, store_id, batch.digest[:12]
+        self.files = [file for task in written for file in task.files]
+        self._targets = {(task.target.table_id, task.target.partition_by): task.target for task in written}
+        self.uri = next((target.uri for target in self._targets.values()), "")
+        self.name = f"the Delta table {self.uri}"
+        self.brought = sum(file.rows for file in self.files), sum(file.size for file in self.files)
+        self._versions: dict[str, int] = {}
+        self._newest = ""
+        self._table: OpenTable | None = None
 
+    def open(self, transaction: sql.Transaction) -> bool:
+        self._table = self._maker.open()
+        if self._table is None and self.files:
+            raise ShardStoreError(f"{self.name} has gone while the batch was written; start again")
+        return self._table is not None
 
-def marks_of(store_id: str, batch: Batch, published: Published, batch_id: int, attempt: str) -> Marks:
-    """Return the marks of a batch. `attempt` is unlike those of all others, also of this batch."""
-    plans, first = batch.plans, batch.plans[0]
-    progress = {_id(_PROGRESS, store_id, plan): plan.end_seq for plan in plans}
-    delivery = _id(_DELIVERY, store_id, first)
-    values: dict[str, Sequence[object]] = {
-        "cuesqueue.source": [plan.source for plan in plans],
-        "cuesqueue.pipeline": [plan.token.pipeline for plan in plans],
-        "cuesqueue.start-seq": [plan.start_seq for plan in plans],
-        "cuesqueue.end-seq": [plan.end_seq for plan in plans],
-        "cuesqueue.batch-id": [batch_id],
-        _HASH: [published.delivery_hash],
-        _ATTEMPT: [attempt],
-    }
-    return Marks(
-        {**progress, delivery: _number(published.delivery_hash)},
-        _id(_PROGRESS, store_id, first),
-        delivery,
-        published.delivery_hash,
-        {name: ",".join(map(str, value)) for name, value in values.items()},
-    )
+    def noted(self, mark: Mark) -> Commit | None:
+        """Return it from the application transactions, which stay where commits are undone or forgotten."""
+        progress = {_id(_PROGRESS, self._store_id, plan): plan for plan in mark.plans}
+        delivery = _id(_DELIVERY, self._store_id, mark.first)
+        self._versions = {name: plan.end_seq for name, plan in progress.items()}
+        self._versions[delivery] = int(mark.delivery_hash[:_DIGITS], 16)
+        newest = self._opened.handle.transaction_version(delivery)
+        if newest is None:
+            return None
+        self._newest = f"{newest:0{_DIGITS}x}"
+        ends = {plan: self._opened.handle.transaction_version(name) for name, plan in progress.items()}
+        seqs = {plan.token.pipeline: str(end) for plan, end in ends.items() if end is not None}
+        return Commit({HASH: self._newest, PIPELINE: ",".join(seqs), END: ",".join(seqs.values())})
+
+    def lineage(self) -> Iterator[Commit]:
+        below: int | None = None
+        for commit in self._history():
+            if below is not None and commit["version"] > below:
+                continue
+            undoes = commit.get("operation") == "RESTORE"
+            if undoes:
+                below = self._restored(commit)
+            yield Commit(self._mark_in(commit), _replaces(commit) or (undoes and below is None), undoes)
+
+    def _mark_in(self, commit: Mapping[str, Any]) -> dict[str, str]:
+        """Return the mark of this store; up to 0.3.0 it did not name it, and may be that of another one."""
+        mark = {name: str(value) for name, value in commit.items() if name.startswith("cuesqueue.")}
+        if STORE not in mark and not mark.get(HASH, "").startswith(self._newest):
+            mark.pop(END, None)
+        return mark if mark.get(STORE, self._store_id) == self._store_id else {}
+
+    def was_undone(self, delivery_hash: str) -> bool:
+        return any(c.get(HASH, "").startswith(delivery_hash) for c in self._opened.handle.history()) and not any(
+            commit.delivery_hash.startswith(delivery_hash) for commit in self.lineage()
+        )
+
+    def has_files(self) -> bool:
+        names = (uri.rpartition("/")[2] for uri in self._opened.handle.file_uris())
+        return any(name.startswith(self._prefix) for name in names)
+
+    def choose(self, transaction: sql.Transaction) -> None:
+        for target in self._targets.values() if self.files else ():
+            if change := self._opened.changed_since(target):
+                raise ShardStoreError(
+                    f"{self.name} {change} while the batch was written; start the query again: its next attempt is "
+                    "written for the table as it is now"
+                )
+
+    def append(self, mark: Mapping[str, str]) -> None:
+        append(self._opened, self.files, mark, self._versions)
+
+    @property
+    def _opened(self) -> OpenTable:
+        assert self._table is not None
+        return self._table
+
+    def _history(self) -> Iterator[dict[str, Any]]:
+        """Yield what commits tell of themselves, the newest first: mostly that one is enough."""
+        handle = self._opened.handle
+        yield from handle.history(1)
+        yield from handle.history(_RECENT)[1:]
+        yield from handle.history()[_RECENT:]
+
+    def _restored(self, restore: Mapping[str, Any]) -> int | None:
+        """Return the version to which this commit has put the table back; None where nothing tells."""
+        parameters = restore.get("operationParameters") or {}
+        version = str(parameters.get("version"))
+        if version.isdigit():
+            return int(version)
+        until = str(parameters.get("datetime"))
+        if not until.isdigit():
+            return None
+        before = (c for c in self._opened.handle.history() if c["version"] < restore["version"])
+        return next((c["version"] for c in before if c["timestamp"] <= int(until)), None)
 
 
 def _id(kind: str, store_id: str, plan: PlanIdentity) -> str:
     return f"{kind}/{store_id}/{plan.source}/{plan.token.pipeline}"
 
 
-def _number(digest: str) -> int:
-    return int(digest, 16) >> (len(digest) * 4 - _BITS)
+def _replaces(commit: Mapping[str, Any]) -> bool:
+    mode, operation = (commit.get("operationParameters") or {}).get("mode"), commit.get("operation") or ""
+    return mode == "Overwrite" or "REPLACE" in operation or operation == "TRUNCATE"
 
 
-def is_delivered(table: OpenTable, marks: Marks) -> bool:
-    """Tell whether an attempt at the batch is in the table, although the store does not have it.
-
-    The newest batch of the pipeline decides. Where the table has later ones, the store was put back by more than one,
-    and the history of the table is searched.
-    """
-    if table.handle.transaction_version(marks.delivery) == marks.versions[marks.delivery]:
-        return True
-    newest = table.handle.transaction_version(marks.progress)
-    if newest is None or newest <= marks.versions[marks.progress]:
-        return False
-    return any(commit.get(_HASH) == marks.delivery_hash for commit in _history(table))
-
-
-def is_ours(table: OpenTable, marks: Marks) -> bool:
-    """Tell whether the newest commit of the batch is of this very attempt."""
-    newest = next((commit for commit in _history(table) if commit.get(_HASH) == marks.delivery_hash), {})
-    return bool(newest.get(_ATTEMPT) == marks.properties[_ATTEMPT])
-
-
-def _history(table: OpenTable) -> Iterator[dict[str, Any]]:
-    """Yield what commits tell of themselves, the newest first."""
-    yield from table.handle.history(_RECENT)
-    yield from table.handle.history()[_RECENT:]
-
-
-_RECENT = 20
-
-
-def append(table: OpenTable, files: Sequence[DataFile], marks: Marks) -> None:
+def append(table: OpenTable, files: Sequence[DataFile], mark: Mapping[str, str], versions: Mapping[str, int]) -> None:
     """Append the files in one commit, on exactly the version that was checked; else raise CommitFailedError."""
     before = table.handle.version()
     actions: list[AddAction | RemoveAction] = [
@@ -108,9 +139,9 @@ def append(table: OpenTable, files: Sequence[DataFile], marks: Marks) -> None:
         for file in files
     ]
     properties = CommitProperties(
-        custom_metadata=dict(marks.properties),
+        custom_metadata=dict(mark),
         max_commit_retries=0,  # each try begins with a look at the newest version: it may have the batch already
-        app_transactions=[Transaction(name, version) for name, version in marks.versions.items()],
+        app_transactions=[Transaction(name, version) for name, version in versions.items()],
     )
     try:
         table.handle.create_write_transaction(

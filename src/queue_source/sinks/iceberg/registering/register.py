@@ -72,7 +72,7 @@ class RegisteringSink(Sink):
     def commit(
         self, store: ShardStore, batch: Batch, written: Sequence[TaskObjects], *, row_schema: str, batch_id: int
     ) -> None:
-        """Record refused objects, then commit: if this attempt dies in between, the next one skips them.
+        """Commit; refused objects are recorded in the same transaction of the store.
 
         Before all else the objects are kept from `cleanSource` of any source (invariant 15).
         """

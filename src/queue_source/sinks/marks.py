@@ -1,0 +1,263 @@
+"""One mark: how a batch is known in a target with a commit of its own, for all of them (docs/decisions/0092).
+
+Such a target is committed to just before the store. Under the lock of the pipelines' rows it is asked whether it has
+the batch already: by the batch's delivery hash, which the commit of each attempt carries, in what the target is made of
+now. So the hash of a commit that was undone (by a restore, a rollback) does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
+from typing import Protocol
+
+from queue_source.sinks.base import Batch
+from shard_store.batches.publishing import Looked, Published, Unpublished
+from shard_store.errors import LostProgress
+from shard_store.failpoints import reach
+from shard_store.model import PlanIdentity
+from shard_store.sql.transaction import Transaction
+from shard_store.store import ShardStore
+
+logger = logging.getLogger("cuesqueue")
+
+_MARK = "cuesqueue."
+HASH, STORE, PIPELINE, END = (f"{_MARK}{name}" for name in ("delivery-hash", "store", "pipeline", "end-seq"))
+_ATTEMPT, _VERDICTS, _BROUGHT = (f"{_MARK}{name}" for name in ("attempt", "verdicts", "brought"))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the commit of a batch says of it. `plans` are in the order of their pipelines' names.
+
+    `attempt` is unlike those of all others, also of this batch: the store may have its transaction run again.
+    """
+
+    store_id: str
+    plans: Sequence[PlanIdentity]
+    batch_id: int
+    delivery_hash: str
+    attempt: str
+
+    @property
+    def first(self) -> PlanIdentity:
+        return self.plans[0]
+
+    def properties(self, brought: tuple[int, int], verdicts: str | None) -> dict[str, str]:
+        """Return the mark as texts of a commit; values of several pipelines are separated by commas."""
+        values: dict[str, Sequence[object]] = {
+            "source": [plan.source for plan in self.plans],
+            "pipeline": [plan.token.pipeline for plan in self.plans],
+            "start-seq": [plan.start_seq for plan in self.plans],
+            "end-seq": [plan.end_seq for plan in self.plans],
+            "batch-id": [self.batch_id],
+            "brought": brought,
+        }
+        texts = {f"{_MARK}{name}": ",".join(map(str, value)) for name, value in values.items()}
+        texts |= {HASH: self.delivery_hash, _ATTEMPT: self.attempt, STORE: self.store_id}
+        return texts if verdicts is None else {**texts, _VERDICTS: verdicts}
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of a target; those of other stores and other programs have no properties here.
+
+    `replaces`: it may have taken away what others before it had added; `undoes`: it has undone others before it.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    replaces: bool = False
+    undoes: bool = False
+
+    @property
+    def delivery_hash(self) -> str:
+        return self.properties.get(HASH, "")
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """Return up to which seq of each pipeline its batch goes."""
+        if not {HASH, PIPELINE, END} <= self.properties.keys():
+            return {}
+        names, ends = (self.properties[name].split(",") for name in (PIPELINE, END))
+        return dict(zip(names, map(int, ends), strict=True))
+
+    @property
+    def brought(self) -> tuple[int, int] | None:
+        rows, _, size = self.properties.get(_BROUGHT, "").partition(",")
+        return (int(rows), int(size)) if size else None
+
+
+class Target(Protocol):
+    """A table with a commit of its own, as it is when it was opened last. `name` is what people call it.
+
+    `brought`: the rows and bytes of this attempt. `bound`: among how many commits our newest one is looked for in each
+    batch, where that costs requests.
+    """
+
+    name: str
+    brought: tuple[int, int]
+    bound: int | None
+
+    def open(self, transaction: Transaction) -> bool:
+        """Open it anew, since others write to it; returns whether it is there."""
+
+    def noted(self, mark: Mark) -> Commit | None:
+        """Return the newest batch of the mark's first pipeline that was ever committed; of its hash the beginning."""
+
+    def lineage(self) -> Iterator[Commit]:
+        """Yield the commits of which it is made now, the newest first, as far as its log goes."""
+
+    def was_undone(self, delivery_hash: str) -> bool:
+        """Tell whether there is proof that the commit whose hash begins so is none of those any more."""
+
+    def has_files(self) -> bool:
+        """Tell whether it has files now that some attempt at this very batch has written."""
+
+    def choose(self, transaction: Transaction) -> None:
+        """Settle what is appended, now that the batch is known not to be there: `brought` may be less then."""
+
+    def append(self, mark: Mapping[str, str]) -> None:
+        """Append the batch, if it has rows, in one commit, on exactly what was opened."""
+
+
+class Verdict(Enum):
+    """What a target says of a batch that the store has not published."""
+
+    NEW = "it has never had it"
+    OURS = "this very attempt has committed it, and the store's transaction is run again"
+    SHOWN = "an attempt before has committed it"
+    GONE = "it has had it, and that commit was undone"
+
+
+class Unsure(Exception):
+    """It cannot be right that the batch is written, or nothing tells whether it is there: why, and what to do."""
+
+
+def decide(target: Target, mark: Mark, published: Mapping[str, int]) -> tuple[Verdict, Commit | None]:
+    """Return whether the target has the batch, and the commit of it that was found.
+
+    `published`: up to where the store has published the batches of each pipeline. Raises Unsure.
+    """
+    noted = target.noted(mark)
+    if noted is None:
+        return Verdict.NEW, None
+    if (is_newest := mark.delivery_hash.startswith(noted.delivery_hash)) or _reaches(noted, mark):
+        replaced = False
+        for commit in target.lineage():
+            if commit.delivery_hash == mark.delivery_hash:
+                is_ours = commit.properties.get(_ATTEMPT) == mark.attempt
+                if not is_ours and replaced and not target.has_files():
+                    raise _unprovable(target, mark, "it was overwritten since")
+                return (Verdict.OURS if is_ours else Verdict.SHOWN), commit
+            replaced |= commit.replaces
+        if target.was_undone(mark.delivery_hash):
+            return Verdict.GONE, None
+        if is_newest and not target.has_files():
+            raise _unprovable(target, mark, "its log does not go back as far any more")
+        if is_newest:
+            return Verdict.SHOWN, None
+    _check_in_step(target, mark, noted, published)
+    return Verdict.NEW, None
+
+
+def _reaches(commit: Commit, mark: Mark) -> bool:
+    """Tell whether a pipeline has been there: a store that was put back gives its seqs a second time."""
+    return any(commit.ends.get(plan.token.pipeline, -1) >= plan.end_seq for plan in mark.plans)
+
+
+def _check_in_step(target: Target, mark: Mark, noted: Commit, published: Mapping[str, int]) -> None:
+    """Raise Unsure where the target has what the store has lost, or has lost what the store has."""
+
+    def is_published(commit: Commit) -> bool:
+        return all(end <= published.get(pipeline, end) for pipeline, end in commit.ends.items())
+
+    newest, others, undoes = None, 0, False
+    for commit in islice(target.lineage(), target.bound):
+        if not commit.ends.keys().isdisjoint(noted.ends):
+            newest = commit
+            break
+        others, undoes = others + 1, undoes or commit.undoes
+    if newest is None and others == target.bound and not undoes:
+        newest = noted
+    if newest is None or not newest.delivery_hash.startswith(noted.delivery_hash):
+        undone = target.was_undone(noted.delivery_hash)
+        if undone and is_published(noted):
+            raise Unsure(
+                f"{target.name} was put back to before the batch with the delivery hash {noted.delivery_hash}, up to "
+                f"offset {_ends(noted)}, which is published by the store: its rows are not there any more; put the "
+                "table forward again, or announce the objects of that batch again once they are forgotten ('cuesqueue "
+                "shards forget')"
+            )
+        newest = newest if undone else noted
+    if newest is not None and not is_published(newest):
+        raise Unsure(
+            f"{target.name} has the batch with the delivery hash {newest.delivery_hash}, up to offset {_ends(newest)}, "
+            f"and the store has published up to {max(published.values(), default=0)} only: the store was restored from "
+            "a backup; restore the newer store, or put the table back to before that batch; else rows of objects that "
+            "are announced again come twice ('cuesqueue adopt' says which are there)"
+        )
+
+
+def _ends(commit: Commit) -> str:
+    return ", ".join(map(str, commit.ends.values()))
+
+
+def _unprovable(target: Target, mark: Mark, why: str) -> Unsure:
+    return Unsure(
+        f"{target.name} had the batch with the delivery hash {mark.delivery_hash}, and {why}, so that nothing tells "
+        f"whether its rows are there: look for them, and delete them if they are"
+    )
+
+
+class OnceIn:
+    """Publishes a batch once, in the store and in a target."""
+
+    def __init__(self, target: Target, store: ShardStore, batch: Batch, batch_id: int) -> None:
+        self._target, self._store, self._batch, self._batch_id = target, store, batch, batch_id
+        self._store_id, self._attempt = store.store_id(), uuid.uuid4().hex
+        self._mark: Mark | None = None
+        self._writes = True
+
+    def publish(self) -> None:
+        """Publish; raises what `ShardStore.publish` and the target raise."""
+        self._store.publish_with(
+            self._batch.plans,
+            self._commit,
+            batch_id=self._batch_id,
+            winners=self._batch.winners,
+            look=self._look,
+        )
+
+    def _look(self, batch: Unpublished) -> Looked:
+        target = self._target
+        self._mark = Mark(self._store_id, self._batch.plans, self._batch_id, batch.delivery_hash, self._attempt)
+        verdict, commit, is_sure = Verdict.NEW, None, True
+        if target.open(batch.transaction):
+            try:
+                verdict, commit = decide(target, self._mark, batch.published)
+            except Unsure as why:
+                pipeline = self._mark.first.token.pipeline
+                if not batch.goes_on:
+                    further = "or set 'failOnDataLoss' to false to have this batch written now"
+                    raise LostProgress(f"pipeline {pipeline!r}: {why}; {further}") from None
+                logger.warning("pipeline %s: %s; writing the batch, as failOnDataLoss says", pipeline, why)
+                is_sure = False
+        self._writes = verdict in (Verdict.NEW, Verdict.GONE)
+        if self._writes:
+            target.choose(batch.transaction)
+        if verdict is Verdict.SHOWN and commit is not None:
+            return Looked(
+                commit.brought or target.brought, shown_before=True, verdicts=commit.properties.get(_VERDICTS)
+            )
+        return Looked(target.brought, shown_before=verdict is Verdict.SHOWN or not is_sure)
+
+    def _commit(self, transaction: Transaction, published: Published) -> None:
+        if published.already or not self._target.brought[0]:
+            return
+        if self._writes and self._mark is not None:
+            self._target.append(self._mark.properties(self._target.brought, published.verdicts))
+        reach("table-committed")
