@@ -26,7 +26,6 @@ from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUn
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
     READERS_FROM,
-    READERS_OF_MOVES,
     REVISION,
     applied,
     identity,
@@ -38,6 +37,9 @@ from shard_store.sql.transaction import Transaction
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
+
+_RELEASED_WITH_READERS = "0009"
+"""The first revision of a version whose readers may run while a store is migrated."""
 
 COMMAND = "cuesqueue migrate --store URL"
 
@@ -109,7 +111,7 @@ def _steps(before: str | None) -> list[str]:
     Where readers of a released version may run meanwhile it is each one: they wait for a table that has got a column
     until the transaction ends, and another revision may read a million rows.
     """
-    if before is None or before < READERS_OF_MOVES:
+    if before is None or before < _RELEASED_WITH_READERS:
         return [REVISION]
     return [revision for revision in sorted(_revisions()) if revision > before] or [REVISION]
 
@@ -235,11 +237,6 @@ def _refusal(database: Database, revision: str) -> str:
         "not know: a newer cuesqueue made it; install that version here (a schema is never taken back), or name "
         f"another 'store'; after an update run: {COMMAND}"
     )
-
-
-def is_known(revision: str) -> bool:
-    """Return whether it is this code's revision, or an earlier one."""
-    return revision in _revisions()
 
 
 def _revisions() -> set[str]:

@@ -20,9 +20,6 @@ READERS_FROM = "0007"
 """Code of this revision and of all later ones can use these tables (decision 0053). A migration that only adds what
 such code does not need leaves it as it is; one that takes something away sets it to its own revision."""
 
-READERS_OF_MOVES = "0009"
-"""The same of a store that a source was moved out of: older code would go on with it (decision 0060)."""
-
 READERS_OF_RECORDED = "0013"
 """The same of a store in which a receiver has recorded: older code prunes what waits for its reader (decision 0086)."""
 
@@ -345,10 +342,10 @@ sources = sa.Table(
     sa.Column("forgotten_before", sa.BigInteger, nullable=False),
     sa.Column("existing_before", sa.BigInteger),  # what was modified before is no business of listings; NULL: all is
     sa.Column("cleaned_until", sa.BigInteger),  # finished shards that ended up to then are in `cleanings`; NULL: no
-    sa.Column("moves", sa.BigInteger),  # how often it went from one store to another; NULL: never
+    sa.Column("moves", sa.BigInteger),  # this and the next three: of version 0.3, where a source could be moved
     sa.Column("moved_to", AnyText),  # the store that it is in by now, without secrets; NULL: it is here
-    sa.Column("moved_to_id", sa.String(32)),  # of that store
-    sa.Column("import_id", sa.String(100)),  # of the file with which it came here
+    sa.Column("moved_to_id", sa.String(32)),
+    sa.Column("import_id", sa.String(100)),
     sa.Column("naming", LongText),  # how its shards are named (JSON, see shards/sources.py); NULL: not recorded yet
     **_TABLE,
 )
