@@ -314,7 +314,6 @@ class ShardStore:
 
     source_of = _reads(comparing.source_of)
     database_time = _reads(comparing.database_time)
-    memory = _reads(comparing.memory)
     compare = _reads(comparing.compare)
     certify = _writes(certificates.write)
     certificate = _reads(certificates.find)
@@ -324,7 +323,6 @@ class ShardStore:
     # how a source names its shards, and where it is
 
     kept_ids = _reads(sources.kept_ids)
-    spellings = _reads(sources.spellings)
     moved_sources = _reads(sources.moved_sources)
 
     # views and pruning

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import sqlalchemy as sa
 
@@ -147,14 +147,6 @@ def respelled(shard_id: str, others: Mapping[str, Sequence[str]]) -> list[str]:
         if other.startswith("http"):  # the URL of a service, whose keys are encoded
             ids |= dict.fromkeys(other + quote(key, safe, errors="surrogatepass") for safe in _SAFE)
     return list(ids)
-
-
-def todays_id(shard_id: str, others: Mapping[str, Sequence[str]]) -> str:
-    """Return the id that the object of such an id has today."""
-    beginning = _beginning(shard_id)
-    key = shard_id[len(beginning) :]
-    todays = (today for today, spelled in others.items() if beginning in spelled)
-    return next(todays, beginning) + (unquote(key) if beginning.startswith("http") else key)
 
 
 def _other_spellings(transaction: Transaction, source: str, plain: Callable[[str], str]) -> dict[str, list[str]]:
