@@ -7,17 +7,13 @@ memory; and one that expands beyond all measure is refused.
 from __future__ import annotations
 
 import re
-import struct
-import zlib
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Protocol
 
-import google_crc32c
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.varints import snappy_length
 from queue_source.storage.files import ObjectFile
 
 ALWAYS_ALLOWED = 256 << 20
@@ -29,14 +25,10 @@ _SUFFIXES = {
 }  # fmt: skip
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
+_REMOVED = ("snappy", "deflate")
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
-_CHUNK = 1 << 20
 _AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
-_FIRST_BYTES = 256
-_MOST_EMPTY = 10_000
-_NO_SNAPPY = "not a Snappy block"
-_LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
 
 
 class Readable(Protocol):
@@ -88,17 +80,20 @@ class Stored:
 
 
 def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) -> Readable:
-    """Return the content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
-    content: Readable
-    if codec == "snappy":
-        framed = compressed.starts_with(_SNAPPY_FRAMES)
-        content = Pieces(_snappy_frames(compressed) if framed else _hadoop_blocks(compressed, "snappy"))
-    elif codec == "lz4" and not compressed.starts_with(_LZ4_FRAME):
-        content = Pieces(_hadoop_blocks(compressed, "lz4_raw"))
-    elif codec == "deflate":
-        content = Pieces(_deflated(compressed))
-    else:  # of any number of members; a member that is cut off is an error
-        content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
+    """Return the content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object").
+
+    Raises that itself for a codec that versions up to 0.3 read.
+    """
+    if codec == "lz4" and size and not compressed.starts_with(_LZ4_FRAME):
+        codec = "lz4 without frames, as Hadoop writes it,"
+    if codec in _REMOVED or codec.startswith("lz4 "):
+        raise BadObject(
+            "corrupt-object",
+            f"{codec} is not read; compress it with gzip, zstd, bzip2 or lz4 (in frames), or let Spark read it "
+            "(docs/how-to/references.md)",
+        )
+    # of any number of members; a member that is cut off is an error
+    content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
     return _Content(content, compressed.file, codec, size, max_expansion)
 
 
@@ -128,7 +123,7 @@ class _Content:
             data = self._content.read(size)
         except MemoryError:  # one of them is an ArrowException
             raise
-        except (OSError, ValueError, zlib.error, struct.error, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             if self._file.failure is not None:  # what the store raises stays as it is
                 raise self._file.failure from error
             raise BadObject("corrupt-object", f"{self._codec}: {error}") from error
@@ -175,93 +170,3 @@ class _Plain:
 
     def close(self) -> None:
         """Do nothing: the opener of the object closes it."""
-
-
-def _deflated(file: Readable) -> Iterator[bytes]:
-    """Decompress zlib streams, as Hadoop's DefaultCodec writes them.
-
-    A new stream is fed little at first, since it copies what it leaves over: there may be very many short ones.
-    """
-    data, place, step, empty = file.read(_CHUNK), 0, _FIRST_BYTES, 0
-    machine, begun, has_content = zlib.decompressobj(), bool(data), False
-    while data:
-        if machine.eof:
-            empty = 0 if has_content else empty + 1
-            if empty > _MOST_EMPTY:
-                raise ValueError(f"more than {_MOST_EMPTY} empty streams one after the other")
-            machine, has_content, step = zlib.decompressobj(), False, _FIRST_BYTES
-        part = data[place : place + step]
-        place, step = place + len(part), min(2 * step, _CHUNK)
-        while part and not machine.eof:
-            piece = machine.decompress(part, _CHUNK)
-            part = machine.unconsumed_tail
-            has_content = has_content or bool(piece)
-            yield piece
-        place -= len(machine.unused_data)
-        if place == len(data):
-            data, place = file.read(_CHUNK), 0
-    if begun:
-        yield machine.flush()
-        if not machine.eof:
-            raise ValueError("the stream is cut off")
-
-
-def _hadoop_blocks(file: Readable, codec: str) -> Iterator[bytes]:
-    """Decompress the `.snappy` and `.lz4` of Hadoop's block codecs (and so Spark).
-
-    Blocks of: length of the content, then chunks (length, compressed bytes) until that length is reached.
-    """
-    machine = pa.Codec(codec)
-    while header := file.read(4):
-        (missing,) = struct.unpack(">I", header)
-        while missing:
-            (length,) = struct.unpack(">I", file.read(4))
-            if length > _LARGEST_BLOCK or missing > _LARGEST_BLOCK:
-                raise ValueError(f"a block of {max(length, missing)} bytes: not in Hadoop's format")
-            compressed = _exactly(file, length)
-            # a raw LZ4 chunk does not have its length; Hadoop writes one a block, so it is what the block still lacks
-            size = _snappy_length(compressed) if codec == "snappy" else missing
-            plain = machine.decompress(compressed, size, asbytes=True)
-            missing -= len(plain)
-            if missing < 0:
-                raise ValueError("a chunk is longer than its block")
-            yield plain
-
-
-def _snappy_frames(file: Readable) -> Iterator[bytes]:
-    """Decompress Snappy's own framing format: chunks of (kind, 3 bytes of length, content)."""
-    machine = pa.Codec("snappy")
-    while header := file.read(4):
-        if len(header) < 4:
-            raise ValueError("the stream is cut off")
-        kind, length = header[0], int.from_bytes(header[1:], "little")
-        content = _exactly(file, length)
-        if kind == 0x00:
-            yield _checked(machine.decompress(content[4:], _snappy_length(content[4:]), asbytes=True), content)
-        elif kind == 0x01:
-            yield _checked(content[4:], content)
-        elif 0x02 <= kind <= 0x7F:
-            raise ValueError(f"a chunk of the unknown kind {kind:#x}")
-
-
-def _checked(plain: bytes, chunk: bytes) -> bytes:
-    """Return the content, if its chunk begins with its checksum: a CRC-32C, masked as the format requires."""
-    value = google_crc32c.value(plain)
-    if chunk[:4] != (((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little"):
-        raise ValueError("a chunk's checksum is not that of its content")
-    return plain
-
-
-def _exactly(file: Readable, length: int) -> bytes:
-    data = file.read(length)
-    if len(data) != length:
-        raise ValueError("the stream is cut off")
-    return data
-
-
-def _snappy_length(compressed: bytes) -> int:
-    """Return the length of the content. Raises ValueError where it is no block, or a larger one than is read."""
-    length = snappy_length(compressed, _NO_SNAPPY)
-    if length > _LARGEST_BLOCK:
-        raise ValueError(_NO_SNAPPY)
-    return length
