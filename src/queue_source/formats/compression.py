@@ -1,4 +1,4 @@
-"""Compressed objects: which codec, by suffix or else by the first bytes, and their content as a stream.
+"""Compressed objects: which codec, by suffix or else by the first bytes, and their content as a stream. No archives.
 
 Nothing is held but the piece that was asked for, so an object of a few bytes that expands to terabytes costs no
 memory; and one that expands beyond all measure is refused.
@@ -7,6 +7,7 @@ memory; and one that expands beyond all measure is refused.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Protocol
@@ -27,8 +28,18 @@ _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
 _REMOVED = ("snappy", "deflate")
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_ARCHIVES = {
+    b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"PK\x07\x08": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z", b"Rar!\x1a\x07": "rar",
+}  # fmt: skip
+_TAR = re.compile(rb"[ \0]*([0-7]+)[ \0]")  # the checksum of a member's header
+_TAR_HEADER = 512
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
+_GZIP = 31  # zlib's number for this format
+_ZEROS = re.compile(rb"\0+")
+_CHUNK = 1 << 20
 _AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
+_FIRST_BYTES = 256
 
 
 class Readable(Protocol):
@@ -46,6 +57,18 @@ def codec_of(uri: str, first: bytes) -> str | None:
     if _BZ2.match(first):
         return "bz2"
     return next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None)
+
+
+def refuse_archive(first: bytes) -> None:
+    """Raise BadObject("archive") where content begins as an archive does: its members are no records, nor text."""
+    kind = next((kind for magic, kind in _ARCHIVES.items() if first.startswith(magic)), None)
+    header = first[:_TAR_HEADER]
+    if len(header) == _TAR_HEADER and b"\0" in header and (told := _TAR.match(header, 148, 156)):
+        others = header[:148] + b" " * 8 + header[156:]
+        signed = sum(others) - 256 * sum(byte > 127 for byte in others)  # as some old programs have it
+        kind = "tar" if int(told[1], 8) in (sum(others), signed) else None
+    if kind is not None:
+        raise BadObject("archive", f"it is a {kind} archive; unpack it, and announce what is in it")
 
 
 class Stored:
@@ -92,8 +115,11 @@ def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) 
             f"{codec} is not read; compress it with gzip, zstd, bzip2 or lz4 (in frames), or let Spark read it "
             "(docs/how-to/references.md)",
         )
-    # of any number of members; a member that is cut off is an error
-    content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
+    content: Readable
+    if codec == "gzip":
+        content = Pieces(_inflated(compressed))
+    else:  # of any number of members; a member that is cut off is an error
+        content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
     return _Content(content, compressed.file, codec, size, max_expansion)
 
 
@@ -123,10 +149,12 @@ class _Content:
             data = self._content.read(size)
         except MemoryError:  # one of them is an ArrowException
             raise
-        except (OSError, ValueError, pa.ArrowException) as error:
+        except (OSError, ValueError, zlib.error, pa.ArrowException) as error:
             if self._file.failure is not None:  # what the store raises stays as it is
                 raise self._file.failure from error
             raise BadObject("corrupt-object", f"{self._codec}: {error}") from error
+        if not self._total:
+            refuse_archive(data)
         self._total += len(data)
         if self._total > self._allowed:
             raise BadObject(
@@ -170,3 +198,35 @@ class _Plain:
 
     def close(self) -> None:
         """Do nothing: the opener of the object closes it."""
+
+
+def _inflated(file: Readable) -> Iterator[bytes]:
+    """Decompress members of gzip, of any number.
+
+    A new one is fed little at first, since it copies what it leaves over: there may be very many short ones. Zeros
+    behind a member of gzip are padding, as to gzip itself: tapes and copies by block leave them.
+    """
+    data, place, step = file.read(_CHUNK), 0, _FIRST_BYTES
+    machine, begun = zlib.decompressobj(_GZIP), bool(data)
+    while data:
+        if machine.eof:
+            if padded := _ZEROS.match(data, place):
+                place = padded.end()
+            if place == len(data):
+                data, place = file.read(_CHUNK), 0
+                continue
+            machine, step = zlib.decompressobj(_GZIP), _FIRST_BYTES
+        part = data[place : place + step]
+        place, step = place + len(part), min(2 * step, _CHUNK)
+        while part and not machine.eof:
+            piece = machine.decompress(part, _CHUNK)
+            part = machine.unconsumed_tail
+            if piece:  # of empty members there may be very many
+                yield piece
+        place -= len(machine.unused_data)
+        if place == len(data):
+            data, place = file.read(_CHUNK), 0
+    if begun:
+        yield machine.flush()
+        if not machine.eof:
+            raise ValueError("the stream is cut off")
