@@ -21,7 +21,6 @@ from queue_source.messages import ListedObject
 from queue_source.options import parse_reader_options
 from queue_source.queues.sql import SqlQueue
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page
-from shard_store.operators.moving import Adopted
 from shard_store.sql.transaction import chunks
 from shard_store.store import open_store
 from support.driver_loop import DriverLoop, reader_options
@@ -77,7 +76,7 @@ def listing(settings: Settings) -> Iterator[Measurement]:
         with url as address, open_store(address) as store:
             settings.say(f"{name}: {count:,} known objects")
             for numbers in chunks(range(count)):
-                store.adopt("listing", [Adopted(name_of(i), 1000, f"etag-{i}") for i in numbers], "benchmark")
+                store.adopt("listing", [name_of(i) for i in numbers], "benchmark")
             seconds, grown = [], []
             for _ in range(1 if settings.quick else 3):
                 bucket = Generated(count, count)

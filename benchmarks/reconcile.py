@@ -1,4 +1,4 @@
-"""Comparing a bucket with its store: as a Spark job over millions of keys, and as the command, page by page.
+"""Comparing a bucket with its store, as the command, page by page.
 
 The database writes the shards by itself. One key in a thousand of the listing has no shard.
 """
@@ -11,10 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import sqlalchemy as sa
-from pyspark.sql import functions as F
 
-import cuesqueue
-from benchmarks.reading import spark_session
 from benchmarks.registry import Measurement, Settings, benchmark
 from benchmarks.store import databases
 from queue_source.admin.reconcile import reconcile
@@ -39,7 +36,7 @@ FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS s(i) WHER
 
 @benchmark("reconcile")
 def reconcile_sizes(settings: Settings) -> Iterator[Measurement]:
-    """Keys a second: a listing against as many shards on PostgreSQL, as a Spark job and as the command"""
+    """Keys a second: a listing, page by page, against so many shards on PostgreSQL"""
     sizes = (20_000, 100_000) if settings.quick else (1_000_000, 10_000_000)
     *_, (name, url) = databases(settings.folder)
     with url as given, open_store(given) as store:
@@ -50,7 +47,6 @@ def reconcile_sizes(settings: Settings) -> Iterator[Measurement]:
             _fill(store, there, size)
             settings.say(f"{size:,} shards are written ({time.perf_counter() - began:.0f} s)")
             there = size
-            yield _job(settings, name, given, size)
             yield _command(settings, name, store, min(size, sizes[0]), size)
 
 
@@ -75,26 +71,6 @@ def _fill(store: ShardStore, first: int, end: int) -> None:
         connection.exec_driver_sql("ALTER TABLE cuesqueue_shards ADD PRIMARY KEY (shard_key)")
     with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("VACUUM ANALYZE cuesqueue_shards")
-
-
-def _job(settings: Settings, name: str, url: str, size: int) -> Measurement:
-    folder = settings.folder / f"spark-{size}"
-    folder.mkdir()
-    with spark_session(folder, {"spark.sql.shuffle.partitions": "16"}) as spark:
-        numbers = spark.range(0, size, 1, max(2, size // 250_000))
-        listing = numbers.select(
-            F.concat(F.lit(PREFIX), F.col("id").cast("string")).alias("uri"),
-            F.lit(1000).alias("size"),
-            F.lit(_ETAG).alias("etag"),
-            F.lit(_AT).alias("last_modified"),
-        )
-        began = time.perf_counter()
-        found = cuesqueue.reconcile(spark, listing, url, PREFIX)
-        counts = {row["category"]: row["count"] for row in found.groupBy("category").count().collect()}
-        taken = time.perf_counter() - began
-    settings.say(f"Spark job over {size:,} keys: {taken:.1f} s")
-    assert counts == {"published": size - size // _LOST, "missing": size // _LOST}, counts
-    return Measurement(f"{name}, Spark job, {size:,} keys against as many shards", [taken], size, "keys")
 
 
 def _command(settings: Settings, name: str, store: ShardStore, keys: int, size: int) -> Measurement:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from queue_source.spark.load import load
     from queue_source.spark.progress_listener import ProgressListener
     from queue_source.spark.published import Published, PublishedFile, published
-    from queue_source.spark.reconcile import reconcile
     from queue_source.spark.source import CuesqueueSource
     from shard_store import PruneResult, RetentionPolicy, ShardStore, open_store, prune
     from shard_store.error_table.search import Criteria
@@ -114,7 +113,6 @@ __all__ = [
     "prune",
     "published",
     "quarantine_shards",
-    "reconcile",
     "references",
     "register_queue",
     "reject_rows",
@@ -140,7 +138,6 @@ _PLACES = {
     "queue_source.spark.load": "load",
     "queue_source.spark.progress_listener": "ProgressListener",
     "queue_source.spark.published": "Published PublishedFile published",
-    "queue_source.spark.reconcile": "reconcile",
     "queue_source.spark.source": "CuesqueueSource",
     "shard_store": "PruneResult RetentionPolicy ShardStore open_store prune",
     "shard_store.error_table.search": "Criteria",
@@ -151,7 +148,10 @@ _PLACES = {
     "shard_store.operators.shards": "FoundShard ShardCriteria ShardStory",
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
-
+_REMOVED = {
+    "reconcile": "; the command `cuesqueue reconcile` compares, very large buckets with `--inventory MANIFEST`",
+}
+"""Names of earlier versions: what to do instead."""
 
 end_with_our_line()
 
@@ -165,7 +165,8 @@ if not TYPE_CHECKING:  # else type checkers would take any name for one of these
         elif name in _MODULE_OF:
             public = getattr(importlib.import_module(_MODULE_OF[name]), name)
         else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            instead = _REMOVED.get(name, "")
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
         globals()[name] = public  # the next use does not come here
         return public
 

@@ -4,7 +4,7 @@
     |-- StoreConfigurationError    the URL, driver, schema or permissions are wrong: change the option named
     |-- StoreUnavailable           the database did not answer, or a lock was not had in time: try again later
     |-- LostProgress               a checkpoint knows offsets that the store does not: another or an emptied store
-    |-- PipelineTakenOver          a newer incarnation of the pipeline runs, or it was moved: stop, publish nothing
+    |-- PipelineTakenOver          a newer incarnation of the pipeline runs: stop, publish nothing
     `-- ShardsLost                 shards of the plan passed to another owner: plan again without them
 
 A class exists only where a caller acts differently on it. The database's own exception is kept as `__cause__`;
@@ -35,17 +35,8 @@ class LostProgress(ShardStoreError):
 class PipelineTakenOver(ShardStoreError):
     """A newer incarnation of the pipeline has started; this one must stop and publishes nothing more."""
 
-    def __init__(
-        self, pipeline: str, ours: int | None, current: int | None, moved: tuple[str, str] | None = None
-    ) -> None:
-        """Name the incarnation that runs now. `moved`: its source, and the store that it is in by now."""
-        self.pipeline, self.ours, self.current, self.moved = pipeline, ours, current, moved
-        if moved is not None:
-            super().__init__(
-                f"pipeline {pipeline!r}: its source {moved[0]!r} was moved to the store {moved[1]} (cuesqueue export); "
-                "this query stops without publishing; start it with that store as 'storeUrl', and the same checkpoint"
-            )
-            return
+    def __init__(self, pipeline: str, ours: int | None, current: int | None) -> None:
+        self.pipeline, self.ours, self.current = pipeline, ours, current
         now = "no longer exists" if current is None else f"is now run by incarnation {current}"
         mine = "an older one" if ours is None else f"incarnation {ours}"
         super().__init__(
@@ -55,8 +46,8 @@ class PipelineTakenOver(ShardStoreError):
             "batch with itself in foreachBatch instead"
         )
 
-    def __reduce__(self) -> tuple[type[PipelineTakenOver], tuple[str, int | None, int | None, tuple[str, str] | None]]:
-        return type(self), (self.pipeline, self.ours, self.current, self.moved)
+    def __reduce__(self) -> tuple[type[PipelineTakenOver], tuple[str, int | None, int | None]]:
+        return type(self), (self.pipeline, self.ours, self.current)
 
 
 class ShardsLost(ShardStoreError):

@@ -63,16 +63,6 @@ ROUTING_POINTS = (
 """Of receivers, and of readers with `queueUrl=store`, alone."""
 
 
-MOVING_POINTS = (
-    "source-left",  # export: the store says that the source is elsewhere, and there is no file
-    "rows-exported",  # export: the file is complete, under another name
-    "file-written",  # export: it has its name
-    "rows-imported",  # import: all rows are there, the transaction is not committed
-    "source-arrived",  # import: it is committed
-)
-"""Of the commands `export` and `import` alone."""
-
-
 class FailpointReached(Exception):
     """Raised by the action `raise`; only tests ever see it."""
 
@@ -83,7 +73,7 @@ def _parse(text: str) -> dict[str, tuple[int, str, str]]:
         place, _, action = part.partition("=")
         place, _, subject = place.partition("~")
         name, _, nth = place.partition("@")
-        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *ROUTING_POINTS, *MOVING_POINTS)):
+        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *ROUTING_POINTS)):
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(points)}")
         armed[name] = (int(nth or 1), subject, action)
     return armed

@@ -24,7 +24,7 @@ from shard_store.error_table.handling import Reopening
 from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress
 from shard_store.model import PlanIdentity, PublishToken, ShardKey
-from shard_store.operators import moving, repair, shards, views
+from shard_store.operators import repair, shards, views
 from shard_store.operators import reset as resetting
 from shard_store.operators import status as operations
 from shard_store.operators.repair import ShardsChanged
@@ -140,7 +140,7 @@ class ShardStore:
     leave_existing = _writes(listing.leave_existing)
     abandoned = _reads(listing.abandoned)
     let_go_of_listings = _writes(listing.let_go)
-    adopt = _writes(moving.adopt)
+    adopt = _writes(repair.adopt)
 
     # what a receiver records for the sources of its routes
 
@@ -303,22 +303,16 @@ class ShardStore:
 
     source_of = _reads(comparing.source_of)
     database_time = _reads(comparing.database_time)
-    memory = _reads(comparing.memory)
     compare = _reads(comparing.compare)
     certify = _writes(certificates.write)
     certificate = _reads(certificates.find)
     newest_certificate = _reads(certificates.newest)
     latest_certificates = _reads(certificates.latest)
 
-    # sources that go to another store, or come from one
+    # how a source names its shards, and where it is
 
-    leave = _writes(moving.leave)
-    check_arrival = _reads(moving.check_arrival)
-    moved_sources = _reads(sources.moved_sources)
-    refuse_changes = _reads(sources.refuse_changes)
     kept_ids = _reads(sources.kept_ids)
-    spellings = _reads(sources.spellings)
-    publisher_moved = _reads(sources.publisher_moved)
+    moved_sources = _reads(sources.moved_sources)
 
     # views and pruning
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from queue_source.admin.moving import export, import_file
 from queue_source.options import parse_reader_options
 from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.source import CuesqueueSource
 from shard_store.errors import LostProgress, StoreConfigurationError
-from shard_store.store import open_store
 from support.coordinator_world import EMPTY, World
 from support.driver_loop import until
 
@@ -137,46 +135,6 @@ def test_the_offsets_of_a_lost_store_are_read_on_once_that_was_accepted(tmp_path
         assert (end["seq"], end["store"] == offset["store"]) == (2, False)
         reader.commit(end)
     until(lambda: world.depth() == EMPTY, lambda: None)
-
-
-def moved(world: World, to: World, *, copy: bool = False) -> None:
-    to.folder.mkdir(exist_ok=True)
-    file = to.folder / f"{'copy' if copy else 'source'}-of-{world.folder.name}"
-    with ExitStack() as stack:
-        origin, target = (stack.enter_context(open_store(each.store_url)) for each in (world, to))
-        export(origin, "s", file, to=None if copy else target)
-        import_file(target, file)
-
-
-def test_the_offsets_of_every_store_that_the_source_was_in_are_read(tmp_path: Path) -> None:
-    """Also where the query has not run in some of them."""
-    first, second, third = worlds = [World(tmp_path / name) for name in "123"]
-    first.folder.mkdir()
-    offset = delivered(first)
-    moved(first, second)
-    moved(second, third)
-    third.publish("second")
-    with reading(third) as reader:
-        assert batch(reader, offset)["seq"] == 2
-    moved(third, first)
-    with reading(worlds[0]) as reader:
-        assert reader.latestOffset(offset)["seq"] == 2
-
-
-def test_of_a_copied_source_only_the_offsets_from_before_the_copy_are_read(tmp_path: Path) -> None:
-    first, second = World(tmp_path / "1"), World(tmp_path / "2")
-    first.folder.mkdir()
-    offset = delivered(first)
-    moved(first, second, copy=True)
-    first.publish("second")
-    with reading(first) as reader:
-        later = batch(reader, offset)
-    second.publish("another")
-    with reading(second) as reader:
-        assert batch(reader, offset)["seq"] == later["seq"]
-        with pytest.raises(LostProgress, match=r"is at offset 2, but the store .* knows offsets only up to 1"):
-            reader.commit(later)
-    assert second.depth().total == 1
 
 
 @pytest.mark.parametrize("form", ["today", "0.2.0"])

@@ -1,7 +1,7 @@
 """A store is restored from a backup; queue, bucket, sink and checkpoint are of now: what `docs/how-to/backup.md` says.
 
-The backup is a copy of the SQLite file, a dump of PostgreSQL's own, or a copy by `cuesqueue export --copy`. After it a
-batch was published and acknowledged, and one message is still in the queue.
+The backup is a copy of the SQLite file, or a dump of PostgreSQL's own. After it a batch was published and acknowledged,
+and one message is still in the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 from sqlalchemy.engine import make_url
 from typer.testing import CliRunner
 
-from queue_source.admin.moving import export, import_file
 from queue_source.commands.main import app
 from shard_store import failpoints
 from shard_store.errors import LostProgress, ShardStoreError
@@ -54,9 +53,6 @@ class Backup:
     def take(self) -> None:
         if self.kind == "pg_dump":
             pg("pg_dump", self.world.store_url, "--format=custom", "--file", str(self._file))
-        elif self.kind == "export":
-            with self.world.store() as store:
-                export(store, "files", self._file, to=None)
         else:
             with closing(sqlite3.connect(self.world.folder / "store.db")) as origin:
                 with closing(sqlite3.connect(self._file)) as copy:
@@ -70,14 +66,10 @@ class Backup:
             return
         for file in self.world.folder.glob("store.db*"):
             file.unlink()
-        if self.kind == "export":
-            with self.world.store() as store:
-                import_file(store, self._file)
-        else:
-            (self.world.folder / "store.db").write_bytes(self._file.read_bytes())
+        (self.world.folder / "store.db").write_bytes(self._file.read_bytes())
 
 
-@pytest.fixture(params=["sqlite-file", "export", "pg_dump"])
+@pytest.fixture(params=["sqlite-file", "pg_dump"])
 def backup(request: pytest.FixtureRequest, tmp_path: Path) -> Backup:
     def new() -> str:
         return new_database(request.getfixturevalue("postgres_url"))

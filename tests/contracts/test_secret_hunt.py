@@ -6,7 +6,6 @@ The store is filled by a reader whose options hold secrets, from messages whose 
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import logging
 import re
@@ -140,24 +139,6 @@ def test_no_secret_is_printed_by_a_command(hunted: Hunted) -> None:
     happened = b"".join(seen.values())
     for text in (b"s3://landing/1.json?", b"missing-object", b"403", b"queueUrl", b"quarantine"):
         assert text in happened, text
-    assert hidden_from(hunted, seen) == {}
-
-
-def test_no_secret_of_an_option_is_in_a_file_of_export(hunted: Hunted, postgres_url: str) -> None:
-    """It holds names and messages as they came, as the store does, and is its owner's alone."""
-    target = with_password(new_database(postgres_url), hunted.secrets.awkward("target"))
-    for number, how in enumerate((["--copy"], ["--to", target])):
-        file = hunted.folder / f"{number}.export"
-        printed = command("export", str(file), "--source", "files", *how, "--store", hunted.store_url)
-        content = gzip.decompress(file.read_bytes())
-        assert b"s3://landing/1.json" in content
-        assert file.stat().st_mode & 0o077 == 0
-        assert hunted.secrets.found_in(content) == []
-        assert hidden_from(hunted, {"printed": printed}) == {}
-    seen = {"moved": command("errors", "list", "--store", hunted.store_url)}
-    seen["a query there"] = command("shards", "reopen", "--all", "--store", hunted.store_url)
-    seen["imported"] = command("import", str(file), "--store", target)
-    seen["again"] = command("import", str(file), "--store", hunted.store_url)
     assert hidden_from(hunted, seen) == {}
 
 

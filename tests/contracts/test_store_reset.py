@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from queue_source.messages import MESSAGE_URI
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.model import BEGINNING, ErrorRecord, ShardState, Split, position_at, shard_key
-from shard_store.operators.moving import Adopted
 from shard_store.operators.reset import Reset
 from shard_store.shards.activity import Report
 from shard_store.shards.changes import Audit
@@ -151,7 +150,7 @@ def test_of_the_pipelines_of_a_source_one_may_begin_anew(store: ShardStore, back
     theirs.publish(plan, Split("/theirs", 1, 1))
     theirs.confirm()
     stop(ours)
-    store.adopt("s", [Adopted("x")], "elsewhere")
+    store.adopt("s", ["x"], "elsewhere")
     assert reset(store, only=["ours"]).objects == 1, "the other one runs on"
     assert set(ours.look("a", "b", "x")) == {"b", "x"}
     assert paths(store) == {"/theirs"}
@@ -192,7 +191,7 @@ def test_inputs_of_one_query_begin_anew_together(store: ShardStore) -> None:
 
 
 def test_what_another_reader_has_read_stays_known_unless_it_is_wanted(store: ShardStore) -> None:
-    store.adopt("s", [Adopted("x")], "elsewhere")
+    store.adopt("s", ["x"], "elsewhere")
     us = Pipeline.start(store)
     us.deliver("a")
     stop(us)

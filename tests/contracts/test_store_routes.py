@@ -172,16 +172,6 @@ def test_what_a_readers_options_leave_out_is_forgotten_unless_somebody_has_it(st
     assert [row["shard_id"] for row in rows(store, "shards")] == ["y"]
 
 
-def test_a_source_that_is_in_another_store_is_refused(store: ShardStore) -> None:
-    started(store, "a", "b")
-    with store.database.engine.begin() as connection:
-        connection.execute(sources.update().where(sources.c.source == "a").values(moved_to="elsewhere"))
-    for call in (lambda: started(store, "a"), lambda: receive(store, {"b": [content("x")], "a": [content("x")]})):
-        with pytest.raises(StoreConfigurationError, match="source 'a', which was moved to the store elsewhere"):
-            call()
-    assert rows(store, "shards") == []  # of none, since the message will come again
-
-
 def test_a_source_with_versions_in_its_ids_is_refused(store: ShardStore) -> None:
     started(store, "a")
     with store.database.engine.begin() as connection:

@@ -18,7 +18,9 @@ from queue_source.admin.vacuum import VacuumResult, vacuum
 from queue_source.commands.main import app
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.options.connections import StorageOptions
+from shard_store.errors import StoreConfigurationError
 from shard_store.model import Split
+from shard_store.sql.schema import sources
 from shard_store.store import ShardStore, open_store
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.servers.gcs import VARIABLE, GcsServer
@@ -45,6 +47,19 @@ def publish(store: ShardStore, *paths: object) -> Pipeline:
     us.publish(us.planned("a"), *(Split(str(path), 1, 4) for path in paths))
     us.confirm()
     return us
+
+
+def test_a_store_that_a_source_has_left_removes_nothing(store: ShardStore, tmp_path: Path) -> None:
+    """By version 0.3: what the source has published since is known in another store."""
+    file = split(tmp_path)
+    source = publish(store, split(tmp_path)).source
+    with store.database.engine.begin() as connection:
+        connection.execute(sources.update().values(moved_to="sqlite:///other.db"))
+    with pytest.raises(OptionError, match=f"source {source!r} was moved .* name that one"):
+        vacuum(store, str(tmp_path), older_than=DAY)
+    with pytest.raises(StoreConfigurationError, match=r"was moved from .* to the store sqlite:///other\.db"):
+        Pipeline.start(store, "new", source)
+    assert file.exists()
 
 
 def test_what_no_transaction_published_is_removed_and_all_else_stays(store: ShardStore, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
@@ -128,3 +129,27 @@ def test_hostile_objects_harm_neither_their_neighbours_nor_the_workers(
 ) -> None:
     pytest.importorskip("fastavro", reason="the extra avro is not installed")
     publish_each(spark, tmp_path, largest(groups(tmp_path, module)))
+
+
+def test_an_orc_file_that_ends_its_reader_s_process_is_found_among_its_neighbours(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """ORC's library takes memory for a dictionary without looking whether it got any."""
+    from support.hostile import typed
+
+    [deadly] = [one for one in typed.objects(tmp_path) if one.cause == "kills-its-reader"]
+    world = World(tmp_path / "world")
+    folder = world.root / "in"
+    folder.mkdir()
+    good = write_good(spark, folder, deadly, 8)
+    bad = folder / deadly.name
+    bad.write_bytes(deadly.data)
+    world.publish([*good[:4], bad.as_uri(), *good[4:]])
+    options = {name: text for name, text in deadly.options.items() if name != "schema"}
+    query = described(world, fileFormat="orc", maxAttempts=1, **options)
+    for _ in range(8):
+        with suppress(StreamingQueryException):
+            run(spark, {**query, "schema": deadly.options["schema"]})
+            break
+    assert spark.read.format("cuesqueue").option("store", world.store_url).load().count() == len(good)
+    assert [(error["cause"], error["subject"]) for error in world.view("errors")] == [(deadly.cause, bad.as_uri())]

@@ -261,7 +261,7 @@ def test_a_text_of_too_many_levels_is_a_bad_record_without_values(spark: SparkSe
 
 def test_packed_text_is_read_as_spark_reads_it(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(5000).selectExpr("id a", "concat('x', id) b").coalesce(1)
-    for codec in ("gzip", "bzip2", "lz4", "snappy", "deflate"):
+    for codec in ("gzip", "bzip2"):
         folder = tmp_path / codec
         frame.write.option("compression", codec).csv(folder.as_uri())
         (path,) = folder.glob("part-*")

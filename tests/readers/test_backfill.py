@@ -524,10 +524,8 @@ def test_memory_is_flat_and_calls_are_bounded_over_many_known_objects(world: Wor
 
 
 def adopt(store: Any, source: str, names: list[str]) -> None:
-    from shard_store.operators.moving import Adopted
-
     for first in range(0, len(names), 1000):
-        store.adopt(source, [Adopted(name) for name in names[first : first + 1000]], "test")
+        store.adopt(source, names[first : first + 1000], "test")
 
 
 def test_work_that_is_found_stays_bounded(world: World) -> None:

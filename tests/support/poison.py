@@ -158,7 +158,7 @@ def _packed() -> Iterator[Poison]:
             "no snappy.csv.snappy": (b"1,a\n2,b\n", "object"),
             "no lz4.csv.lz4": (b"1,a\n2,b\n", "object"),
             "cut.csv.bz2": (bz2.compress(plain)[:-3], "object"),
-            "cut.csv.deflate": (zlib.compress(plain)[:-3], "object"),
+            "zlib.csv.deflate": (zlib.compress(plain), "object"),
             "empty.csv.gz": (b"", "fine"),
             "gzip of nothing.csv.gz": (gzip.compress(b""), "fine"),
             "bomb.csv.gz": (gzip.compress(b"1,x\n" * (BOMB // 4)), "object"),

@@ -278,6 +278,18 @@ def test_every_command_prints_json_when_asked() -> None:
         assert "--json" in cuesqueue(command, "--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "instead"),
+    [
+        (("export", "file", "--source", "s", "--copy"), "a dump of the database"),
+        (("import", "file"), "a dump of the database"),
+    ],
+)
+def test_what_is_gone_says_what_to_do_instead(arguments: tuple[str, ...], instead: str) -> None:
+    done = cuesqueue(*arguments)
+    assert (done.exit_code, instead in done.stderr) == (2, True), done.stderr
+
+
 def test_an_unknown_command_is_wrong_use() -> None:
     assert cuesqueue("sned").exit_code == 2
 

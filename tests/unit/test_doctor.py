@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import sys
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from queue_source.admin import doctor as checks
 from queue_source.admin.doctor import (
     Finding,
     State,
@@ -22,17 +22,14 @@ from queue_source.admin.doctor import (
     examine_prefixes,
     examine_queues,
     examine_store,
-    machine,
 )
 from queue_source.commands.main import app
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions
 from queue_source.queues import open_queue
-from shard_store.shards.recording import Receipts
 from shard_store.sql.database import Database
-from shard_store.sql.schema import applied, receivers, version
+from shard_store.sql.schema import applied, version
 from shard_store.store import open_store
-from support.store_backends import Pipeline, content
 
 JAVA = "echo 'openjdk version \"{}.0.1\" 2024-01-16' >&2"
 
@@ -74,13 +71,7 @@ def machine_is(check: str, given: dict[str, str]) -> Finding:
 def test_a_machine_on_which_all_is_well_has_no_problem(tmp_path: Path) -> None:
     found = list(examine_machine(environment(tmp_path)))
     assert [finding for finding in found if finding.state is State.PROBLEM] == []
-    assert {finding.check for finding in found} == {
-        "python",
-        "pyspark",
-        "java",
-        "python of Spark's workers",
-        "bytecode",
-    }
+    assert [finding.check for finding in found] == ["pyspark", "java", "python of Spark's workers"]
     assert the("java", found).text == f"17 at {tmp_path}/jdk/bin/java"
 
 
@@ -97,7 +88,7 @@ def test_a_machine_on_which_all_is_well_has_no_problem(tmp_path: Path) -> None:
 def test_java_has_to_suit_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, spark: str, text: str
 ) -> None:
-    monkeypatch.setattr(machine, "_version", lambda package: spark)
+    monkeypatch.setattr(checks, "version", lambda package: spark)
     given = environment(tmp_path)
     program(tmp_path / "jdk" / "bin" / "java", line)
     found = machine_is("java", given)
@@ -138,20 +129,6 @@ def test_the_python_of_the_workers_has_to_be_the_drivers(tmp_path: Path) -> None
     assert "PYSPARK_PYTHON is not set" in machine_is(check, unset).text
 
 
-def test_sources_that_are_compiled_again_and_again_are_a_warning(tmp_path: Path) -> None:
-    assert "unset" in machine_is("bytecode", environment(tmp_path, PYTHONDONTWRITEBYTECODE="1")).fix
-    archive = tmp_path / "spark" / "python" / "lib" / "pyspark.zip"
-    given = environment(tmp_path, SPARK_HOME=str(tmp_path / "spark"))
-    assert machine_is("bytecode", given).state is State.SKIPPED
-    archive.parent.mkdir(parents=True)
-    with zipfile.ZipFile(archive, "w") as made:
-        made.writestr("pyspark/a.py", "")
-    assert machine_is("bytecode", given).state is State.WARNING
-    with zipfile.ZipFile(archive, "a") as made:
-        made.writestr("pyspark/a.pyc", "")
-    assert machine_is("bytecode", given).state is State.OK
-
-
 # --- the store ---
 
 
@@ -178,59 +155,9 @@ def test_the_schema_of_a_store_has_to_be_ours(tmp_path: Path, revision: str, sta
     assert (found.state, found.fix.startswith(text) or text in found.fix) == (state, True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "state"), [("ext4", State.OK), ("nfs4", State.PROBLEM), ("fuse.sshfs", State.PROBLEM)]
-)
-def test_a_sqlite_file_belongs_on_a_disk_of_this_machine(tmp_path: Path, kind: str, state: State) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\ntmpfs /elsewhere tmpfs rw 0 0\n")
-    url = f"sqlite:///{tmp_path}/store.db"
-    found = the("store's file system", examine_store(url, mounts=mounts))
-    assert (found.state, kind in found.text) == (state, True)
-    assert the("store's file system", examine_store(url, mounts=tmp_path / "no")).state is State.SKIPPED
-
-
-def test_a_receiver_that_does_not_run_and_a_source_that_nobody_reads_are_warnings(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
-
-    def examined(source: str | None = None) -> list[tuple[str, State]]:
-        names = "receiver", "recorded objects"
-        return [(f.check, f.state) for f in examine_store(url, recorded_for=source) if f.check in names]
-
-    with open_store(url) as store:
-        assert examined() == []
-        assert examined("orders") == [("receiver", State.WARNING)]
-        store.start_receiver("landing", "sqs://files", "host", ["orders"])
-        assert examined("orders") == [("receiver", State.OK)]
-        store.record("landing", {"orders": [content("x")]}, Receipts(1))
-        assert examined("orders") == [("receiver", State.OK), ("recorded objects", State.OK)]
-        assert examined() == [("receiver", State.OK), ("recorded objects", State.WARNING)]
-        found = the("recorded objects", examine_store(url))
-        assert "1 object(s) wait for source 'orders'" in found.text
-        Pipeline.start(store, "p", "orders")
-        assert examined() == [("receiver", State.OK), ("recorded objects", State.OK)]
-
-        def silent(seconds: int) -> None:
-            at = store.database_time() - seconds * 1_000_000
-            store.database.write(lambda t: t.execute(receivers.update().values(worked_at=at)))
-
-        silent(120)
-        assert examined()[0] == examined("orders")[0] == ("receiver", State.WARNING)
-        silent(200_000)
-        assert (examined()[0][1], examined("orders")[0][1]) == (State.OK, State.WARNING)
-
-
 def test_a_sqlite_file_is_not_for_executors_elsewhere(tmp_path: Path) -> None:
     found = the("store's place", examine_store(f"sqlite:///{tmp_path}/store.db", local=False))
     assert (found.state, "PostgreSQL" in found.fix) == (State.PROBLEM, True)
-
-
-def test_a_clock_that_is_wrong_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
-    open_store(url).close()
-    assert the("store's clock", examine_store(url)).state is State.OK
-    monkeypatch.setattr("queue_source.admin.doctor.services.time.time", lambda: 0.0)
-    assert the("store's clock", examine_store(url)).state is State.WARNING
 
 
 def test_a_store_that_cannot_be_reached_is_a_problem_without_its_password(impatient: None) -> None:
@@ -264,17 +191,12 @@ def test_a_queue_is_asked_and_not_made(tmp_path: Path) -> None:
         assert queue.depth().ready == 2
 
 
-def test_what_a_reader_would_warn_of_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_a_reader_would_refuse_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from queue_source.queues.base import Capabilities
     from queue_source.queues.sql import SqlQueue
 
     with open_queue(f"sql+sqlite:///{tmp_path}/queue.db?queue=files") as queue:
         queue.send(["a"])
-    short = Capabilities(max_batch_size=10, retention=14 * 86_400.0, max_lease=60.0)
-    monkeypatch.setattr(SqlQueue, "capabilities", short)
-    found = list(examine_queues(reader(tmp_path, deduplicationWindow="1 day")))
-    assert "longer than deduplicationWindow" in the("queue's settings", found).text
-    assert "visibilityTimeout" in the("queue's leases", found).fix
     monkeypatch.setattr(SqlQueue, "capabilities", Capabilities(max_batch_size=10, loses_while_closed=True))
     found = list(examine_queues(reader(tmp_path)))
     assert (the("queue", found).state, "is a listener" in the("queue", found).text) == (State.PROBLEM, True)
@@ -308,7 +230,7 @@ def doctor(*arguments: str, code: int = 0) -> dict[str, Finding]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_source.admin.doctor.services._PATIENCE", 0.2)
+    monkeypatch.setattr("queue_source.admin.doctor._PATIENCE", 0.2)
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,8 @@ def test_the_list_holds_each_name_that_has_a_place_and_no_other() -> None:
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'open_que'"):
         _ = cuesqueue.open_que  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'reconcile'; the command `cuesqueue reconcile` compares"):
+        _ = cuesqueue.reconcile  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", [None, "open_queue", "Queue", "Payload", "Received", "OptionError", "ShardsLost"])

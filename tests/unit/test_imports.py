@@ -50,7 +50,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.batches",),
     *inside("shard_store.completeness", "listing", "comparing", "certificates"),
     ("shard_store.completeness",),
-    *inside("shard_store.operators", "moving repair shards status views"),
+    *inside("shard_store.operators", "repair shards status views"),
     ("shard_store.operators",),
     *inside("shard_store.upkeep", "timing", "cleaning", "pruning"),
     ("shard_store.upkeep",),
@@ -129,7 +129,7 @@ STRANGERS = {
     "queue_source.formats": ("queue_source.queues", "queue_source.announcements"),
     **dict.fromkeys(
         ("shard_store.upkeep.timing", "shard_store.upkeep.cleaning", "shard_store.upkeep.pruning"),
-        inside("shard_store.operators", "moving repair shards status views")[0],
+        inside("shard_store.operators", "repair shards status views")[0],
     ),
 }
 """Units that know nothing of others below them: what reads objects does not depend on how they were announced, and what

@@ -20,7 +20,6 @@ from queue_source.errors import MalformedNotification, OptionError
 from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import raise_mapped, resolve
 from queue_source.uris import plain_uri
-from shard_store.operators.moving import Adopted
 from shard_store.sql.transaction import chunks
 from shard_store.store import ShardStore
 
@@ -77,7 +76,7 @@ def _adopt(
     for page in chunks(uris):
         files += len(page)
         if store is not None:
-            new += store.adopt(source, [Adopted(uri) for uri in page], origin)
+            new += store.adopt(source, list(page), origin)
         progress(len(page))
     return AdoptResult(files, new)
 

@@ -94,7 +94,6 @@ def requeued_before(store: ShardStore, criteria: Criteria) -> int:
 def _requeue(
     store: ShardStore, page: Sequence[StoredError], outbox: _Outbox, announce: Announce, done: Requeued
 ) -> None:
-    store.refuse_changes({error.source for error in page})
     problems = {error.key: outbox.problem(error) for error in page}
     done.refused |= {key.hex(): problem for key, problem in problems.items() if problem}
     possible = [error for error in page if not problems[error.key]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,7 +73,11 @@ def vacuum(
     limit = datetime.now(timezone.utc) - older_than
     _check_store(store, folder, _pages(filesystem, inner, folder))
     if moved := store.moved_sources():
-        _refuse_moved(store, folder, moved, _pages(filesystem, inner, folder))
+        raise OptionError(
+            "--store",
+            f"source {moved[0]!r} was moved from {store.database.name} to another store by version 0.3, and only that "
+            "one knows what it has published since; name that one",
+        )
     compared = published = announced = young = removed = size = 0
     with ThreadPoolExecutor(_THREADS) as threads:
         for page in _pages(filesystem, inner, folder):
@@ -118,17 +122,6 @@ def _check_store(store: ShardStore, folder: str, pages: Iterable[list[_File]]) -
             f"the store {store.database.name!r} knows none of the {split_files} split files in {folder}: name the "
             "store whose sink writes to this folder; if nothing was ever published to it, remove the folder by hand",
         )
-
-
-def _refuse_moved(store: ShardStore, folder: str, moved: Mapping[str, str], pages: Iterable[list[_File]]) -> None:
-    """Refuse the folder of a source that went to another store: its later publications are unknown here."""
-    for page in pages:
-        if (source := store.publisher_moved([file.path for file in page])) is not None:
-            raise OptionError(
-                "--path",
-                f"source {source!r}, which has published files in {folder}, was moved to the store {moved[source]}: "
-                "only that one knows them all; name it with --store",
-            )
 
 
 def _pages(filesystem: pafs.FileSystem, inner: str, folder: str) -> Iterator[list[_File]]:

@@ -52,7 +52,7 @@ def doctor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check what a query needs: Java, Python, the store, and with the reader's options its queues, windows and objects.
+    """Check what a query needs: Java, Python, the store, and with the reader's options its queues and objects.
 
     Nothing is changed or created. Each finding that is not ok says what to do. Exit codes: 0 there is no problem
     (warnings are none), 3 there is one.
@@ -93,11 +93,10 @@ def _reader_options(pairs: list[str], file: Path | None) -> dict[str, str]:
 def _findings(store: str | None, reader_options: dict[str, str], spark_master: str | None) -> Iterator[Finding]:
     """Yield one finding after the other, so that users see progress while slow checks run."""
     from queue_source.admin import doctor
-    from queue_source.admin.doctor import findings
 
     yield from doctor.examine_machine()
     if spark_master is None:
-        yield findings.skipped("executors", "not asked", "name --spark-master URL to start a session there")
+        yield doctor.skipped("executors", "not asked", "name --spark-master URL to start a session there")
     else:
         from queue_source.spark.doctor import examine_spark
 
@@ -108,20 +107,19 @@ def _findings(store: str | None, reader_options: dict[str, str], spark_master: s
 
         try:
             read = parse_reader_options({**reader_options, **({} if store is None else {"storeUrl": store})})
-            yield findings.ok("options", f"{len(reader_options)} options fit together")
+            yield doctor.ok("options", f"{len(reader_options)} options fit together")
         except OptionError as error:
-            yield findings.problem("options", str(error), "mend the option that it names; docs/reference/options.md")
+            yield doctor.problem("options", str(error), "mend the option that it names; docs/reference/options.md")
     url = store or (read.store.reveal() if read is not None else None)
     if url is None and Path(DEFAULT_STORE.removeprefix("sqlite:///")).is_file():
         url = DEFAULT_STORE
     if url is None:
-        yield findings.skipped("store", "not looked at", "name it with --store URL")
+        yield doctor.skipped("store", "not looked at", "name it with --store URL")
     else:
         local = spark_master is None or spark_master.startswith("local")
-        source = read.source if read is not None and read.queue.from_store else None
-        yield from doctor.examine_store(url, local=local, recorded_for=source)
+        yield from doctor.examine_store(url, local=local)
     if read is None:
-        yield findings.skipped("queue, objects", "not looked at", "name the reader's options: -o queueUrl=... -o ...")
+        yield doctor.skipped("queue, objects", "not looked at", "name the reader's options: -o queueUrl=... -o ...")
         return
     yield from doctor.examine_queues(read)
     prefixes = dict.fromkeys((*read.notifications.allowed_prefixes, *read.backfill.prefixes))

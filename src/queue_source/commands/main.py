@@ -13,7 +13,6 @@ from queue_source.commands.doctor import doctor
 from queue_source.commands.errors import group as errors_group
 from queue_source.commands.files import files
 from queue_source.commands.load import load
-from queue_source.commands.moving import export, import_
 from queue_source.commands.output import READER_GONE, Json, errors_as_exit_codes, has_reader, print_result
 from queue_source.commands.prove import prove
 from queue_source.commands.queue import group as queue_group
@@ -26,8 +25,19 @@ from queue_source.commands.shards import group as shards_group
 from queue_source.commands.status import status
 from queue_source.commands.store import adopt, migrate, prune, reset, vacuum
 
+_REMOVED = dict.fromkeys(
+    ("export", "import"),
+    "is gone; a dump of the database by its own means keeps and moves a store: docs/how-to/backup.md says how",
+)
+"""Commands of earlier versions, and what to do instead."""
+
 
 class _Program(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in _REMOVED:
+            ctx.fail(f"cuesqueue {args[0]} {_REMOVED[args[0]]}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         with errors_as_exit_codes():
             return super().invoke(ctx)
@@ -65,8 +75,6 @@ app.command()(reconcile)
 app.command()(migrate)
 app.command()(adopt)
 app.command()(reset)
-app.command()(export)
-app.command("import")(import_)
 app.command()(doctor)
 app.add_typer(setup, name="setup")
 

@@ -91,9 +91,6 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
         _print_lines(statuses, wrong)
     if not pipeline:
         _print_routed(store, source)
-    for name, place in store.moved_sources().items():
-        if source in (None, name):
-            tell(f"source {name} was moved to the store {place}: ask that one about it")
     if not statuses:
         tell("no such pipeline has started with this store" if pipeline or source else "no pipeline has started yet")
     return healthy

@@ -8,7 +8,6 @@ from typing import Any
 
 from queue_source.coordinator.progress import Progress
 from queue_source.coordinator.session import Session
-from shard_store.batches.progress import lost_progress
 from shard_store.batches.starting import Started
 from shard_store.errors import LostProgress, StoreConfigurationError
 
@@ -71,8 +70,6 @@ class Offsets:
         """Continue after the offset of another store, if that is allowed and skips nothing of this one."""
         options, last_seq = self._session.options, self._progress.last_seq
         if options.delivery.fail_on_data_loss or seq <= last_seq:
-            if store_id in self._other_stores:  # as that store was when the source came from it, or was copied
-                raise lost_progress(str(options.store), options.pipeline, seq, self._other_stores[store_id])
             further = ""
             if seq > last_seq:
                 further = ", or set 'failOnDataLoss' to false to go on without what was in it"

@@ -7,17 +7,14 @@ memory; and one that expands beyond all measure is refused.
 from __future__ import annotations
 
 import re
-import struct
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Protocol
 
-import google_crc32c
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.varints import snappy_length
 from queue_source.storage.files import ObjectFile
 
 ALWAYS_ALLOWED = 256 << 20
@@ -29,6 +26,7 @@ _SUFFIXES = {
 }  # fmt: skip
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
+_REMOVED = ("snappy", "deflate")
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
 _ARCHIVES = {
     b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"PK\x07\x08": "zip",
@@ -37,13 +35,11 @@ _ARCHIVES = {
 _TAR = re.compile(rb"[ \0]*([0-7]+)[ \0]")  # the checksum of a member's header
 _TAR_HEADER = 512
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
-_WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's numbers for its formats
+_GZIP = 31  # zlib's number for this format
 _ZEROS = re.compile(rb"\0+")
 _CHUNK = 1 << 20
 _AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
 _FIRST_BYTES = 256
-_NO_SNAPPY = "not a Snappy block"
-_LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
 
 
 class Readable(Protocol):
@@ -107,15 +103,21 @@ class Stored:
 
 
 def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) -> Readable:
-    """Return the content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object")."""
+    """Return the content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object").
+
+    Raises that itself for a codec that versions up to 0.3 read.
+    """
+    if codec == "lz4" and size and not compressed.starts_with(_LZ4_FRAME):
+        codec = "lz4 without frames, as Hadoop writes it,"
+    if codec in _REMOVED or codec.startswith("lz4 "):
+        raise BadObject(
+            "corrupt-object",
+            f"{codec} is not read; compress it with gzip, zstd, bzip2 or lz4 (in frames), or let Spark read it "
+            "(docs/how-to/references.md)",
+        )
     content: Readable
-    if codec == "snappy":
-        framed = compressed.starts_with(_SNAPPY_FRAMES)
-        content = Pieces(_snappy_frames(compressed) if framed else _hadoop_blocks(compressed, "snappy"))
-    elif codec == "lz4" and not compressed.starts_with(_LZ4_FRAME):
-        content = Pieces(_hadoop_blocks(compressed, "lz4_raw"))
-    elif codec in _WINDOWS:
-        content = Pieces(_inflated(compressed, _WINDOWS[codec]))
+    if codec == "gzip":
+        content = Pieces(_inflated(compressed))
     else:  # of any number of members; a member that is cut off is an error
         content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
     return _Content(content, compressed.file, codec, size, max_expansion)
@@ -147,7 +149,7 @@ class _Content:
             data = self._content.read(size)
         except MemoryError:  # one of them is an ArrowException
             raise
-        except (OSError, ValueError, zlib.error, struct.error, pa.ArrowException) as error:
+        except (OSError, ValueError, zlib.error, pa.ArrowException) as error:
             if self._file.failure is not None:  # what the store raises stays as it is
                 raise self._file.failure from error
             raise BadObject("corrupt-object", f"{self._codec}: {error}") from error
@@ -198,23 +200,22 @@ class _Plain:
         """Do nothing: the opener of the object closes it."""
 
 
-def _inflated(file: Readable, window: int) -> Iterator[bytes]:
-    """Decompress members of gzip, or zlib streams as Hadoop's DefaultCodec writes them, of any number.
+def _inflated(file: Readable) -> Iterator[bytes]:
+    """Decompress members of gzip, of any number.
 
     A new one is fed little at first, since it copies what it leaves over: there may be very many short ones. Zeros
     behind a member of gzip are padding, as to gzip itself: tapes and copies by block leave them.
     """
     data, place, step = file.read(_CHUNK), 0, _FIRST_BYTES
-    machine, begun = zlib.decompressobj(window), bool(data)
-    is_gzip = window == _WINDOWS["gzip"]
+    machine, begun = zlib.decompressobj(_GZIP), bool(data)
     while data:
         if machine.eof:
-            if is_gzip and (padded := _ZEROS.match(data, place)):
+            if padded := _ZEROS.match(data, place):
                 place = padded.end()
             if place == len(data):
                 data, place = file.read(_CHUNK), 0
                 continue
-            machine, step = zlib.decompressobj(window), _FIRST_BYTES
+            machine, step = zlib.decompressobj(_GZIP), _FIRST_BYTES
         part = data[place : place + step]
         place, step = place + len(part), min(2 * step, _CHUNK)
         while part and not machine.eof:
@@ -229,64 +230,3 @@ def _inflated(file: Readable, window: int) -> Iterator[bytes]:
         yield machine.flush()
         if not machine.eof:
             raise ValueError("the stream is cut off")
-
-
-def _hadoop_blocks(file: Readable, codec: str) -> Iterator[bytes]:
-    """Decompress the `.snappy` and `.lz4` of Hadoop's block codecs (and so Spark).
-
-    Blocks of: length of the content, then chunks (length, compressed bytes) until that length is reached.
-    """
-    machine = pa.Codec(codec)
-    while header := file.read(4):
-        (missing,) = struct.unpack(">I", header)
-        while missing:
-            (length,) = struct.unpack(">I", file.read(4))
-            if length > _LARGEST_BLOCK or missing > _LARGEST_BLOCK:
-                raise ValueError(f"a block of {max(length, missing)} bytes: not in Hadoop's format")
-            compressed = _exactly(file, length)
-            # a raw LZ4 chunk does not have its length; Hadoop writes one a block, so it is what the block still lacks
-            size = _snappy_length(compressed) if codec == "snappy" else missing
-            plain = machine.decompress(compressed, size, asbytes=True)
-            missing -= len(plain)
-            if missing < 0:
-                raise ValueError("a chunk is longer than its block")
-            yield plain
-
-
-def _snappy_frames(file: Readable) -> Iterator[bytes]:
-    """Decompress Snappy's own framing format: chunks of (kind, 3 bytes of length, content)."""
-    machine = pa.Codec("snappy")
-    while header := file.read(4):
-        if len(header) < 4:
-            raise ValueError("the stream is cut off")
-        kind, length = header[0], int.from_bytes(header[1:], "little")
-        content = _exactly(file, length)
-        if kind == 0x00:
-            yield _checked(machine.decompress(content[4:], _snappy_length(content[4:]), asbytes=True), content)
-        elif kind == 0x01:
-            yield _checked(content[4:], content)
-        elif 0x02 <= kind <= 0x7F:
-            raise ValueError(f"a chunk of the unknown kind {kind:#x}")
-
-
-def _checked(plain: bytes, chunk: bytes) -> bytes:
-    """Return the content, if its chunk begins with its checksum: a CRC-32C, masked as the format requires."""
-    value = google_crc32c.value(plain)
-    if chunk[:4] != (((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little"):
-        raise ValueError("a chunk's checksum is not that of its content")
-    return plain
-
-
-def _exactly(file: Readable, length: int) -> bytes:
-    data = file.read(length)
-    if len(data) != length:
-        raise ValueError("the stream is cut off")
-    return data
-
-
-def _snappy_length(compressed: bytes) -> int:
-    """Return the length of the content. Raises ValueError where it is no block, or a larger one than is read."""
-    length = snappy_length(compressed, _NO_SNAPPY)
-    if length > _LARGEST_BLOCK:
-        raise ValueError(_NO_SNAPPY)
-    return length

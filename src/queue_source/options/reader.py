@@ -37,7 +37,7 @@ def store_url() -> Any:
         "which Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
         example="postgresql+psycopg://user:password@host/db",
         on_change="Another store knows nothing of what was read: with a checkpoint it is refused (`failOnDataLoss`), "
-        "with a new one it reads whatever comes. `cuesqueue export` and `import` move a source to it.",
+        "with a new one it reads whatever comes. [A dump of the database](../how-to/backup.md) moves what is known.",
     )
 
 

@@ -1,22 +1,19 @@
-"""The checks of `cuesqueue doctor --spark-master`: Spark's settings, and the Python of executors, by a job."""
+"""The checks of `cuesqueue doctor --spark-master`: the Python of executors, by a job."""
 
 from __future__ import annotations
 
-import platform
 import socket
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from queue_source.admin.doctor.findings import Finding, ok, problem, skipped, warning
+from queue_source.admin.doctor import Finding, ok, problem, warning
 
-_SOCKETS = "spark.python.unix.domain.socket.enabled"
 _PACKAGES = ("pyarrow", "sqlalchemy", "cuesqueue")
 
 
@@ -65,7 +62,6 @@ def examine_spark(master: str) -> Iterator[Finding]:
         return
     try:
         yield ok("spark", f"{session.version} on {master}")
-        yield _settings(session)
         cores = max(2, session.sparkContext.defaultParallelism)
         tasks = session.sparkContext.parallelize(range(4 * cores), 4 * cores)
         try:
@@ -76,8 +72,6 @@ def examine_spark(master: str) -> Iterator[Finding]:
             yield problem("executors", f"a task failed: {lines[-1].strip()}", fix)
             return
         yield from examine_workers(workers, this_worker())
-        hosts = {worker.host for worker in workers}
-        yield skipped("other executors", f"only those that ran a task were asked: {len(hosts)} host(s)")
     finally:
         session.stop()
 
@@ -99,13 +93,3 @@ def examine_workers(workers: Iterable[Worker], driver: Worker) -> Iterator[Findi
             yield warning("executors", f"{worker.as_text()}, and the driver has {driver.as_text()}", page)
         else:
             yield ok("executors", worker.as_text())
-
-
-def _settings(session: SparkSession) -> Finding:
-    numbers = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    if numbers < (4, 1) or platform.system() == "Windows":
-        return skipped("spark's settings", f"{_SOCKETS} is of Spark 4.1 and later")
-    if session.conf.get(_SOCKETS, "false") != "true":
-        text = f"{_SOCKETS} is not true: each micro-batch waits 40 ms longer"
-        return warning("spark's settings", text, f"start Spark with --conf {_SOCKETS}=true")
-    return ok("spark's settings", f"{_SOCKETS}=true")

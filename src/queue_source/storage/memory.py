@@ -119,13 +119,6 @@ def room_for_reading() -> AbstractContextManager[None]:
     return _PROCESS.reading() if _PROCESS.is_bounded else nullcontext()
 
 
-def memory_left() -> int:
-    """Return the bytes that this process may still take, by the limits in force; on other systems the usual limit."""
-    if not _CAN_LIMIT:
-        return usual_limit()
-    return _remaining(*_taken())
-
-
 def release_memory() -> None:
     """Give back to the system what was freed, by pyarrow and by Python."""
     pa.default_memory_pool().release_unused()

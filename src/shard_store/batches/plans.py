@@ -35,7 +35,7 @@ from shard_store.model import (
 from shard_store.shards import announcing, changes
 from shard_store.shards.activity import Activity, settings_of
 from shard_store.shards.ownership import count_change, fence
-from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, shards, sources
+from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, shards
 from shard_store.sql.schema import snapshots as snapshot_rows
 from shard_store.sql.transaction import Transaction
 
@@ -139,9 +139,8 @@ def plan_for(
     delivered = attempts.c.delivery_hash.is_not(None).label("delivered")
     store_id = sa.select(identity.c.store_id).scalar_subquery().label("store_id")
     row = transaction.execute(
-        sa.select(pipelines, delivered, sources.c.moved_to, store_id)
+        sa.select(pipelines, delivered, store_id)
         .outerjoin(attempts, attempts.c.delivery_hash == pipelines.c.plan_hash)
-        .outerjoin(sources, sources.c.source == pipelines.c.source)
         .where(pipelines.c.pipeline == pipeline)
     ).one_or_none()
     if row is None:
@@ -149,8 +148,6 @@ def plan_for(
             f"option 'pipeline': no cuesqueue source named {pipeline!r} has started with this store; give the sink the "
             "'store' and 'pipeline' of the source that feeds it"
         )
-    if row.moved_to is not None:
-        raise PipelineTakenOver(pipeline, row.plan_incarnation, row.incarnation, (row.source, row.moved_to))
     done = row.plan_hash is None or row.delivered or row.plan_end <= row.confirmed_seq
     unplanned = row.last_seq
     if (noted := noted_plans(row.store_id, pipeline)) is not None and noted.incarnation >= row.incarnation:

@@ -163,9 +163,9 @@ def adopt_offset(transaction: Transaction, token: PublishToken, seq: int, store_
 
 
 def other_stores(text: str | None) -> Mapping[str, int]:
-    """Return the ids of other stores whose offsets a pipeline reads, and up to which seq.
+    """Return the ids of other stores whose offsets a pipeline reads, and up to which seq: of those that were lost.
 
-    The source came from them, or has continued where they were lost. `text`: as it is in the pipeline's row.
+    `text`: as it is in the pipeline's row. Version 0.3 also had those from which the source was moved.
     """
     return {} if text is None else dict(json.loads(text))
 

@@ -16,7 +16,7 @@ from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
 from shard_store.shards.activity import Intake, counters_of, intake_of, settings_of
 from shard_store.shards.ownership import as_shard, current, owned_by
-from shard_store.shards.sources import Names, Naming, refuse_moved, settle_names
+from shard_store.shards.sources import Names, Naming, lock_source, settle_names
 from shard_store.sql import install
 from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
@@ -148,7 +148,7 @@ def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Sem
     """Lock the pipeline's row, which is made when it starts for the first time."""
     now = transaction.now()
     transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
-    refuse_moved(transaction, source)
+    lock_source(transaction, source)
     transaction.execute(
         transaction.dialect.insert_if_absent(pipelines).values(
             pipeline=pipeline,

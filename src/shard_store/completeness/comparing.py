@@ -131,11 +131,6 @@ def source_of(transaction: Transaction, name: str | None) -> str:
     return name
 
 
-def memory(transaction: Transaction, source: str) -> Memory:
-    row = transaction.execute(_memory(source)).one_or_none()
-    return Memory() if row is None else Memory(row.forgotten_before, row.existing_before)
-
-
 class StoredShard(NamedTuple):
     """A shard as it is compared. `compare` selects the columns of these names, in this order."""
 

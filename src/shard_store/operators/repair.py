@@ -1,7 +1,7 @@
-"""What an operator does to shards: give one up, have it read again, forget it (decision 0040).
+"""What an operator does to shards: give one up, have it read again, forget it (decision 0040), take it over as read.
 
-Each call is one transaction over up to 1,000 shards, records who did it and why, and may be run again: what is as was
-asked for is left alone.
+Each call is one transaction over up to 1,000 shards, and may be run again: what is as was asked for is left alone. What
+changes a shard records who did it and why.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.model import Pending, Position, ShardKey, ShardState
+from shard_store.batches.starting import check_name
+from shard_store.model import Pending, Position, ShardKey, ShardState, end_at, shard_key
 from shard_store.shards.announcing import Ending, endings, mark_reopened
 from shard_store.shards.changes import Audit, record_changes
-from shard_store.sql.schema import pipelines, shards
+from shard_store.shards.sources import lock_source
+from shard_store.sql.schema import pipelines, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
+
+ADOPTED = "adopted"
+"""The queue of shards that another reader has read. They have no owner."""
 
 _UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag", "reference", "later"))
 
@@ -127,6 +132,35 @@ def forget(transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, 
         transaction.change_among(gone, shards.c.shard_key, [row.shard_key for row in finished])
         record_changes(transaction, "forget", audit, [(row, None) for row in finished])
     return done
+
+
+def adopt(transaction: Transaction, source: str, uris: Sequence[str], origin: str) -> int:
+    """Write objects that were read elsewhere down as finished shards of the source; returns how many were not known.
+
+    What is known stays as it is, also what is not finished. `origin` is shown with each shard, in the place of its
+    message.
+    """
+    check_name("source", source)
+    transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
+    lock_source(transaction, source)
+    by_key = {shard_key(source, uri): uri for uri in uris}
+    known_keys = {row.shard_key for row in _rows(transaction, sorted(by_key), dry_run=True)}
+    fixed = {
+        "source": source,
+        "position": end_at(0),
+        "queue": ADOPTED,
+        "message_id": origin,
+        "receive_count": 0,
+        "state": ShardState.DONE.value,
+        "opened_at": transaction.now(),
+        "finished_at": transaction.now(),
+    }
+    row_set = transaction.row_set(shard_key=shards.c.shard_key, shard_id=shards.c.shard_id)
+    insert = row_set.insert(transaction.dialect.insert_if_absent(shards), fixed)
+    new = sorted((key, uri) for key, uri in by_key.items() if key not in known_keys)
+    for chunk in chunks(new):
+        row_set.execute(transaction.connection, insert, chunk)
+    return len(new)
 
 
 def _rows(transaction: Transaction, keys: Sequence[ShardKey], dry_run: bool) -> list[Row[Any]]:

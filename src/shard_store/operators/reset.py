@@ -17,11 +17,11 @@ from sqlalchemy.engine import Row
 
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING
-from shard_store.operators.moving import ADOPTED, no_such_source
+from shard_store.operators.repair import ADOPTED
 from shard_store.operators.status import RUNNING, state_of
 from shard_store.shards.activity import Report, counters_of, intake_of, settings_of, window_of
 from shard_store.shards.changes import Audit
-from shard_store.shards.sources import refuse_moved
+from shard_store.shards.sources import lock_source
 from shard_store.sql.schema import (
     CLEANED,
     attempts,
@@ -86,8 +86,8 @@ def reset(
     """
     for name in sorted(names):
         if not transaction.execute(sa.select(sources.c.source).where(sources.c.source == name)).first():
-            raise no_such_source(transaction, name)
-        refuse_moved(transaction, name)  # locks its row, which each start locks before that of its pipeline
+            raise _no_such_source(transaction, name)
+        lock_source(transaction, name)
     rows = _stopped_pipelines(transaction, names, only)
     chosen = sorted(row.pipeline for row in rows)
     _refuse_joined(transaction, names, chosen if only else None)
@@ -132,6 +132,13 @@ def reset(
     for row in rows:
         _begin_anew(transaction, row)
     return result
+
+
+def _no_such_source(transaction: Transaction, source: str) -> StoreConfigurationError:
+    """Return the error that names the sources that there are."""
+    existing = transaction.execute(sa.select(sources.c.source).order_by(sources.c.source).limit(10)).scalars()
+    names = ", ".join(map(repr, existing)) or "none"
+    return StoreConfigurationError(f"there is no source {source!r} in {transaction.database}; there is {names}")
 
 
 def _stopped_pipelines(transaction: Transaction, names: Sequence[str], only: Collection[str]) -> list[Row[Any]]:

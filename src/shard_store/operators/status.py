@@ -30,12 +30,12 @@ from shard_store.shards.activity import (
     intake_of,
     percentile,
 )
-from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, snapshots, sources
+from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, snapshots
 from shard_store.sql.transaction import Transaction
 
 RUNNING, STOPPED, DEAD = "running", "stopped", "dead"
-"""The states of a pipeline. Stopped: its reader has ended by itself, or none was started since it was imported; dead:
-its heartbeats have ended, and nothing else said so."""
+"""The states of a pipeline. Stopped: its reader has ended by itself; dead: its heartbeats have ended, and nothing else
+said so."""
 
 _SECOND = 1_000_000
 _RECENT = 2 * SLOT
@@ -132,8 +132,7 @@ class PipelineStatus(NotebookTable):
     Attributes:
         pipeline: Its name.
         source: Its source.
-        state: `running`, `stopped` (its reader has ended by itself, or it was imported and not started since) or `dead`
-            (its heartbeats have ended).
+        state: `running`, `stopped` (its reader has ended by itself) or `dead` (its heartbeats have ended).
         incarnation: How often its reader was started.
         semantics: The option `deliverySemantics`.
         host: Where its reader runs; like the versions, None if an earlier version started it.
@@ -284,9 +283,7 @@ def status(
         delivered.scalar_subquery().label("delivered"),
         waiting.scalar_subquery().label("waiting_since"),
         written.scalar_subquery().label("written_at"),
-        sources.c.import_id,
     )
-    query = query.outerjoin(sources, sources.c.source == pipelines.c.source).where(sources.c.moved_to.is_(None))
     if source is not None:
         query = query.where(pipelines.c.source == source)
     if pipeline is not None:
@@ -346,12 +343,12 @@ def recent(transaction: Transaction, *, source: str | None = None, pipeline: str
     return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in slots)
 
 
-def state_of(row: Row[Any], *, imported: bool = False) -> str:
-    """Return the state of a pipeline by its row, with the database's time as `now`. `imported`: its source was."""
+def state_of(row: Row[Any]) -> str:
+    """Return the state of a pipeline by its row, with the database's time as `now`."""
     report = Report.parse(row.report, row.incarnation)
-    state = RUNNING if row.stale_at > row.now else DEAD
-    not_begun = imported and not row.driver
-    return STOPPED if (report is not None and report.stopped) or (state == DEAD and not_begun) else state
+    if report is not None and report.stopped:
+        return STOPPED
+    return RUNNING if row.stale_at > row.now else DEAD
 
 
 def _plan(transaction: Transaction, row: Row[Any]) -> CurrentPlan | None:
@@ -379,7 +376,7 @@ def _status(
 ) -> PipelineStatus:
     activity = Activity.parse(row.activity)
     report = Report.parse(row.report, row.incarnation)
-    state = state_of(row, imported=row.import_id is not None)
+    state = state_of(row)
     held = report if state == RUNNING else None
     recent, seconds = _recent(activity, row.now)
     return PipelineStatus(

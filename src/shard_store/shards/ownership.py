@@ -26,7 +26,6 @@ from shard_store.model import (
 )
 from shard_store.shards.activity import Amounts, Report, counted, counters_of, locked_now
 from shard_store.shards.announcing import announced_anew, in_newest_version, newest_of, take_up
-from shard_store.shards.sources import moved_to
 from shard_store.sql.memory import went_back
 from shard_store.sql.schema import of_pipeline, pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
@@ -76,7 +75,7 @@ def _current(transaction: Transaction, token: PublishToken, row: Row[Any] | None
     if row is not None:
         _refuse_gone_back(transaction, row, token)
     if row is None or row.incarnation != token.incarnation:
-        raise _taken_over(transaction, token, row)
+        raise PipelineTakenOver(token.pipeline, token.incarnation, None if row is None else row.incarnation)
     return row
 
 
@@ -94,15 +93,6 @@ def count_change(transaction: Transaction, row: Row[Any], token: PublishToken) -
     changes = (row.changes or 0) + 1
     transaction.on_commit.append(lambda: transaction.memory.keep(token, changes))
     return {"changes": changes}
-
-
-def _taken_over(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> PipelineTakenOver:
-    """Return the error that the token is no longer the pipeline's, whose row is given."""
-    if row is None:
-        return PipelineTakenOver(token.pipeline, token.incarnation, None)
-    place = moved_to(transaction, row.source)
-    moved = None if place is None else (row.source, place)
-    return PipelineTakenOver(token.pipeline, token.incarnation, row.incarnation, moved)
 
 
 def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float, report: Report | None = None) -> None:

@@ -297,15 +297,10 @@ def _renew(
 
 
 def _admit(transaction: Transaction, names: Collection[str]) -> None:
-    """Make sure that these sources are here, and are not moved meanwhile; new ones are made."""
-    columns = sa.select(sources.c.source, sources.c.moved_to, sources.c.naming).with_for_update(read=True)
+    """Make sure that there are these sources, and that objects can be recorded for them; new ones are made."""
+    columns = sa.select(sources.c.source, sources.c.naming).with_for_update(read=True)
     rows = list(transaction.select_among(columns, sources.c.source, names))
     for row in rows:
-        if row.moved_to is not None:
-            raise StoreConfigurationError(
-                f"a route leads to source {row.source!r}, which was moved to the store {row.moved_to}; take the route "
-                "out of the file, or receive with that store"
-            )
         if json.loads(row.naming or "{}").get("versions"):
             raise StoreConfigurationError(
                 f"a route leads to source {row.source!r}, which was read with allowOverwrites=true; routes record "

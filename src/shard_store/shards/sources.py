@@ -1,4 +1,4 @@
-"""What the store keeps of a source: how its shards are named, and whether it was moved to another store.
+"""What the store keeps of a source: how its shards are named.
 
 What can be written in several ways has one name in a source. A queue has the name by which the source met it first,
 however it is written since: so ids stay as they are, also those that older code has made, and makes as long as it runs
@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import sqlalchemy as sa
 
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import ShardKey, shard_key, split_key
-from shard_store.sql.schema import pipelines, shards, sources, splits
+from shard_store.model import ShardKey, shard_key
+from shard_store.sql.schema import pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
 
 _RECENT = 10_000
@@ -149,14 +149,6 @@ def respelled(shard_id: str, others: Mapping[str, Sequence[str]]) -> list[str]:
     return list(ids)
 
 
-def todays_id(shard_id: str, others: Mapping[str, Sequence[str]]) -> str:
-    """Return the id that the object of such an id has today."""
-    beginning = _beginning(shard_id)
-    key = shard_id[len(beginning) :]
-    todays = (today for today, spelled in others.items() if beginning in spelled)
-    return next(todays, beginning) + (unquote(key) if beginning.startswith("http") else key)
-
-
 def _other_spellings(transaction: Transaction, source: str, plain: Callable[[str], str]) -> dict[str, list[str]]:
     """Return today's beginnings of ids -> those of the source's shards, where they differ. Reads all its ids, once."""
     of_azure = sa.or_(*(shards.c.shard_id.like(form) for form in _AZURE))
@@ -217,44 +209,20 @@ def _recent_queues(transaction: Transaction, source: str) -> list[str]:
     return sorted(last, key=last.__getitem__, reverse=True)
 
 
-def moved_to(transaction: Transaction, source: str) -> str | None:
-    """Return the store that the source is in by now, without secrets; None: it is here."""
-    place: str | None = transaction.execute(
-        sa.select(sources.c.moved_to).where(sources.c.source == source)
-    ).scalar_one_or_none()
-    return place
+def lock_source(transaction: Transaction, source: str) -> None:
+    """Lock the source's row, if it is there, before that of any of its pipelines, as all do that lock both.
 
-
-def refuse_moved(transaction: Transaction, source: str) -> None:
-    """Make sure that the source is here, and stays so as long as the transaction: its row is locked, if it is there."""
+    Raises StoreConfigurationError for a source that version 0.3 has moved to another store (`cuesqueue export`).
+    """
     this = sa.select(sources.c.moved_to).where(sources.c.source == source).with_for_update()
     place = transaction.execute(this).scalar_one_or_none()
     if place is not None:
         raise StoreConfigurationError(
-            f"source {source!r} was moved from {transaction.database} to the store {place} (cuesqueue export); name "
-            "that one in 'storeUrl', and keep the checkpoint"
+            f"source {source!r} was moved from {transaction.database} to the store {place} by version 0.3; name that "
+            "one in 'storeUrl', and keep the checkpoint"
         )
 
 
-def refuse_changes(transaction: Transaction, names: Collection[str]) -> None:
-    """Make sure that what people change here is not in another store, where it would stay as it is."""
-    query = sa.select(sources.c.source, sources.c.moved_to).where(sources.c.moved_to.is_not(None))
-    for row in transaction.select_among(query, sources.c.source, names):
-        raise StoreConfigurationError(
-            f"source {row.source!r} was moved from {transaction.database} to the store {row.moved_to}: nothing that is "
-            "changed here has an effect; name that store"
-        )
-
-
-def moved_sources(transaction: Transaction) -> dict[str, str]:
-    """Return the sources that are in another store by now, and where."""
-    query = sa.select(sources.c.source, sources.c.moved_to).where(sources.c.moved_to.is_not(None))
-    return {row.source: row.moved_to for row in transaction.execute(query)}
-
-
-def publisher_moved(transaction: Transaction, paths: Sequence[str]) -> str | None:
-    """Return a source that published one of these files and is in another store by now, where later ones are known."""
-    query = sa.select(splits.c.source).join(sources, sources.c.source == splits.c.source)
-    keys = [split_key(path) for path in paths]
-    rows = transaction.select_among(query.where(sources.c.moved_to.is_not(None)), splits.c.name_key, keys)
-    return next((row.source for row in rows), None)
+def moved_sources(transaction: Transaction) -> list[str]:
+    """Return the sources that version 0.3 has moved to another store: what they have published since is known there."""
+    return list(transaction.execute(sa.select(sources.c.source).where(sources.c.moved_to.is_not(None))).scalars())

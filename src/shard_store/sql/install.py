@@ -246,11 +246,6 @@ def _refusal(database: Database, revision: str) -> str:
     )
 
 
-def is_known(revision: str) -> bool:
-    """Return whether it is this code's revision, or an earlier one."""
-    return revision in _revisions()
-
-
 def _revisions() -> set[str]:
     """Return all revisions that this version knows, by the names of their files (`0001_initial.py`)."""
     folder = resources.files("shard_store.sql") / "migrations" / "versions"

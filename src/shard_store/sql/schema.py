@@ -358,10 +358,10 @@ sources = sa.Table(
     sa.Column("forgotten_before", sa.BigInteger, nullable=False),
     sa.Column("existing_before", sa.BigInteger),  # what was modified before is no business of listings; NULL: all is
     sa.Column("cleaned_until", sa.BigInteger),  # finished shards that ended up to then are in `cleanings`; NULL: no
-    sa.Column("moves", sa.BigInteger),  # how often it went from one store to another; NULL: never
+    sa.Column("moves", sa.BigInteger),  # this and the next three: of version 0.3, where a source could be moved
     sa.Column("moved_to", AnyText),  # the store that it is in by now, without secrets; NULL: it is here
-    sa.Column("moved_to_id", sa.String(32)),  # of that store
-    sa.Column("import_id", sa.String(100)),  # of the file with which it came here
+    sa.Column("moved_to_id", sa.String(32)),
+    sa.Column("import_id", sa.String(100)),
     sa.Column("naming", LongText),  # how its shards are named (JSON, see shards/sources.py); NULL: not recorded yet
     **_TABLE,
 )

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from queue_source.formats.typed.orc_file import parse, written
 from support.hostile import Hostile
 
-_BAD, _LARGE, _FINE = "corrupt-object", "too-large-for-memory", ""
+_BAD, _LARGE, _FINE, _DEADLY = "corrupt-object", "too-large-for-memory", "", "kills-its-reader"
 _MEMORY = {"maxDecodeMemory": "512m"}
 _MILLION = 1_000_000
 _SYNC = b"0123456789abcdef"
@@ -280,9 +280,9 @@ def _orc() -> Iterator[Hostile]:
     yield made("a-text-in-a-dictionary", _orc_of(text, 75), "a STRING")
     offsets = pa.array([0, 20 * _MILLION], pa.int32())
     row = pa.table({"a": pa.ListArray.from_arrays(offsets, pa.array(np.zeros(20 * _MILLION, np.int64)))})
-    yield made("a-row-of-one-list", _orc_of(row, 1), "a ARRAY<BIGINT>", _LARGE)
+    yield made("a-row-of-one-list", _orc_of(row, 1), "a ARRAY<BIGINT>", _FINE)
     words = pa.table({"a": [f"{n:07}" * 5000 for n in range(20_000)]})
-    yield made("a-dictionary-of-texts", _orc_of(words, 1), "a STRING", _LARGE)
+    yield made("a-dictionary-of-texts", _orc_of(words, 1), "a STRING", _DEADLY)
 
 
 def _orc_of(table: pa.Table, times: int) -> bytes:

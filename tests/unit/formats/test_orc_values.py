@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pytest
 
-from queue_source.formats.typed import limits, orc_file, orc_lengths
+from queue_source.formats.typed import limits, orc_file
 from queue_source.options.content import FormatOptions
 from support.reading import SECOND, UTC_MICROS, moments_around, read_bytes, read_column
 
@@ -143,29 +143,6 @@ def test_stripes_are_read_in_batches_of_any_size(compression: str, monkeypatch: 
     orc.write_table(table, sink, compression=compression, stripe_size=30_000)
     monkeypatch.setattr(limits, "AT_ONCE", 400_000)
     assert read_bytes(sink.getvalue(), table.schema, ORC) == table.to_pylist()
-
-
-@pytest.mark.parametrize(
-    "lengths",
-    [[5] * 1000, list(range(1000)), [3, 9, 2, 700, 1] * 50, [1] * 500 + [100_000] + [2] * 500, list(range(900, 0, -3)),
-     [int(n) for n in np.random.default_rng(2).integers(0, 2_000, 3_000)],
-     [int(n) for n in np.random.default_rng(3).pareto(0.7, 3_000) * 3 % 50_000]],
-)  # fmt: skip
-def test_the_longest_text_is_known_before_it_is_decoded(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[int, int]] = []
-    real = orc_lengths.lengths
-
-    def seen(data: bytes, version: int, count: int) -> tuple[int, int]:
-        found.append(real(data, version, count))
-        return found[-1]
-
-    monkeypatch.setattr(orc_lengths, "lengths", seen)
-    table = pa.table({"a": ["x" * length for length in lengths]})
-    for threshold in (0.0, 1.0):
-        data = written(table, dictionary_key_size_threshold=threshold)
-        assert [len(text) for text in read_column(data, pa.string(), ORC)] == lengths
-        assert max(lengths) <= found[-1][0] <= 4 * max(lengths) + 8, (threshold, found)
-        assert threshold or sum(lengths) <= found[-1][1]
 
 
 def test_long_lists_and_long_texts_of_different_rows_are_no_row_that_is_too_large() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import VariantVal
 
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema
@@ -40,109 +38,34 @@ def test_a_variant_in_parquet_is_read_as_it_is() -> None:
     assert read_column(parquet(whole), VARIANT, PARQUET) == [{"value": b"\x0c\x01", "metadata": b"\x01\0\0"}]
 
 
-NO_NAMES, NAMES = b"\x01\0\0", b"\x01\2\0\1\2ab"
-GROUP = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())])
-FIELD = pa.struct([("value", pa.binary()), ("typed_value", pa.int32())])
-OBJECT = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.struct([("a", FIELD)]))])
-REST = b"\x02\x01\x01\x00\x02\x0c\x07"  # {"b": 7}
+NO_NAMES = b"\x01\0\0"
+SHREDDED = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.int64())])
 
 
-def shredded(kind: pa.DataType, *rows: dict[str, object] | None) -> bytes:
-    return parquet(pa.table({"a": pa.array(rows, kind)}))
-
-
-def test_a_shredded_variant_is_put_together_from_its_columns() -> None:
-    numbers = shredded(
-        GROUP,
-        {"metadata": NO_NAMES, "typed_value": 300},
-        {"metadata": NO_NAMES, "value": b"\x05x"},
-        {"metadata": NO_NAMES},
-        None,
-    )
-    written = [row and row["value"] for row in read_column(numbers, VARIANT, PARQUET)]
-    assert written == [b"\x10\x2c\x01", b"\x05x", b"\0", None]
-    objects = shredded(
-        OBJECT,
-        {"metadata": NAMES, "value": REST, "typed_value": {"a": {"typed_value": 5}}},
-        {"metadata": NAMES, "value": REST, "typed_value": {"a": {}}},
-        {"metadata": NAMES, "value": REST},
-        {"metadata": NAMES, "typed_value": {"a": {"value": b"\0"}}},
-    )
-    rows = read_column(objects, VARIANT, PARQUET)
-    texts = [VariantVal(row["value"], row["metadata"]).toJson() for row in rows]
-    assert texts == ['{"a":5,"b":7}', '{"b":7}', '{"b":7}', '{"a":null}']
-
-
-def test_a_name_that_metadata_has_twice_moves_no_other_one() -> None:
-    metadata = b"\x01\4\0\1\2\3\4aabc"  # names that are not sorted may be there twice
-    rest = b"\x02\x01\x02\x00\x02\x0c\x07"  # {"b": 7}
-    data = shredded(OBJECT, {"metadata": metadata, "value": rest, "typed_value": {"a": {"typed_value": 5}}})
-    (row,) = read_column(data, VARIANT, PARQUET)
-    assert VariantVal(row["value"], row["metadata"]).toJson() == '{"a":5,"b":7}'
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "text"),
-    [
-        (pa.dictionary(pa.int8(), pa.string()), "x", '"x"'),
-        (pa.large_list(FIELD), [{"typed_value": 1}, {"value": b"\0"}], "[1,null]"),
-    ],
-)
-def test_what_arrow_alone_has_another_type_for_is_put_together_too(kind: pa.DataType, value: object, text: str) -> None:
-    group = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", kind)])
-    (row,) = read_column(shredded(group, {"metadata": NO_NAMES, "typed_value": value}), VARIANT, PARQUET)
-    assert VariantVal(row["value"], row["metadata"]).toJson() == text
-
-
-def test_a_list_of_shredded_variants_is_put_together_too() -> None:
-    items = [{"metadata": NO_NAMES, "typed_value": 1}, None, {"metadata": NO_NAMES, "value": b"\x04"}]
-    data = shredded(pa.list_(GROUP), [], items, None)  # type: ignore[arg-type]
-    rows = read_column(data, pa.list_(VARIANT), PARQUET)
-    assert [row and [item and item["value"] for item in row] for row in rows] == [
-        [],
-        [b"\x0c\x01", None, b"\x04"],
-        None,
-    ]
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_shredded_variant_is_refused_by_name(is_listed: bool) -> None:
+    rows = [{"metadata": NO_NAMES, "typed_value": 300}, None]
+    kind, declared = (pa.list_(SHREDDED), pa.list_(VARIANT)) if is_listed else (SHREDDED, VARIANT)
+    data = parquet(pa.table({"a": pa.array([rows] if is_listed else rows, kind)}))
+    error = refused(data, pa.schema([("a", declared)]), PARQUET)
+    assert error.cause == "corrupt-object"
+    assert "column 'a': a shredded VARIANT" in error.detail
+    assert "writeShredding.enabled = false" in error.detail
 
 
 @pytest.mark.parametrize(
     ("kind", "row", "reason"),
     [
-        (GROUP, {"metadata": NO_NAMES, "value": b"\0", "typed_value": 1}, "two values in one row"),
-        (OBJECT, {"metadata": NAMES, "value": b"\x0c\1", "typed_value": {}}, "an object and another value"),
-        (OBJECT, {"metadata": NO_NAMES, "typed_value": {"a": {"typed_value": 1}}}, "lacks the field 'a'"),
-        (pa.struct([("metadata", pa.binary()), ("typed_value", pa.struct([("", FIELD)]))]),
-         {"metadata": NO_NAMES, "typed_value": {"": {"typed_value": 1}}}, "lacks the field ''"),
-        (OBJECT, {"metadata": NAMES[:-1], "value": REST, "typed_value": {}}, "cut off"),
-        (OBJECT, {"metadata": b"\x02\0\0", "typed_value": {}}, "another version than 1"),
-        (OBJECT, {"metadata": NAMES, "value": REST[:-1], "typed_value": {}}, "cut off"),
-        (OBJECT, {"metadata": NAMES, "value": b"\x02\x01\x05\0\2\x0c\7", "typed_value": {}}, "2 names, not 6"),
-        (OBJECT, {"metadata": NAMES, "value": b"\x02\1\0\0\2\x0c\7", "typed_value": {"a": {"typed_value": 1}}},
-         "the field 'a' twice"),
-        (OBJECT, {"metadata": NAMES, "value": b"\x02\1\1\0\1\xfc", "typed_value": {}}, "unknown type 63"),
-        (pa.struct([("metadata", pa.binary()), ("typed_value", pa.time64("us"))]),
-         {"metadata": NO_NAMES, "typed_value": 1}, r"time64\[us\], which Spark's has not"),
-        (pa.struct([("metadata", pa.binary()), ("typed_value", pa.timestamp("ns"))]),
-         {"metadata": NO_NAMES, "typed_value": 1}, r"timestamp\[ns\], which Spark's has not"),
-        (pa.struct([("value", pa.binary()), ("typed_value", pa.int64())]), {"typed_value": 1}, "without metadata"),
-        (GROUP, {"metadata": None, "typed_value": 1}, "without metadata"),
         (pa.struct([("metadata", pa.binary()), ("value", pa.binary())]), {"value": b"\0"}, "null in its 'metadata'"),
         (pa.struct([("metadata", pa.binary()), ("value", pa.binary())]), {"metadata": NO_NAMES}, "null in its 'value'"),
         (pa.struct([("value", pa.binary())]), {"value": b"\0"}, "null in its 'metadata'"),
     ],
-)  # fmt: skip
-def test_a_shredded_variant_that_contradicts_itself_makes_its_object_bad(
+)
+def test_a_variant_that_lacks_a_part_makes_its_object_bad(
     kind: pa.DataType, row: dict[str, object], reason: str
 ) -> None:
-    error = refused(shredded(kind, row), pa.schema([("a", VARIANT)]), PARQUET)
-    assert error.cause == "corrupt-object"
-    assert re.search(reason, error.detail), error.detail
-
-
-def test_the_columns_of_a_shredded_variant_are_no_new_columns() -> None:
-    watched = FormatOptions("parquet", watch_new_columns=True)
-    data = shredded(GROUP, {"metadata": NO_NAMES, "typed_value": 1})
-    assert [row["value"] for row in read_column(data, VARIANT, watched)] == [b"\x0c\x01"]
+    error = refused(parquet(pa.table({"a": pa.array([row], kind)})), pa.schema([("a", VARIANT)]), PARQUET)
+    assert (error.cause, reason in error.detail) == ("corrupt-object", True), error.detail
 
 
 def parquet(table: pa.Table) -> bytes:

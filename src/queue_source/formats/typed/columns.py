@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.typed.shredded import is_shredded, unshredded
 from queue_source.formats.types import is_bytes, is_text, special_struct
 from queue_source.formats.zones import instants
 from queue_source.options.content import FormatOptions
@@ -109,8 +108,11 @@ def conform(array: pa.Array, target: pa.DataType, leaf: LeafConverter) -> pa.Arr
         return conform(array.dictionary_decode(), target, leaf)
     if pt.is_null(kind):
         return pa.nulls(len(array), target)
-    if special_struct(target) == "VARIANT" and is_shredded(kind):
-        return unshredded(array, target)
+    if special_struct(target) == "VARIANT" and pt.is_struct(kind) and kind.get_field_index("typed_value") >= 0:
+        raise ValueError(
+            "a shredded VARIANT, whose values are in columns of their own (typed_value), is not read; write it with "
+            "spark.sql.variant.writeShredding.enabled = false, or let Spark read the file (docs/how-to/references.md)"
+        )
     if pt.is_struct(kind) and pt.is_struct(target):
         return _conform_struct(array, target, leaf)
     if pt.is_list(target) and (pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,14 +11,14 @@ import pyarrow.types as pt
 
 from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.typed.limits import Batches, Limits
-from queue_source.formats.typed.orc_file import OrcFile, Stripe, StripeFooter
-from queue_source.formats.typed.orc_lengths import IN_USE, largest_row
+from queue_source.formats.typed.orc_file import OrcFile, Stripe
 from queue_source.formats.typed.orc_values import Values
 from queue_source.formats.typed.tables import ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
-from queue_source.storage.memory import memory_left
 
+_EXPANDED = 16
+"""How many times its compressed bytes a row is expected to take. One that takes more is read in smaller batches."""
 _HIVE = re.compile(r"_col\d+")
 
 
@@ -42,13 +41,9 @@ class Orc(ColumnarFormat):
             stripes = [stripe for stripe in orc.stripes if part.start <= stripe.offset < last and stripe.rows]
             limits.check_rows(sum(stripe.rows for stripe in stripes))
         for stripe in stripes:
-            with damage_is_bad(file, "ORC"):
-                footer = orc.stripe_footer(stripe)
-                row = largest_row(orc, stripe, footer, written_names, memory_left())
-                decode = _Decoder(orc, stripe, footer, Values(orc, footer.zone), written_names)
 
-            def read(rows: int, decode: _Decoder = decode) -> Iterator[pa.Table]:
-                tables = decode.tables(rows)
+            def read(rows: int, stripe: Stripe = stripe) -> Iterator[pa.Table]:
+                tables = _decoded(orc, stripe, written_names, rows)
                 while True:
                     with damage_is_bad(file, "ORC"):
                         table = next(tables, None)
@@ -58,44 +53,33 @@ class Orc(ColumnarFormat):
                     yield conformed(table, schema, chosen, options)
                     del table
 
-            for table in batches.of(read, stripe.rows, IN_USE * row):
+            for table in batches.of(read, stripe.rows, _EXPANDED * stripe.data // stripe.rows):
                 yield limits.counted(table)
                 del table  # before the next is decoded, which may be as large
 
 
-@dataclass(frozen=True, slots=True)
-class _Decoder:
-    """A stripe, and the columns that are read of it."""
+def _decoded(orc: OrcFile, stripe: Stripe, names: list[str], rows: int) -> Iterator[pa.Table]:
+    """Decode these columns of a stripe, in batches of so many rows."""
+    import pyarrow.dataset as ds
+    from pyarrow.dataset import OrcFileFormat
 
-    orc: OrcFile
-    stripe: Stripe
-    footer: StripeFooter
-    values: Values
-    columns: list[str]
-
-    def tables(self, rows: int) -> Iterator[pa.Table]:
-        """Decode the stripe in batches of so many rows."""
-        import pyarrow.dataset as ds
-        from pyarrow.dataset import OrcFileFormat
-
-        fragment = OrcFileFormat().make_fragment(self.orc.alone(self.stripe, self.footer))
-        scanner = ds.Scanner.from_fragment(
-            fragment, columns=self.columns, batch_size=rows, batch_readahead=0, fragment_readahead=0,
-            use_threads=False, memory_pool=pa.default_memory_pool(),
-        )  # fmt: skip
-        batches = scanner.to_reader()
-        try:
-            for batch in batches:
-                batch.validate(full=True)
-                yield self._table(batch)
-        finally:
-            batches.close()  # nothing is decoded on of an object that was refused
-
-    def _table(self, batch: pa.RecordBatch) -> pa.Table:
-        if not self.columns:  # pyarrow would forget how many rows there are
-            return pa.table({"": pa.nulls(batch.num_rows)}).select([])
-        columns = [self.values.column(column, name) for column, name in zip(batch.columns, self.columns, strict=True)]
-        return pa.table(columns, names=self.columns)
+    file, zone = orc.alone(stripe)
+    values = Values(orc, zone)
+    scanner = ds.Scanner.from_fragment(
+        OrcFileFormat().make_fragment(file), columns=names, batch_size=rows, batch_readahead=0, fragment_readahead=0,
+        use_threads=False, memory_pool=pa.default_memory_pool(),
+    )  # fmt: skip
+    batches = scanner.to_reader()
+    try:
+        for batch in batches:
+            batch.validate(full=True)
+            if names:
+                columns = [values.column(column, name) for column, name in zip(batch.columns, names, strict=True)]
+                yield pa.table(columns, names=names)
+            else:  # pyarrow would forget how many rows there are
+                yield pa.table({"": pa.nulls(batch.num_rows)}).select([])
+    finally:
+        batches.close()  # nothing is decoded on of an object that was refused
 
 
 def _opened(file: ObjectFile) -> tuple[OrcFile, pa.Schema]:

@@ -17,11 +17,10 @@ from queue_source.formats.typed.files import ArrowReadable
 from queue_source.formats.varints import read_varint, snappy_length, written_varint
 from queue_source.storage.files import ObjectFile
 
-STRING, BINARY, TIMESTAMP, LIST, MAP, STRUCT, DECIMAL, DATE, VARCHAR, CHAR = 7, 8, 9, 10, 11, 12, 14, 15, 16, 17
-LENGTH = 2  # a kind of streams
+TIMESTAMP, LIST, MAP, STRUCT, DECIMAL, DATE, CHAR = 9, 10, 11, 12, 14, 15, 17
 SMALL = 1 << 20
 """Bytes of the largest stripe that is fetched as a whole, in one request, also where not all of it is needed."""
-CUT_OFF = "a footer is cut off"
+_CUT_OFF = "a footer is cut off"
 _PROLEPTIC = 2
 _MAGIC = b"ORC"
 _CODECS = {2: "snappy", 4: "lz4_raw", 5: "zstd"}
@@ -51,14 +50,6 @@ class Stripe:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A stream of a stripe. `place` is the first byte of what it holds in the file."""
-
-    place: int
-    length: int
-
-
 class OrcFile:
     """The structure of a file. Raises ValueError and what codecs raise where it is damaged."""
 
@@ -75,32 +66,15 @@ class OrcFile:
         self.stripes = [_stripe(_bytes(value)) for number, value in footer if number == 3]
         self.is_hybrid = _int(dict(footer).get(11, 0)) != _PROLEPTIC
 
-    def stripe_footer(self, stripe: Stripe) -> StripeFooter:
-        place = stripe.offset + stripe.index + stripe.data
-        return StripeFooter(self._plain(self._at(place, stripe.footer)), stripe)
-
-    def content(self, stream: Stream) -> bytes:
-        """Return the decompressed content of a stream."""
-        return self._plain(self._at(stream.place, stream.length))
-
-    def content_size(self, stream: Stream) -> int:
-        """Return the maximum of bytes that a stream has when it is decompressed."""
-        if not self._compression:
-            return stream.length
-        data = self._at(stream.place, stream.length)
-        place = total = 0
-        while place + 3 <= len(data):
-            header = int.from_bytes(data[place : place + 3], "little")
-            total += header >> 1 if header & 1 else self._block
-            place += 3 + (header >> 1)
-        return total
-
-    def alone(self, stripe: Stripe, footer: StripeFooter) -> pa.NativeFile:
+    def alone(self, stripe: Stripe) -> tuple[pa.NativeFile, str]:
         """Build a file of this stripe only, whose zone is GMT: so its times are decoded as they are written.
 
-        A small one is fetched in one request. Of a large one, pyarrow reads what the columns need.
+        Returns the zone of its writer, too ("": unknown). A small one is fetched in one request. Of a large one,
+        pyarrow reads what the columns need.
         """
-        of_stripe = self._framed(footer.in_gmt())
+        footer = parse(self._plain(self._at(stripe.offset + stripe.index + stripe.data, stripe.footer)))
+        zone = _bytes(dict(footer).get(3, b"")).decode()
+        of_stripe = self._framed(written([*((number, value) for number, value in footer if number != 3), (3, b"GMT")]))
         end = len(_MAGIC) + stripe.index + stripe.data + len(of_stripe)
         where = written([(1, len(_MAGIC)), (2, stripe.index), (3, stripe.data), (4, len(of_stripe)), (5, stripe.rows)])
         types = [(number, value) for number, value in self._footer if number == 4]
@@ -113,8 +87,8 @@ class OrcFile:
         if length <= SMALL:
             with pa.BufferOutputStream() as sink:  # not bytes: pyarrow's threads may end without Python
                 sink.write(_MAGIC + self._at(stripe.offset, length) + after)
-                return pa.BufferReader(sink.getvalue())
-        return pa.PythonFile(StripeFile(self._file, stripe.offset, length, after), "r")
+                return pa.BufferReader(sink.getvalue()), zone
+        return pa.PythonFile(StripeFile(self._file, stripe.offset, length, after), "r"), zone
 
     def _framed(self, data: bytes) -> bytes:
         """Frame data as a compressed stream, marked as not compressed."""
@@ -142,7 +116,7 @@ class OrcFile:
             raise ValueError(f"its compression {self._compression} is not supported; write it with zstd or snappy")
         size = self._block
         if codec == "snappy":
-            size = snappy_length(piece, CUT_OFF)
+            size = snappy_length(piece, _CUT_OFF)
             if size > self._block:
                 raise ValueError("a footer is larger than a block")
         if codec == "lz4_raw":
@@ -162,31 +136,6 @@ def _lz4(piece: bytes, size: int) -> bytes:
     frame = b"\x04\x22\x4d\x18\x60\x70\x73" + len(piece).to_bytes(4, "little") + piece + bytes(4)
     with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
         return bytes(stream.read(size))
-
-
-class StripeFooter:
-    """The streams of a stripe, by column and kind, and the zone of its writer ("": unknown).
-
-    `encodings` has for each column how it is encoded, and the entries of its dictionary.
-    """
-
-    def __init__(self, data: bytes, stripe: Stripe) -> None:
-        self._fields = parse(data)
-        self.zone = _bytes(dict(self._fields).get(3, b"")).decode()
-        self.encodings: list[tuple[int, int]] = []
-        self.streams: dict[tuple[int, int], Stream] = {}
-        place = stripe.offset
-        for number, value in self._fields:
-            said = dict(parse(_bytes(value))) if number in (1, 2) else {}
-            if number == 1:
-                length = _int(said.get(3, 0))
-                self.streams[_int(said.get(2, 0)), _int(said.get(1, 0))] = Stream(place, length)
-                place += length
-            elif number == 2:
-                self.encodings.append((_int(said.get(1, 0)), _int(said.get(2, 0))))
-
-    def in_gmt(self) -> bytes:
-        return written([*((number, value) for number, value in self._fields if number != 3), (3, b"GMT")])
 
 
 class StripeFile(ArrowReadable):
@@ -251,7 +200,7 @@ def _packed(value: int | bytes) -> list[int]:
         return [value]
     numbers, place = [], 0
     while place < len(value):
-        number, place = read_varint(value, place, CUT_OFF)
+        number, place = read_varint(value, place, _CUT_OFF)
         numbers.append(number)
     return numbers
 
@@ -273,20 +222,20 @@ def parse(data: bytes) -> Fields:
     fields: Fields = []
     place = 0
     while place < len(data):
-        key, place = read_varint(data, place, CUT_OFF)
+        key, place = read_varint(data, place, _CUT_OFF)
         number, wire = key >> 3, key & 7
         if wire == 0:
-            value, place = read_varint(data, place, CUT_OFF)
+            value, place = read_varint(data, place, _CUT_OFF)
             fields.append((number, value))
             continue
         if wire == 2:
-            length, place = read_varint(data, place, CUT_OFF)
+            length, place = read_varint(data, place, _CUT_OFF)
         elif wire in (1, 5):
             length = 8 if wire == 1 else 4
         else:
             raise ValueError("a footer is damaged")
         if length > len(data) - place:
-            raise ValueError(CUT_OFF)
+            raise ValueError(_CUT_OFF)
         if wire == 2:
             fields.append((number, data[place : place + length]))
         place += length
