@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 
 from benchmarks.registry import Measurement, Settings, benchmark
-from queue_source.coordinator.holding.held_message import terms_of
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.holding.leases import LeaseKeeper
 from queue_source.coordinator.holding.room import Limits
 from queue_source.messages import Receipt
 from queue_source.queues import Queue, open_queue
+from queue_source.queues.leases import terms_of
 from support.servers.ministack import KEYS, ministack_server, new_queue
 from support.sessions import make_session
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, NewType
 
+REPUBLISH_COUNT = "Republish-Count"
+"""The header that says how often a message was put to the back; absent = never."""
+
 Receipt = NewType("Receipt", str)
 """Names one delivery of one message to the queue that made it; stale after the lease is lost or the message is done."""
 
@@ -23,7 +26,8 @@ class Received:
     `sent_at` is seconds since 1970 (UTC) by the queue's clock, None where the queue omits it. `lease_until` is
     `time.monotonic()` seconds counted from the *start* of the receive request. `has_id` is
     False where neither sender nor queue gave an id: `message_id` then comes from the content, so equal ones share it.
-    `content` is the body as JSON where it is JSON, else as text, else as bytes.
+    `content` is the body as JSON where it is JSON, else as text, else as bytes. `republish_count`: how often the
+    message was put to the back.
     """
 
     queue: str
@@ -46,9 +50,24 @@ class Received:
         except UnicodeDecodeError:
             return self.body
         try:
-            return json.loads(text)
+            return json.loads(text, parse_constant=refuse_constant)
         except (ValueError, RecursionError):
             return text
+
+    @property
+    def republish_count(self) -> int:
+        return republish_count(self.headers)
+
+
+def republish_count(headers: Mapping[str, str]) -> int:
+    """Return the count of the header; one that is no number is taken as 0, since any sender may write it."""
+    count = headers.get(REPUBLISH_COUNT, "0")
+    return int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
+
+
+def refuse_constant(name: str) -> object:
+    """Refuse NaN and Infinity, which Python's json reads, and no standard of JSON has: ValueError."""
+    raise ValueError(f"{name} is not JSON")
 
 
 MessageKey = tuple[str, Receipt]

@@ -87,14 +87,14 @@ class ShardState(str, Enum):
 
 
 class Pending(str, Enum):
-    """What plans have to know of a shard that is not in its snapshot; of one that is done, why it is not published."""
+    """What an operator asks of an open shard; of one that is done, why it is not published."""
 
-    RENEWED = "renewed"  # announced anew since a plan has looked at it
-    QUARANTINE = "quarantine"  # an operator wants it given up
-    SEEN = "seen"  # a plan has looked at it since; the row may have a newer version than the snapshot
+    QUARANTINE = "quarantine"  # the next plan with it is to give it up
+    REOPENED = "reopened"  # its reader is to look at it again: it was put back, or is not to be given up
     BEGUN = "begun"  # with at-most-once: its batch was begun, and is not published yet
     SKIPPED = "skipped"  # it was bad, at least in part, and the options say that it is to be skipped
     GIVEN_UP = "given-up"  # with at-most-once: its batch was begun, and it is unknown whether it was published
+    LEFT_OUT = "left-out"  # the query has filtered its reference, at least of a part, and `load` has not read it
 
 
 class AttemptKind(str, Enum):
@@ -193,7 +193,8 @@ class Content(NamedTuple):
 class Shard(NamedTuple):
     """One row of the shard table as its reader saw it, with whether its owner's heartbeats have stopped.
 
-    `reopened`: it was quarantined until the call that returns it, which took a new announcement of it.
+    `reopened`: it had ended until the call that returns it, which took a new announcement of it. `changed`: that call
+    took the announcement of a version which is not read, since rows of another one are published.
     """
 
     key: ShardKey
@@ -203,6 +204,7 @@ class Shard(NamedTuple):
     token: PublishToken | None
     stale: bool
     reopened: bool = False
+    changed: bool = False
 
 
 class Range(NamedTuple):
@@ -267,6 +269,9 @@ class PlanIdentity:
     delivery_hash: str
     unplanned_seq: int = field(default=0, compare=False)
     """For a sink: the snapshot up to which its micro-batch goes, should Spark have asked for no plan of it; else 0."""
+    loaded: frozenset[tuple[ShardKey, Position]] | None = field(default=None, compare=False)
+    """For a sink with `load`, at its commit: the beginnings of the ranges that it has read. None: another sink, whose
+    rows are those of the query."""
 
 
 class Noted(NamedTuple):
@@ -316,6 +321,11 @@ class Split:
 def split_key(path: str) -> bytes:
     """Return the key of a split's name, the last part of its path: a folder may be named in several ways."""
     return hashlib.sha256(path.rpartition("/")[2].encode("utf-8", "surrogatepass")).digest()
+
+
+def uri_key(uri: str) -> bytes:
+    """Return the key of an object, whatever source it is of."""
+    return hashlib.sha256(uri.encode("utf-8", "surrogatepass")).digest()
 
 
 QUARANTINING = ("object", "part")

@@ -160,6 +160,7 @@ class ShardStore:
     redirect_cleanings = _writes(cleaning.redirect)
     end_cleanings = _writes(cleaning.end)
     waiting_cleanings = _reads(cleaning.waiting)
+    note_registered = _writes(cleaning.note_registered)
 
     # snapshots and plans
 
@@ -380,8 +381,6 @@ class ShardStore:
     def win_interval(self, name: str, interval: float) -> bool:
         """Return True for one caller over all pipelines in each `interval` seconds."""
         return timing.win_interval(self.database, name, interval)
-
-    was_won = _reads(timing.was_won)
 
     def prune(
         self, policy: RetentionPolicy, now: datetime | None = None, *, dry_run: bool = False, time_out: float = 60.0

@@ -24,11 +24,12 @@ from queue_source.storage import files
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.model import Split
 from shard_store.sql.schema import errors
+from shard_store.upkeep import cleaning
 from support.iceberg_tables import Lake, Query, failing_at, table_of
 from support.registering import Registering, bytes_of, parquet
 from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
 from support.servers.ministack import client, new_name
-from support.store_backends import BACKENDS, STALE, StoreBackend, rows
+from support.store_backends import BACKENDS, STALE, Pipeline, StoreBackend, rows
 
 STORES = [name for name in BACKENDS if name != "sqlite-distrusted"]
 ELSEWHERE = ["other-database", "rest"]
@@ -376,16 +377,23 @@ def test_nothing_deletes_a_registered_object(lake: Lake, tmp_path: Path) -> None
 
 
 @sqlite_only
-def test_registering_from_a_source_that_is_cleaned_is_refused(lake: Lake, tmp_path: Path) -> None:
+def test_a_registered_object_is_cleaned_by_no_source(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "SETTLED", timedelta(0))
+    one, two = objects(tmp_path, 1, 2)
     query = Registering(lake)
-    query.announce(*objects(tmp_path, 1))
-    assert lake.store.win_interval(f"clean {query.pipeline.source}", 60.0)
-    with pytest.raises(OptionError, match=r"option 'register': .*cleanSource"):
-        query.attempt(query.references(objects(tmp_path, 1)))
-    assert lake.store.database._clock is not None
-    lake.store.database._clock.now += 600  # type: ignore[attr-defined]
-    query.attempt(query.references(objects(tmp_path, 1)))
-    assert lake.ids() == [1]
+    query.announce(one)
+    query.attempt(query.references([one]))
+    other = Pipeline.start(lake.store, "cleaner", "other")
+    other.deliver(f"file://{one}", f"file://{two}")
+    for source in ("other", query.pipeline.source):
+        lake.store.plan_cleanings(source, timedelta(0), lambda _, uri: cleaning.Planned(uri, None), 10)
+    query.pipeline.confirm()
+    found = {due.uri: due.needed for due in lake.store.due_cleanings("other", 10).cleanings}
+    assert found == {f"file://{one}": "it is a data file of a table, where it is (register)", f"file://{two}": None}
+    (own,) = lake.store.due_cleanings(query.pipeline.source, 10).cleanings
+    assert own.needed == found[f"file://{one}"]
 
 
 @sqlite_only

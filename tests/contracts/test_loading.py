@@ -16,7 +16,8 @@ from queue_source.errors import BadObject, OptionError, SchemaChanged
 from queue_source.sinks.base import Batch
 from queue_source.sinks.delta.sink import DeltaSink
 from queue_source.sinks.delta.tables import TableMaker
-from shard_store.model import Reading, ReadMark
+from shard_store.completeness.comparing import ListedShard
+from shard_store.model import Reading, ReadMark, shard_key
 from shard_store.store import ShardStore
 from support.delta_tables import DeltaLake
 from support.iceberg_tables import Lake, failing_at, table_of
@@ -167,8 +168,7 @@ def test_rows_that_name_what_is_not_in_the_batch_are_refused(lake: Lake, tmp_pat
     assert query.ids() == [1]
 
 
-@path_only
-def test_rows_that_a_query_has_left_out_are_not_loaded(lake: Lake, tmp_path: Path) -> None:
+def test_objects_whose_rows_a_query_has_filtered_are_left_out_and_not_published(lake: Lake, tmp_path: Path) -> None:
     one, two = objects(tmp_path, 1, 2)
     query = Loading(lake)
     query.announce(one, two)
@@ -176,6 +176,20 @@ def test_rows_that_a_query_has_left_out_are_not_loaded(lake: Lake, tmp_path: Pat
     query.end()
     assert query.ids() == [2]
     assert set(query.states().values()) == {"done"}
+    query.announce(three := objects(tmp_path, 3)[0])
+    query.attempt(query.references([]))
+    query.end()
+    listed = [ListedShard(f"file://{path}", None, None, 0) for path in (one, two, three)]
+    found = [finding.category.value for finding in lake.store.compare(query.pipeline.source, listed)]
+    assert found == ["left_out", "published", "left_out"]
+    states = {row["path"]: (row["state"], row["commit_time"] is None) for row in rows(lake.store, "files_state")}
+    assert states == {
+        f"file://{one}": ("left-out", True),
+        f"file://{two}": ("done", False),
+        f"file://{three}": ("left-out", True),
+    }
+    story = lake.store.shard_story(shard_key(query.pipeline.source, f"file://{one}"))
+    assert story.outcome.startswith("left out: its query has filtered its row")
 
 
 @path_only

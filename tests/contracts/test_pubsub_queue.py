@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
-from queue_source.queues.log_ids import log_id
 from queue_source.queues.pubsub import PubSubQueue
 from queue_source.queues.pubsub import calls as pubsub_calls
 from queue_source.queues.pubsub.calls import LARGEST_REQUEST
@@ -42,19 +41,6 @@ def opened(server: PubSubServer) -> Iterator[Open]:
     yield make
     for queue in queues:
         queue.close()
-
-
-def test_the_current_log_id_goes_along_under_the_name_that_the_url_gives(opened: Open) -> None:
-    plain = opened()
-    stamping = opened(f"{plain.name}?log_id_header=X-Ascent-Log-Id")
-    assert (stamping.name, stamping.log_id_header) == (plain.name, "X-Ascent-Log-Id")
-    with log_id("request-7"):
-        stamping.send(["1"])
-        plain.send(["2"])
-    ids: dict[bytes, str | None] = {}
-    while len(ids) < 2:
-        ids |= {m.body: m.headers.get("X-Ascent-Log-Id") for m in stamping.receive(10, 60, 1)}
-    assert ids == {b"1": "request-7", b"2": None}
 
 
 # --- what the subscription says --------------------------------------------------------------------------------------

@@ -8,20 +8,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import queue_source
 from queue_source.errors import QueueError
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues import Payload, Queue, open_queue, redact
-from queue_source.queues.base import identity_of
+from queue_source.queues.base import identity_of, send_messages
 from queue_source.queues.capped import CappedQueue
+from queue_source.queues.log_ids import log_id
 from support.queues import BACKENDS
 from support.queues.backend import PROMISES, Backend, Clock
 
@@ -99,6 +102,44 @@ def expect_depth(queue: Queue, **numbers: int) -> None:
     if queue.capabilities.reports_depth:
         depth = queue.depth()
         assert {name: getattr(depth, name) for name in numbers} == numbers
+
+
+def test_the_current_log_id_goes_along_under_the_name_that_the_url_gives(queue: Queue) -> None:
+    # what the URL names (`unit/test_queue_urls.py`); several of these queues are opened for a whole module
+    stamping: Any = getattr(queue, "_queue", queue)
+    stamping.log_id_header = "X-Ascent-Log-Id"
+    with log_id("request-7"):
+        queue.send(["one"])
+        queue.send(["own"], headers={"X-Ascent-Log-Id": "mine"})
+        send_messages(queue, [Outgoing(b"many")])
+    queue.send(["outside"])
+    stamping.log_id_header = None
+    ids = {message.body: message.headers.get("X-Ascent-Log-Id") for message in take_number(queue, 4)}
+    assert ids == {b"one": "request-7", b"own": "mine", b"many": "request-7", b"outside": None}
+
+
+# --- a worker ---
+
+
+def test_a_worker_keeps_the_leases_of_what_it_handles_and_gives_back_what_fails(backend: Backend) -> None:
+    queue = backend.open_in_real_time()
+    queue.send(["slow", "failing", *(str(number) for number in range(6))])
+    handled, stop, lock = Counter[bytes](), threading.Event(), threading.Lock()
+
+    def handle(message: Received) -> None:
+        with lock:
+            handled[message.body] += 1
+            times = handled[message.body]
+        if message.body == b"slow":
+            time.sleep(3.5)  # longer than its lease
+        if message.body == b"failing" and times == 1:
+            raise ValueError("told to fail")
+        if handled.total() == 9 and message.body in (b"slow", b"failing"):
+            stop.set()
+
+    queue.work(handle, parallelism=3, lease=2.0, stop=stop)
+    assert handled == Counter({b"slow": 1, b"failing": 2, **{str(number).encode(): 1 for number in range(6)}})
+    expect_depth(queue, total=0)
 
 
 # --- a cap of what one client holds ---
@@ -413,7 +454,7 @@ def test_a_republished_message_goes_to_the_back_untouched_and_counted(queue: Que
     assert copy.receive_count == 1
     assert queue.republish(copy)
     (again,) = take_number(queue, 1)
-    assert again.headers["Republish-Count"] == "2"
+    assert (copy.republish_count, again.republish_count) == (1, 2)
     expect_depth(queue, total=2)
 
 

@@ -16,9 +16,8 @@ import pytest
 from botocore.stub import Stubber
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
-from queue_source.messages import Outgoing, Receipt
+from queue_source.messages import Receipt
 from queue_source.queues import open_queue
-from queue_source.queues.log_ids import log_id
 from queue_source.queues.sqs import SqsQueue
 from queue_source.queues.sqs.requests import in_batches
 from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_queue
@@ -50,22 +49,6 @@ def arn(url: str) -> str:
 
 def redrive(target: str, most: int) -> dict[str, Any]:
     return {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn(target), "maxReceiveCount": most})}
-
-
-def test_the_current_log_id_goes_along_under_the_name_that_the_url_gives(queue_url: str, queue: SqsQueue) -> None:
-    with SqsQueue(f"{queue_url}?log_id_header=X-Ascent-Log-Id", **KEYS) as stamping:
-        assert (stamping.name, stamping.log_id_header) == (queue.name, "X-Ascent-Log-Id")
-        with log_id("request-7"):
-            stamping.send(["1"])
-            stamping.send_messages([Outgoing(b"2"), Outgoing(b"3", headers={"X-Ascent-Log-Id": "mine"})])
-            queue.send(["4"])
-        stamping.send(["5"])
-        ids: dict[bytes, str | None] = {}
-        while len(ids) < 5:
-            ids |= {m.body: m.headers.get("X-Ascent-Log-Id") for m in stamping.receive(10, 60, 1)}
-    assert ids == {b"1": "request-7", b"2": "request-7", b"3": "mine", b"4": None, b"5": None}
-    with pytest.raises(QueueConfigurationError, match="no parameter but log_id_header=NAME"):
-        SqsQueue(f"{queue_url}?log_id=x", **KEYS)
 
 
 # --- what a message carries ------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from shard_store.model import (
     Pending,
     Plan,
     Range,
+    Reference,
+    Semantics,
     Shard,
     ShardState,
     Split,
@@ -124,11 +126,21 @@ def test_it_is_opened_as_long_as_its_shard_is_remembered_though_its_error_is_old
     assert store.prune(week).errors == 1
 
 
-@pytest.mark.parametrize("cause", ["corrupt-object", "wrong-columns", "kills-its-reader", "quarantined-by-hand"])
-def test_an_object_that_was_read_and_was_bad_stays_quarantined(store: ShardStore, cause: str) -> None:
+@pytest.mark.parametrize("when", ["afterwards", "while the plan runs"])
+def test_what_an_operator_gave_up_stays_so_and_counts_as_changed(store: ShardStore, when: str) -> None:
     us = Pipeline.start(store)
-    quarantine(us, announce(us, said("m1")), cause)
-    assert announce(us, said("m2", 16)).state is ShardState.QUARANTINED
+    plan = planned(us, announce(us, said("m1")))
+    found_bad(us, plan, "quarantined-by-hand")
+    if when == "while the plan runs":
+        announce(us, said("m2", 16))
+    us.publish(plan)
+    confirmed = store.advance(us.token, confirm=us.seq, keys=[KEY])
+    shard = announce(us, said("m2", 16))
+    assert (shard.state, shard.reopened) == (ShardState.QUARANTINED, False)
+    assert (set(confirmed.finished), confirmed.changed + shard.changed) == ({KEY}, 1)
+    store.put_back([KEY], Audit("ada@host"), message_uri="message")
+    put_back = us.look("a")["a"]
+    assert (put_back.state, put_back.content.size) == (ShardState.OPEN, None), "whatever is there now is read"
 
 
 def test_a_redelivery_opens_nothing_however_often_it_comes(store: ShardStore) -> None:
@@ -192,7 +204,7 @@ def test_of_two_pipelines_one_opens_an_object_and_the_other_finds_it_taken(store
     assert (shard.reopened, shard.token) == (True, other.token)
     again = announce(us, said("m3", 17))
     assert (again.reopened, again.state, again.token) == (False, ShardState.OPEN, other.token)
-    assert version(publish(other, shard)) == [(17, None)]
+    assert version(publish(other, again)) == [(17, None)]
     assert us.confirm([KEY]) == {KEY}, "the message that waited here is acknowledged"
 
 
@@ -272,10 +284,10 @@ def test_with_a_sink_of_another_kind_it_is_opened_by_the_confirm(store: ShardSto
 
 def test_what_no_plan_holds_takes_the_newest_size_and_etag(store: ShardStore) -> None:
     us = Pipeline.start(store)
-    first = announce(us, said("m1", 8, "old"))
-    assert announce(us, said("m2", 16, "new")).content == said("m2", 16, "new")
-    plan = planned(us, first)  # as a reader that was told nothing of it
-    assert version(plan) == [(16, "new")]
+    announce(us, said("m1", 8, "old"))
+    newest = announce(us, said("m2", 16, "new"))
+    assert newest.content == us.look("a")["a"].content == said("m2", 16, "new")
+    assert version(publish(us, newest)) == [(16, "new")]
     assert us.look("a")["a"].content == said("m2", 16, "new")
 
 
@@ -315,11 +327,11 @@ def test_the_newest_version_is_known_after_a_restart(store: ShardStore) -> None:
 
 def test_a_version_that_another_pipeline_was_told_of_is_read_by_the_owner(store: ShardStore) -> None:
     us, other = Pipeline.start(store), Pipeline.start(store, "other")
-    shard = announce(us, said("m1", 8, "old"))
+    announce(us, said("m1", 8, "old"))
     assert announce(other, said("m2", 16, "new")).token == us.token
-    assert [found.content.size for found in store.renewed(us.token).values()] == [16]
-    assert version(planned(us, shard)) == [(16, "new")]
-    assert store.renewed(us.token) == {}, "a plan has seen it"
+    (found,) = store.renewed(us.token).values()
+    assert version(planned(us, found)) == [(16, "new")]
+    assert store.renewed(us.token) == {}, "a plan reads it"
 
 
 def test_a_version_that_the_owner_was_told_of_goes_over_with_the_shard(backend: StoreBackend) -> None:
@@ -331,15 +343,6 @@ def test_a_version_that_the_owner_was_told_of_goes_over_with_the_shard(backend: 
     store.heartbeat(other.token, STALE)
     assert store.acquire(other.token, {KEY: us.token}) == {KEY}
     assert version(planned(other, other.look("a")["a"])) == [(16, None)]
-
-
-def test_what_a_plan_reads_stays_as_it_is_and_the_next_attempt_reads_the_newest(store: ShardStore) -> None:
-    us = Pipeline.start(store)
-    plan = planned(us, announce(us, said("m1", 8)))
-    announce(us, said("m2", 16))
-    again = us.plan()
-    assert (version(plan), version(again)) == ([(8, None)], [(16, None)])
-    assert plan.identity == again.identity, "the same plan, of the same shards and positions"
 
 
 def test_of_an_object_that_is_published_in_part_the_version_stays(store: ShardStore) -> None:
@@ -356,15 +359,6 @@ def test_a_redelivery_changes_no_row(store: ShardStore) -> None:
     announce(us, said("m1", 8))
     announce(us, said("m1", 8)._replace(receive_count=2))
     assert store.renewed(us.token) == {}
-
-
-def test_a_published_plan_is_repeated_as_it_was_read(store: ShardStore) -> None:
-    us = Pipeline.start(store)
-    shard = announce(us, said("m1", 8, "old"))
-    announce(us, said("m2", 16, "new"))
-    us.publish(planned(us, shard), Split("/x", 1, 1))
-    repeated = us.plan()
-    assert (repeated.published, version(repeated)) == (True, [(16, "new")])
 
 
 def test_thousands_are_renewed_and_opened_in_sets(store: ShardStore) -> None:
@@ -388,6 +382,112 @@ def test_thousands_are_renewed_and_opened_in_sets(store: ShardStore) -> None:
     assert len(store.renewed(us.token)) == len(good)
     # that these messages come again changes nothing more
     assert not any(shard.reopened for shard in store.open_shards(us.token, "s", contents("second", 16)).values())
+
+
+# --- another version
+
+
+def test_every_attempt_of_a_plan_reads_the_version_of_its_snapshot(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", 8, "first")))
+    announce(us, said("m2", 16, "second"))
+    again = us.plan()
+    assert (version(plan), version(again)) == ([(8, "first")], [(8, "first")])
+    assert plan.identity == again.identity
+    us.publish(again, Split("/x", 1, 1))
+    assert version(us.plan()) == [(8, "first")], "what was published is repeated as it was read"
+    assert us.look("a")["a"].content.etag == "first", "the shard is in the version that was read"
+
+
+@pytest.mark.parametrize("when", ["afterwards", "while the plan runs"])
+def test_what_was_read_as_zero_bytes_is_opened_by_an_announcement_of_its_content(store: ShardStore, when: str) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", 0, "empty")))
+    if when == "while the plan runs":
+        announce(us, said("m2", 16, "full"))
+    us.publish(plan)
+    if when == "afterwards":
+        us.confirm()
+        announce(us, said("m2", 16, "full"))
+        us.confirmed = us.seq
+    else:
+        assert us.confirm([KEY]) == set(), "neither message may be acknowledged yet"
+    shard = us.look("a")["a"]
+    assert (shard.state, shard.position, shard.content.etag) == (ShardState.OPEN, BEGINNING, "full")
+    assert version(publish(us, shard)) == [(16, "full")]
+    assert announce(us, said("m2", 16, "full")).state is ShardState.DONE
+    assert us.look("a")["a"].content.etag == "full"
+
+
+@pytest.mark.parametrize("cause", ["corrupt-object", "wrong-columns", "kills-its-reader"])
+def test_what_was_bad_is_opened_by_an_announcement_of_another_version_alone(store: ShardStore, cause: str) -> None:
+    us = Pipeline.start(store)
+    quarantine(us, announce(us, said("m1", 8, "cut")), cause)
+    assert announce(us, said("m2", 8, "cut")).state is ShardState.QUARANTINED
+    shard = announce(us, said("m3", 16, "whole"))
+    assert (shard.state, shard.reopened) == (ShardState.OPEN, True)
+    assert version(publish(us, shard)) == [(16, "whole")]
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "in parts"])
+def test_another_version_of_what_is_published_is_not_read_and_counts_as_changed_once(
+    store: ShardStore, part: bool
+) -> None:
+    us = Pipeline.start(store)
+    shard = announce(us, said("m1", 100, "first"))
+    if part:
+        us.publish(_part(us, shard, position_at(40)), Split("/x", 1, 1))
+        us.confirm()
+        shard = us.look("a")["a"]
+    plan = planned(us, shard)
+    announce(us, said("m2", 200, "second"))  # while it runs
+    us.publish(plan, Split("/y", 1, 1))
+    confirmed = store.advance(us.token, confirm=us.seq, keys=[KEY])
+    assert (set(confirmed.finished), confirmed.changed) == ({KEY}, 1)
+    known = [said("m2", 200, "second"), said("m3", 200, "second"), said("m4", 100, "first")]
+    assert [announce(us, content).changed for content in known] == [False] * 3
+    assert announce(us, said("m5", 300, "third")).changed
+    assert not announce(us, said("m5", 300, "third")).changed
+    assert us.look("a")["a"].content == said("m1", 100, "first"), "the shard is in the version that was read"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "other"),
+    [
+        (said("m1", 8, "e"), said("m2", 9, "e"), False),
+        (said("m1", 8, "e"), said("m2", 8, "f"), True),
+        (said("m1", 8), said("m2", 9, "f"), True),
+        (said("m1", 8), said("m2", 8, "f"), False),
+        (said("m1", None), said("m2", 8, "f"), False),
+        (said("m1", 8, sequence="s1"), said("m2", 8, sequence="s2"), True),
+        (said("m1", 8, sequence="s2"), said("m2", 9, sequence="s1"), False),
+        (said("m1", 8, sequence="s1"), said("m2", 8, sequence="t2"), False),
+        (said("m1", 8)._replace(reference=Reference("v1")), said("m2", 8)._replace(reference=Reference("v2")), True),
+    ],
+)
+def test_what_another_version_is(store: ShardStore, first: Content, second: Content, other: bool) -> None:
+    us = Pipeline.start(store)
+    publish(us, announce(us, first))
+    shard = announce(us, second)
+    assert (shard.state, shard.changed) == (ShardState.DONE, other)
+
+
+def test_what_was_looked_up_for_a_snapshot_is_kept_with_the_shard(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    shard = announce(us, said("m1", None))
+    looked_up = shard._replace(content=shard.content._replace(size=100, etag="met first"))
+    us.publish(_part(us, looked_up, position_at(40)), Split("/x", 1, 1))
+    (found,) = Pipeline.start(store).store.start("s", "p").unfinished
+    assert (found.position, found.content.size, found.content.etag) == (position_at(40), 100, "met first")
+
+
+def test_with_at_most_once_an_object_is_done_with_its_snapshot_in_the_version_of_that(store: ShardStore) -> None:
+    us = Pipeline.start(store, semantics=Semantics.AT_MOST_ONCE)
+    announce(us, said("m1", 8, "first"))
+    plan = planned(us, announce(us, said("m2", 16, "second")))
+    assert announce(us, said("m3", 32, "third")).changed
+    us.publish(plan, Split("/x", 1, 1))
+    assert us.look("a")["a"].content == said("m2", 16, "second")
 
 
 # --- crashes, and the record
@@ -432,7 +532,7 @@ def test_each_opening_is_recorded_until_it_is_pruned(backend: StoreBackend) -> N
     announce(us, said("m2"))
     (change,) = store.shard_story(KEY).changes
     assert change.change[2:] == (
-        "a", "announced again", "p/1", "a new announcement of an object that was missing, changed or forbidden", "m2",
+        "a", "announced again", "p/1", "a new announcement of an object of which nothing is published", "m2",
     )  # fmt: skip
     assert (change.before["state"], change.after and change.after["state"]) == ("quarantined", "open")
     backend.clock.advance(40 * 86_400)
@@ -448,5 +548,5 @@ def test_a_pending_quarantine_is_not_taken_back_by_an_announcement(store: ShardS
     store.quarantine([KEY], Audit("me@here", "why"))
     announce(us, said("m2", 16))
     (row,) = store.database.read(lambda t: t.execute(shards.select()).all())
-    assert (row.pending, row.size) == (Pending.QUARANTINE.value, 16)
+    assert (row.pending, row.later.size) == (Pending.QUARANTINE.value, 16)
     assert planned(us, shard).ranges == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -11,9 +12,9 @@ from shard_store.model import shard_key
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
-from shard_store.upkeep.cleaning import CHANGED, DONE, Ended, Planned, Waiting
+from shard_store.upkeep.cleaning import CHANGED, DONE, NEEDED, Ended, Planned, Waiting
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.store_backends import Pipeline, StoreBackend, rows
+from support.store_backends import Pipeline, StoreBackend, content, rows
 
 HOUR, DAY = 3600.0, 86_400.0
 WEEK = timedelta(days=7)
@@ -259,14 +260,71 @@ def test_a_dry_run_counts_what_would_be_cleaned_and_writes_nothing(backend: Stor
     us = Pipeline.start(store)
     us.deliver("a", "b", "c")
     backend.clock.advance(8 * DAY)
-    assert store.waiting_cleanings("s", WEEK) == Waiting(due=0, unplanned=3, failed=0)
+    assert store.waiting_cleanings("s", WEEK) == Waiting(due=0, unplanned=3, failed=0, needed=0)
     assert rows(store, "cleanings") == []
     plan(store)
     end(store, "a", cause="unavailable")
     end(store, "b", outcome=DONE)
     us.deliver("d")
-    assert store.waiting_cleanings("s", WEEK) == Waiting(due=1, unplanned=0, failed=1)
-    assert store.waiting_cleanings("unknown", WEEK) == Waiting(0, 0, 0)
+    assert store.waiting_cleanings("s", WEEK) == Waiting(due=1, unplanned=0, failed=1, needed=0)
+    assert store.waiting_cleanings("unknown", WEEK) == Waiting(0, 0, 0, 0)
+
+
+AZURE = "abfss://c@account.dfs.core.windows.net/in/a"
+SPELLED = "https://account.blob.core.windows.net/c/in/a"
+
+
+@pytest.mark.parametrize(
+    ("naming", "theirs", "etag"),
+    [
+        ({}, "s3://b/a", None),
+        ({}, "s3://b/a", "e1"),
+        ({"versions": True}, "s3://b/a#e1", "e1"),
+        ({"versions": True}, "s3://b/a#e1", None),
+        ({"versions": True, "versionless": True}, "s3://b/a", "e1"),
+        ({"spellings": {AZURE[:-4]: [SPELLED[:-4]]}}, SPELLED, None),
+    ],
+    ids=["no-etag", "etag", "versions", "version-unknown-to-us", "versions-later", "azure"],
+)
+def test_what_another_source_has_not_published_is_needed_until_it_has(
+    backend: StoreBackend, naming: dict[str, Any], theirs: str, etag: str | None
+) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "q", "audit")
+    kept = sources.update().where(sources.c.source == "audit").values(naming=json.dumps(naming))
+    store.database.write(lambda t: t.execute(kept))
+    uri = AZURE if theirs == SPELLED else "s3://b/a"
+    us.deliver(uri, "s3://b/unshared")
+    store.database.write(lambda t: t.execute(shards.update().values(etag=etag)))
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    store.open_shards(other.token, "audit", [content(theirs)._replace(uri=uri)])  # after it was planned
+    found = {one.uri: one for one in store.due_cleanings("s", 10).cleanings}
+    assert {uri: one.needed for uri, one in found.items()} == {
+        uri: "source 'audit' has not published it",
+        "s3://b/unshared": None,
+    }
+    store.end_cleanings([Ended(found[uri].shard_key, found[uri].read_at, cause=NEEDED, detail=found[uri].needed)])
+    assert due(store) == ["s3://b/unshared"]
+    assert store.waiting_cleanings("s", WEEK) == Waiting(due=1, unplanned=0, failed=0, needed=1)
+    shown = row(store, uri)
+    assert (shown["cause"], shown["detail"], shown["attempts"]) == (NEEDED, "source 'audit' has not published it", 0)
+    other.deliver(theirs)
+    backend.clock.advance(HOUR)
+    assert {one.uri: one.needed for one in store.due_cleanings("s", 10).cleanings} == dict.fromkeys(found)
+
+
+def test_what_another_source_has_given_up_stays_as_if_it_were_our_own(backend: StoreBackend) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "q", "audit")
+    us.deliver("a")
+    other.deliver("a")
+    theirs = shards.update().where(shards.c.source == "audit")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    for values in ({"state": "quarantined"}, {"state": "done", "pending": "skipped"}):
+        store.database.write(lambda t, v=values: t.execute(theirs.values(**v)))  # type: ignore[misc]
+        assert [one.needed for one in store.due_cleanings("s", 10).cleanings] == ["source 'audit' has not published it"]
 
 
 def test_the_view_shows_what_was_done_and_why_not(backend: StoreBackend) -> None:

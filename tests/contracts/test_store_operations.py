@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import sqlalchemy as sa
 
+from queue_source.admin.wording import status_lines
 from queue_source.announcements.contents import OUTSIDE_PREFIXES
 from shard_store.completeness.certificates import Scope, Tally
 from shard_store.completeness.comparing import Category
@@ -301,6 +302,29 @@ def test_the_plan_that_is_under_way_is_shown_with_its_attempts(backend: StoreBac
     assert shown.delivery_hash == plan.identity.delivery_hash
     again.publish(plan, Split("/x", 1, 1))
     assert the(store).plan is None
+
+
+def test_a_batch_that_takes_more_than_ten_times_its_usual_time_is_shown(backend: StoreBackend) -> None:
+    """Its reader lives and sends heartbeats, so nobody takes its shards over."""
+    store = backend.open()
+    us = Pipeline.start(store)
+    for number, seconds in enumerate((9, 12, 500)):
+        plan = planned(us, sent(backend, f"{number}", 0))
+        backend.clock.advance(seconds)
+        us.publish(plan, Split(f"/{number}", 1, 1))
+    planned(us, sent(backend, "long", 0))
+    shown = []
+    for seconds in (59, 60, 2):
+        backend.clock.advance(seconds)
+        current = the(store).plan
+        assert current is not None
+        text = dict(status_lines(the(store)))["plan"]
+        shown.append((current.seconds, current.usual_seconds, current.is_slow, text))
+    assert shown == [
+        (59, None, False, "0-4 is under way, attempt 1"),
+        (119, 12, False, "0-4 is under way, attempt 1"),
+        (121, 12, True, "0-4 is under way, attempt 1, for 2 min, usually 12 s"),
+    ]
 
 
 def test_what_waits_is_as_old_as_its_message(backend: StoreBackend) -> None:

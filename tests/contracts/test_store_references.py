@@ -7,8 +7,7 @@ import json
 import pytest
 
 from shard_store.batches import snapshots
-from shard_store.model import Content, ErrorRecord, Pending, Reference, Shard, ShardState, shard_key
-from shard_store.sql.schema import shards
+from shard_store.model import Content, ErrorRecord, Reference, Shard, ShardState, shard_key
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content
 
@@ -96,14 +95,6 @@ def test_what_is_opened_again_by_a_new_announcement_has_what_that_says(store: Sh
     opened = announce(us, said("m2", SECOND))["a"]
     assert (opened.reopened, opened.content.reference) == (True, SECOND)
     assert us.look("a")["a"].content.reference == SECOND
-
-
-def test_what_has_lost_its_size_takes_all_that_its_next_announcement_says(store: ShardStore) -> None:
-    us = Pipeline.start(store)
-    announce(us, said("m1", FIRST))
-    store.database.write(lambda t: t.execute(shards.update().values(size=None, pending=Pending.RENEWED.value)))
-    known = announce(us, said("m1", SECOND, size=20))["a"].content
-    assert (known.size, known.reference) == (20, SECOND)
 
 
 def test_objects_that_are_read_have_none_and_their_snapshots_are_as_before(store: ShardStore) -> None:

@@ -451,6 +451,7 @@ def test_the_wheel_holds_the_migrations() -> None:
         "0011_unpublished.py",
         "0012_naming.py",
         "0013_receivers.py",
+        "0014_versions.py",
     }
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")

@@ -346,7 +346,7 @@ def test_every_change_is_recorded_with_who_what_and_why(store: ShardStore, name:
     shard_id = "open" if name == "quarantine" else "bad"
     (stored,) = store.shard_story(keys(shard_id)[0]).changes
     assert stored.change[1:] == ("s", shard_id, name, "ada@host", "it blocks us", None)
-    after = {"quarantine": ("open", "quarantine"), "reopen": ("open", "renewed"), "forget": None}[name]
+    after = {"quarantine": ("open", "quarantine"), "reopen": ("open", "reopened"), "forget": None}[name]
     assert (stored.after and (stored.after["state"], stored.after["pending"])) == after
     assert stored.before["state"] == ("open" if name == "quarantine" else "quarantined")
 

@@ -1,56 +1,21 @@
-"""Contract: a store grows under running queries: readers of the schema before go on, and start again."""
+"""Contract: a store of the version before is migrated when its queries have ended, and else nothing is changed."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from queue_source.commands.main import app
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import ErrorRecord, PublishToken, shard_key
-from shard_store.shards.recording import Receipts
 from shard_store.sql import install as installing
 from shard_store.sql.database import Database
-from shard_store.sql.schema import READERS_FROM, REVISION, applied, of_pipeline, version
+from shard_store.sql.schema import READERS_FROM, REVISION, applied, of_pipeline, registered, version
 from shard_store.store import open_store
-from support import old_reader
 from support.servers.postgres import new_database
-from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline, content, rows
-
-ARCHIVES = Path(__file__).resolve().parents[1] / "data" / "readers"
-
-
-class OldReader:
-    """A process with the code of an earlier schema."""
-
-    def __init__(self, archive: Path, url: str) -> None:
-        command = [sys.executable, "-P", old_reader.__file__, str(archive), url]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": ""}
-        )
-        self.revision = self._answer()[1]
-
-    def ask(self, word: str) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(word + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self.close()
-            raise AssertionError("the reader of the earlier schema has died")
-        return json.loads(line)
-
-    def close(self) -> None:
-        self._process.communicate()
+from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
 
 
 @pytest.fixture(params=PROCESS_BACKENDS)
@@ -61,83 +26,72 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return new_database(request.getfixturevalue("postgres_url") if request.param == "postgresql" else MYSQL_URL)
 
 
-@pytest.fixture(params=sorted(ARCHIVES.glob("*.zip")), ids=lambda archive: archive.stem)
-def old(request: pytest.FixtureRequest, url: str) -> Iterator[OldReader]:
-    """It has made the store."""
-    reader = OldReader(request.param, url)
-    yield reader
-    reader.close()
+BEFORE = "0013"
 
 
-def migrate(url: str) -> tuple[str | None, str]:
+def made_before(url: str) -> None:
+    """As 0.3 makes it: its tables have all that these have but one, and are the same."""
+    open_store(url).close()
     database = Database(url)
     try:
-        return installing.migrate(database)
+        registered.drop(database.engine)
+        for stamp, revision in ((applied, BEFORE), (version, "0007")):
+            database.write(lambda t, s=stamp, r=revision: t.execute(s.update().values(version_num=r)))  # type: ignore[misc]
     finally:
         database.close()
 
 
-def test_a_reader_of_the_schema_before_goes_on_and_starts_again_while_the_store_grows(url: str, old: OldReader) -> None:
-    assert old.ask("a") == ["attempt-output", "done"]
-    with pytest.raises(
-        StoreConfigurationError, match=rf"{old.revision}, older than this version's {REVISION}; run: cuesqueue"
-    ):
-        open_store(url)  # the store first, then the readers, one after the other
-    assert migrate(url) == (old.revision, REVISION)
-    assert old.ask("b") == ["attempt-output", "done"]
-    assert old.ask("start") == [2, 2]
-    assert old.ask("c") == ["attempt-output", "done"]
-    assert old.ask("bad") == "recorded"
-    with open_store(url) as store:
-        us = Pipeline.start(store, "new")
-        us.deliver("d")
-        assert {row["shard_id"]: row["state"] for row in rows(store, "shards")} == dict.fromkeys("abcd", "done")
-        found = {one.pipeline: one for one in store.status()}
-        assert found["old"].total.batches == (0 if old.revision < "0008" else 3)  # code before 0008 counts nothing
-        assert found["new"].total.batches == 1
-    assert old.ask("e") == ["attempt-output", "done"]
-
-
-def test_a_pipeline_goes_from_the_old_code_to_the_new_and_back_with_nothing_twice(url: str, old: OldReader) -> None:
-    assert old.ask("a") == ["attempt-output", "done"]
-    migrate(url)
-    with open_store(url) as store:
-        us = Pipeline.start(store, "old")
-        us.deliver("b")
-        us.planned("c")  # the old code has to plan what the new one has written
-    assert old.ask("start")[1] == 3
-    with open_store(url) as store:
-        again = Pipeline.start(store, "old")
-        assert [r.content.shard_id for r in again.plan().ranges] == ["c"]
-
-
-def test_an_unfinished_batch_keeps_the_hash_that_the_old_code_gave_it_when_a_shard_was_lost(
-    url: str, old: OldReader
-) -> None:
-    """The old code hashed what was left of the batch: outputs and errors are recorded under that."""
-    whole = old.ask("plan a b")
-    migrate(url)
-    with open_store(url) as store:
-        other = Pipeline.start(store, "other")
-        store.database.write(lambda t: t.execute(of_pipeline, [{"of": "old", "stale_at": 0}]))
-        assert store.acquire(other.token, {shard_key("s", "b"): PublishToken("old", 1)})
-        less = old.ask("start again")
-        assert less != whole
-        store.record_errors("s", "old", [ErrorRecord("object", "missing-object", "", "a", less)])
-        us = Pipeline.start(store, "old")
-        plan = us.plan()
-        assert (plan.identity.delivery_hash, plan.attempt, plan.ranges) == (less, 3, ())
-        assert us.publish(plan).quarantined == 1
-
-
-@pytest.mark.parametrize("archive", sorted(ARCHIVES.glob("*.zip")), ids=lambda archive: archive.stem)
-def test_a_new_store_serves_readers_of_the_schema_before(url: str, archive: Path) -> None:
-    open_store(url).close()
-    reader = OldReader(archive, url)
+def stamps(url: str) -> tuple[str, ...]:
+    database = Database(url)
     try:
-        assert reader.ask("a") == ["attempt-output", "done"]
+        return tuple(database.read(lambda t: [t.execute(s.select()).scalar_one() for s in (applied, version)]))
     finally:
-        reader.close()
+        database.close()
+
+
+def migrate(url: str) -> Any:
+    return CliRunner().invoke(app, ["migrate", "--store", url])
+
+
+@pytest.mark.parametrize("left", ["snapshot", "plan", "delivered", "confirmed"])
+def test_a_store_is_migrated_when_no_batch_is_unfinished(url: str, left: str) -> None:
+    with open_store(url) as store:
+        us = Pipeline.start(store, "orders")
+        us.deliver("a")
+        us.snapshot(*us.open("b").values())
+        if left != "snapshot":
+            plan = us.plan()
+        if left in ("delivered", "confirmed"):
+            us.publish(plan)
+        if left == "confirmed":
+            us.confirm()
+    made_before(url)
+    result = migrate(url)
+    if left in ("snapshot", "plan"):
+        assert result.exit_code == 2
+        assert "a batch of pipeline 'orders' is not finished; start its query once more" in result.stderr
+        assert stamps(url) == (BEFORE, "0007")
+        with pytest.raises(StoreConfigurationError, match="cuesqueue migrate"):
+            open_store(url)
+        return
+    assert (result.exit_code, stamps(url)) == (0, (REVISION, READERS_FROM))
+    with open_store(url) as store:
+        again = Pipeline.start(store, "orders")
+        assert again.plan().ranges == ()
+        again.deliver("c")
+
+
+def test_a_store_is_not_migrated_under_a_query_that_runs(url: str) -> None:
+    with open_store(url) as store:
+        us = Pipeline.start(store, "orders", driver="process 1")
+        Pipeline.start(store, "other", driver="process 2")
+        made_before(url)
+        result = migrate(url)
+        assert (result.exit_code, stamps(url)) == (2, (BEFORE, "0007"))
+        assert "'orders', 'other' runs, or was killed a moment ago" in result.stderr
+        store.retire(us.token)  # stopped
+        store.database.write(lambda t: t.execute(of_pipeline, [{"of": "other", "stale_at": 0}]))  # killed
+    assert (migrate(url).exit_code, stamps(url)) == (0, (REVISION, READERS_FROM))
 
 
 def test_this_code_uses_a_newer_store_that_says_it_can(url: str) -> None:
@@ -152,49 +106,6 @@ def test_this_code_uses_a_newer_store_that_says_it_can(url: str) -> None:
             open_store(url)
     finally:
         database.close()
-
-
-def test_a_migration_leaves_readers_from_where_the_code_says(url: str, old: OldReader) -> None:
-    migrate(url)
-    database = Database(url)
-    try:
-        assert database.read(lambda t: t.execute(version.select()).scalar_one()) == READERS_FROM
-        assert database.read(lambda t: t.execute(applied.select()).scalar_one()) == REVISION
-    finally:
-        database.close()
-
-
-def test_a_receiver_does_not_begin_beside_a_reader_that_would_prune_what_it_records(url: str, old: OldReader) -> None:
-    assert old.ask("a") == ["attempt-output", "done"]
-    migrate(url)
-    with open_store(url) as store:
-        with pytest.raises(
-            StoreConfigurationError, match=r"pipeline 'old' runs on .* older cuesqueue.*start it with this"
-        ):
-            store.start_receiver("r", "queue", "host", ["t"])
-        store.database.write(lambda t: t.execute(of_pipeline, [{"of": "old", "stale_at": 0}]))  # it has ended
-        store.start_receiver("r", "queue", "host", ["t"])
-        assert old.ask("start") == [2, 1]  # nothing is recorded: it may begin again
-        with pytest.raises(StoreConfigurationError, match="'old' runs"):
-            store.record("r", {"t": [content("x")]}, Receipts(1))
-        assert [row["shard_id"] for row in rows(store, "shards")] == ["a"]
-        Pipeline.start(store, "old")
-        store.record("r", {"t": [content("x")]}, Receipts(1))
-
-
-@pytest.mark.parametrize("archive", sorted(ARCHIVES.glob("*.zip")), ids=lambda archive: archive.stem)
-def test_code_from_before_receivers_does_not_open_a_store_in_which_one_has_recorded(url: str, archive: Path) -> None:
-    with open_store(url) as store:
-        store.start_receiver("r", "queue", "host", ["t"])
-        store.record("r", {}, Receipts(1))
-        OldReader(archive, url).close()
-        store.database.write(lambda t: t.execute(of_pipeline, [{"of": "old", "stale_at": 0}]))
-        store.record("r", {"t": [content("x")]}, Receipts(1), seen=1)
-    with pytest.raises(AssertionError, match="has died"):
-        OldReader(archive, url)
-    migrate(url)
-    with pytest.raises(AssertionError, match="has died"):
-        OldReader(archive, url)
 
 
 def test_a_store_that_is_made_while_it_is_looked_at_is_not_taken_for_an_old_one(
@@ -219,20 +130,3 @@ def test_a_store_that_is_made_while_it_is_looked_at_is_not_taken_for_an_old_one(
         assert found in (None, REVISION)
     finally:
         database.close()
-
-
-def test_each_revision_is_a_transaction_of_its_own_so_that_readers_wait_for_none_that_reads_many_rows(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    OldReader(ARCHIVES / "schema-0009.zip", url).close()
-    write, seen = Database.write, list[str | None]()
-
-    def watched(database: Database, work: Any) -> Any:
-        result = write(database, work)
-        seen.append(installing.installed(database))
-        return result
-
-    monkeypatch.setattr(Database, "write", watched)
-    assert migrate(url) == ("0009", REVISION)
-    assert seen == sorted(revision for revision in installing._revisions() if revision > "0009")
-    assert migrate(url) == (REVISION, REVISION)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine
@@ -14,7 +18,8 @@ from queue_source.queues.base import administered
 from support.servers.postgres import new_database
 from support.snippets import ROOT, blocks
 
-POSTGRESQL, SQLITE, MINIO = [b.text for b in blocks(ROOT / "docs" / "how-to" / "sql-queue.md") if b.language == "sql"]
+PAGE = ROOT / "docs" / "how-to" / "sql-queue.md"
+POSTGRESQL, SQLITE, MINIO = [b.text for b in blocks(PAGE) if b.language == "sql"]
 
 
 def received(url: str) -> list[tuple[str, str | None, bool]]:
@@ -57,6 +62,16 @@ def test_a_statement_announces_an_object(kind: str, tmp_path: object, request: p
     execute(database, statement, statement)
     assert received(url) == [("s3://landing/orders/2.csv", None, True)] * 2
     assert received(url) == []
+
+
+def test_a_program_handles_messages(tmp_path: Path) -> None:
+    (program,) = [block.text for block in blocks(PAGE) if block.language == "python"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "{'order': 7}\n"
+    assert received(f"sql+sqlite:///{tmp_path}/jobs.db?queue=orders") == []
 
 
 def test_the_trigger_announces_the_events_of_minio(postgres_url: str) -> None:

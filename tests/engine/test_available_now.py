@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql import SparkSession
 
 from support.engine.queries import described, run, settled, start
 from support.engine.versions import TELLS_START
-from support.engine.world import World, eventually
+from support.engine.world import Row, World, eventually
 
 pytestmark = pytest.mark.engine
 
@@ -69,6 +71,41 @@ def test_bytes_limit_a_batch_and_one_object_is_always_taken(spark: SparkSession,
     run_all(spark, world, "cuesqueue", maxBytesPerTrigger=1)
     assert batches(world, "cuesqueue") == [2, 2, 1, 1]
     assert world.published() == sorted(rows)
+
+
+@pytest.mark.skipif(not TELLS_START, reason="Spark gives no limit")
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"maxFilesPerTrigger": 5},
+        {"maxBytesPerTrigger": 1},
+        {"maxFilesPerTrigger": 5, "content": "message", "allowedPrefixes": None},
+    ],
+    ids=["files", "bytes", "messages"],
+)
+def test_once_takes_all_that_is_there_in_one_batch_and_other_triggers_keep_the_limits(
+    spark: SparkSession, world: World, source: dict[str, Any]
+) -> None:
+    def feed(first: int, count: int) -> list[Row]:
+        if "content" not in source:
+            return world.feed(first, count, rows=1)
+        rows = [(number, f"message {number}") for number in range(first, first + count)]
+        world.publish([{"id": number, "name": name} for number, name in rows])
+        return rows
+
+    once = described(world, trigger={"once": True}, **source)
+    rows = feed(0, 25)
+    run(spark, once)
+    assert (batches(world, "cuesqueue"), world.published()) == ([25], rows)
+    rows += feed(25, 7)
+    query = start(spark, described(world, trigger=STREAM, **source))
+    try:
+        eventually("all rows", lambda: world.published() == rows)
+    finally:
+        query.stop()
+    assert max(batches(world, "cuesqueue")[1:]) <= source.get("maxFilesPerTrigger", 1)
+    run(spark, once)
+    assert world.published() == rows, "nothing was there"
 
 
 @pytest.mark.skipif(not TELLS_START, reason="one batch only: it always ends")

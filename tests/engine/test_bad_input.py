@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tarfile
+import zipfile
 from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import count as count_of
@@ -159,6 +162,39 @@ def test_truncated_parquet_and_other_columns_are_quarantined_with_their_cause(
         "columns.parquet": ("corrupt-object", True),
         "truncated.parquet": ("corrupt-object", True),
     }, "nothing.parquet has no bytes: no rows and no error, as in Spark"
+
+
+@pytest.mark.parametrize("loads", [False, True], ids=["rows", "load"])
+def test_archives_and_documents_of_other_columns_are_refused_and_names_in_another_case_are_read(
+    spark: SparkSession, world: World, loads: bool
+) -> None:
+    """Into a table whose columns are written in another case; `load` has no other schema."""
+    folder, table = world.root / "in", world.root / "table"
+    folder.mkdir()
+    write_deltalake(str(table), pa.schema([("Id", pa.int64()), ("name", pa.string())]).empty_table())
+    for number in range(3):
+        (folder / f"{number}.json").write_text(f'[{{"id":{number},"NAME":"a"}},\n{{"ID":{10 + number},"name":"b"}}]')
+    (folder / "trail.json").write_text('{"Records":[{"Id":7,"name":"c"}]}')
+    with zipfile.ZipFile(folder / "zipped.json", "w") as archive:
+        archive.write(folder / "0.json", "0.json")
+    for name in ("tar.json", "tar.json.gz"):
+        with tarfile.open(folder / name, "w:gz" if name.endswith("gz") else "w") as tar:
+            tar.add(folder / "0.json", "0.json")
+    world.publish([file.as_uri() for file in folder.iterdir()])
+    options = {"fileFormat": None, "content": "reference"} if loads else {"multiLine": True}
+    query: Query = {**described(world, **options), "schema": "" if loads else "Id BIGINT, name STRING"}
+    loading = {"load": "json", "multiLine": "true"} if loads else {}
+    query["sink_options"] = world.sink(path=None, delta=table, **loading)
+    run_until_settled(spark, [(world, query)])
+    rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    expected = [(n, "a") for n in range(3)] + [(10 + n, "b") for n in range(3)]
+    assert sorted((row["Id"], row["name"]) for row in rows) == expected
+    errors = {Path(e["subject"]).name: (e["cause"], "['Records']" in e["detail"]) for e in world.view("errors")}
+    assert errors == {
+        "trail.json": ("wrong-columns", True),
+        **dict.fromkeys(["zipped.json", "tar.json", "tar.json.gz"], ("archive", False)),
+    }
+    assert [shard["state"] for shard in world.view("shards")].count("quarantined") == 4
 
 
 def test_a_missing_object_fails_the_query_when_told_so_and_is_named(spark: SparkSession, world: World) -> None:

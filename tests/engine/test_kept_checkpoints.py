@@ -1,15 +1,18 @@
-"""A query goes on with a checkpoint that Spark wrote for an earlier version: what was in flight is read, once."""
+"""A query goes on with a checkpoint that Spark wrote for an earlier version: nothing is read twice."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from queue_source.queues import open_queue
+from shard_store.errors import StoreConfigurationError
 from support.engine.versions import TELLS_START
-from support.kept_checkpoints import ARCHIVES, Kept, unpack
+from support.kept_checkpoints import ARCHIVES, UNFINISHED, Kept, migrated, unpack
 
 pytestmark = pytest.mark.engine
 
@@ -26,26 +29,29 @@ def run(spark: SparkSession, kept: Kept, taken: list[list[str]]) -> None:
         query.trigger(availableNow=True).start().awaitTermination()
 
 
+def dump(kept: Kept) -> list[str]:
+    with closing(sqlite3.connect(kept.folder / "store.db")) as store:
+        return list(store.iterdump())
+
+
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.stem)
 def test_a_query_goes_on_with_a_kept_checkpoint(spark: SparkSession, archive: Path, tmp_path: Path) -> None:
-    kept = unpack(archive, tmp_path)
-    with open_queue(kept.queue_url) as queue:
-        queue.publish(["new"])
+    kept = migrated(archive, tmp_path)
+    before = kept.offsets()
     taken: list[list[str]] = []
     run(spark, kept, taken)
-    assert taken == [kept.in_flight, ["new"]]
+    assert (taken, kept.offsets()) == ([], before), "nothing is read again, and an idle query makes no batch"
+    with open_queue(kept.queue_url) as queue:
+        queue.publish(["new"])
+    run(spark, kept, taken)
+    assert taken == [["new"]]
     offsets = kept.offsets()
     assert set(offsets[max(offsets)]) == {"pipeline", "seq", "store"}
 
 
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.stem)
-def test_an_idle_query_makes_no_batch_of_an_older_form_of_its_offset(
-    spark: SparkSession, archive: Path, tmp_path: Path
-) -> None:
-    kept = unpack(archive, tmp_path)
-    taken: list[list[str]] = []
-    run(spark, kept, taken)
-    before = kept.offsets()
-    run(spark, kept, taken)
-    assert kept.offsets() == before
-    assert taken == [kept.in_flight]
+def test_a_store_with_an_unfinished_batch_stays_with_the_version_that_can_finish_it(tmp_path: Path) -> None:
+    """Its batch may be in a target already, under the hash that version gave it."""
+    before = dump(unpack(UNFINISHED, tmp_path / "before"))
+    with pytest.raises(StoreConfigurationError, match="pipeline 'kept' is not finished; start its query once more"):
+        migrated(UNFINISHED, tmp_path / "after")
+    assert dump(Kept(tmp_path / "after", [], [])) == before

@@ -15,8 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import cuesqueue
+from engine.test_announced_again import write
+from queue_source.commands.main import app
 from shard_store.store import open_store
 from support.engine.queries import described, run_until_settled, start
 from support.engine.world import SCHEMA, World, eventually
@@ -89,6 +92,30 @@ def test_a_large_object_is_loaded_in_parts_by_tasks_and_by_batches(
     starts = {row["file_block_start"] for row in table["_metadata"].to_pylist()}
     assert (len(starts) >= 6) is (not declared)
     assert world.view("errors") == []
+
+
+@pytest.mark.parametrize(("condition", "published"), [("NOT endswith(uri, '1.json')", 3), ("false", 0)])
+def test_what_a_query_filters_before_it_is_loaded_is_left_out_of_what_is_published(
+    spark: SparkSession, world: World, condition: str, published: int
+) -> None:
+    """Of a filter that is never true Spark asks for no plan at all."""
+    world.publish([write(world.root / "in" / f"{number}.json", (number, "x")) for number in range(4)])
+    stream = spark.readStream.format("cuesqueue").options(**world.source(content="reference", fileFormat=None))
+    query = (
+        stream.load()
+        .where(condition)
+        .writeStream.format("cuesqueue")
+        .options(**world.sink(load="json", schema=SCHEMA))
+        .option("checkpointLocation", str(world.root / "checkpoint"))
+    )
+    for _ in range(2):  # a batch without a plan is finished by the next start
+        query.trigger(availableNow=True).start().awaitTermination()
+    assert len(published_rows(world)) == published
+    report = CliRunner().invoke(
+        app, ["reconcile", f"file://{world.root}/in/", "--store", world.store_url, "--grace", "0s", "--json"]
+    )
+    (found,) = json.loads(report.stdout)["prefixes"]
+    assert (found["published"], found["left_out"], found["objects"]) == (published, 4 - published, published)
 
 
 def test_a_query_that_repeats_rows_in_other_tasks_is_refused_and_publishes_nothing(

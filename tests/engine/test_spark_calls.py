@@ -189,6 +189,17 @@ def test_the_default_read_limit_is_asked_for_in_the_reader_process_before_any_ba
                 assert not asked
 
 
+def test_latest_offset_is_given_the_default_limit_and_with_trigger_once_that_there_is_none(recorded: Recorded) -> None:
+    streamed = recorded.run_until(lambda c: times(c, "latestOffset") > 1)
+    query, log = recorded.start({"once": True})
+    query.awaitTermination()
+    limits = [
+        {call["limit"] for call in named(found, "latestOffset")} for found in (streamed, recorded.run(), stopped(log))
+    ]
+    default = {"ReadMaxFiles(max_files=7)"}
+    assert limits == ([default, default, {"ReadAllAvailable()"}] if TELLS_START else [{None}] * 3)
+
+
 def test_the_first_batch_of_a_checkpoint_runs_also_without_data_and_a_restart_s_does_not(recorded: Recorded) -> None:
     recorded.upto(0)
     found = recorded.run()
@@ -286,6 +297,16 @@ def test_readers_are_built_where_they_never_run_so_building_one_does_no_work(
     assert writer is not None
     assert list(world.root.iterdir()) == []
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuesqueue")] == []
+
+
+def test_spark_can_wait_for_executors_before_the_first_batch(spark: SparkSession) -> None:
+    """The settings of docs/how-to/clusters.md."""
+    settings = getattr(getattr(spark._jvm.org.apache.spark.internal.config, "package$"), "MODULE$")  # type: ignore[union-attr]
+    names = ("SCHEDULER_MIN_REGISTERED_RESOURCES_RATIO", "SCHEDULER_MAX_REGISTERED_RESOURCE_WAITING_TIME")
+    assert [getattr(settings, name)().key() for name in names] == [
+        "spark.scheduler.minRegisteredResourcesRatio",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime",
+    ]
 
 
 def test_the_format_is_found_without_being_registered(spark: SparkSession, world: World) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from queue_source.coordinator import prepare
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError, OptionError
+from queue_source.options import EVERYTHING
 from queue_source.storage.buckets import open_bucket
 from shard_store import failpoints
 from shard_store.failpoints import FailpointReached
@@ -54,6 +55,12 @@ def drain(world: World, **options: Any) -> dict[str, Any]:
 
 
 # --- alone ---
+
+
+def test_without_a_limit_one_batch_takes_a_whole_listing(world: World) -> None:
+    world.bucket.put(*uris(250))
+    with world.loop(**ALONE, maxFilesPerTrigger="10") as loop:
+        assert len(loop.coordinator.plan(0, loop.coordinator.latest(0, EVERYTHING)).ranges) == 250
 
 
 def test_what_is_there_is_read_once_and_what_is_new_in_the_next_run(world: World) -> None:

@@ -23,6 +23,7 @@ from shard_store import failpoints
 from shard_store.failpoints import CLEANING_POINTS, FailpointReached
 from shard_store.model import shard_key
 from shard_store.shards.changes import Audit
+from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import cleanings, shards, sources
 from shard_store.upkeep import cleaning as planning
 from support.buckets import MemoryStore
@@ -30,6 +31,7 @@ from support.coordinator_world import World
 from support.driver_loop import DriverLoop, states, until
 from support.servers.ministack import client, new_name
 from support.sessions import LEAST
+from support.store_backends import content as content_of
 from support.store_backends import rows
 
 BODY = b"ten bytes\n"
@@ -256,6 +258,23 @@ def test_versions_that_are_told_apart_do_not_meet_where_they_are_moved_to(world:
 def test_a_version_is_never_a_path(version: str) -> None:
     folder, name = moved_to("s3://b/in/x", version, "s3://b/archive/").removeprefix("s3://b/archive/in/").split("/")
     assert (len(folder), name) == (16, "x")
+
+
+def test_what_a_route_leads_to_for_another_source_stays_until_that_has_published_it(world: World) -> None:
+    uris = read(world, "a", "b")
+    shared = [content_of(uri) for uri in uris[:1]]
+    with world.store() as store:
+        store.start_receiver("r", "q", "host", ["audit"])
+        store.record("r", {"audit": shared}, Receipts(1))
+    counts = clean(world, "delete", {"a": planning.NEEDED, "b": "cleaned"})
+    assert sorted(real(world).contents()) == ["in/a"]
+    assert (counts["cleaningsNeeded"], counts["cleaningFailures"]) == (1, 0)
+    with loop_of(world, "off", source="audit", queueUrl="store", checkpoint="of audit") as loop:
+        loop.drain()
+    with world.store() as store:
+        store.database.write(lambda t: t.execute(cleanings.update().values(due_at=0)))
+    clean(world, "delete", {"a": "cleaned", "b": "cleaned"})
+    assert real(world).contents() == {}
 
 
 def test_options_decide_where_objects_go_and_not_what_was_planned_or_is_in_the_store(world: World) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.messages import Receipt
+from queue_source.options import EVERYTHING
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import LostProgress, PipelineTakenOver, StoreUnavailable
 from shard_store.model import ShardKey, Split, shard_key
@@ -267,6 +268,26 @@ def test_a_snapshot_that_spark_never_logged_is_handed_out_again_first(world: Wor
             assert loop.latest(0 if tells_start else None) == 1
         until(lambda: world.depth() == EMPTY, patiently(loop))
     assert_published_once(world, uris(10))
+
+
+def test_without_a_limit_one_batch_takes_what_spark_never_logged_and_all_that_is_there(world: World) -> None:
+    world.publish(*uris(5))
+    with world.loop(maxFilesPerTrigger="2") as loop:
+        assert loop.latest(0) == 1
+    world.publish(*uris(5, first=5))
+    with world.loop(maxFilesPerTrigger="2") as loop:
+        plan = loop.coordinator.plan(0, loop.coordinator.latest(0, EVERYTHING))
+        assert {entry.content.uri for entry in plan.ranges} == set(uris(10))
+
+
+def test_without_a_limit_a_batch_ends_at_what_may_be_in_flight_and_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.publish(*uris(25))
+    with world.loop(maxInFlightMessages="10", maxFilesPerTrigger="2") as loop:
+        plan = loop.coordinator.plan(0, loop.coordinator.latest(0, EVERYTHING))
+        assert len(plan.ranges) == 10
+    assert "one batch takes no more than 'maxInFlightMessages'" in caplog.text
 
 
 def test_a_lost_store_under_a_live_checkpoint_is_a_clear_error(world: World) -> None:

@@ -38,7 +38,7 @@ IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
 CSV = [
     b"1,x\n2,y\n", b"3,z", b"", b"\n\n", b"\xef\xbb\xbf4,bom\n", b"5,crlf\r\n6,w\r\n", b"7,cr\r8,cr\r", b"bad,x\n9,y\n",
     b'10,"quoted, one"\n', b'11,"open\n', b"12,\xff\n", b"13\n", b"14,x,y\n", gzip.compress(b"15,packed\n"),
-    b"0x10,h\n", b"16,\n", b",\n", b"   \n17,s\n", b"18,\\\\back\n",
+    b"0x10,h\n", b"16,\n", b",\n", b"   \n17,s\n", b"18,\\\\back\n", b"PK\3\4archive\n", gzip.compress(b"PK\5\6\n"),
 ]  # fmt: skip
 WITH_HEADER = [
     b"a,b\n1,x\n", b"a,b\n2,y", b"b,a\nz,3\n", b"a,b\n", b"a,b", b"", b"A,B\n4,case\n", b"c,d\n5,6\n",
@@ -49,6 +49,7 @@ JSON = [
     b'{"a":1,"b":"x"}\n{"a":2}\n', b'{"b":"y"}', b"", b"\n", b'\xef\xbb\xbf{"a":3}\n', b"{}\n", b'{"c":4}\n',
     b'{"a":"5"}\n{"a":6}\n', b"null\n", b"[]\n", b'{"a":7', b'"b":8}\n', b'{"a":9}\r\n', b'{"b":10}\n', b'{"a":1.5}\n',
     gzip.compress(b'{"a":11}\n'), b'{"a":12,"b":"\xff"}\n', b'{"a":13}{"a":14}\n', b'[{"a":15},{"a":16}]\n',
+    b"PK\3\4\n", b'{"A":17,"B":"other case"}\n', b'{"A":18,"a":19}\n', b'{"a":20,"B":"x","c":1}',
 ]  # fmt: skip
 LINES = [
     b"one\ntwo",
@@ -60,6 +61,7 @@ LINES = [
     b"\xff\n",
     b"\xef\xbb\xbfbom\n",
     b"\nseven",
+    b"PK\3\4\n",
 ]
 
 KINDS = {

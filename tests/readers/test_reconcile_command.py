@@ -22,7 +22,7 @@ from queue_source.messages import ListedObject
 from queue_source.storage.buckets import local
 from queue_source.storage.buckets.base import Page
 from shard_store.completeness.certificates import Tally
-from shard_store.sql.schema import sources
+from shard_store.sql.schema import shards, sources
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import until
@@ -246,6 +246,24 @@ def test_what_changes_between_two_runs_is_said(world: World) -> None:
     assert second["compared_with"]["counts"] == {"objects": [3, 2], "published": [3, 1], "changed": [0, 1]}
     assert second["compared_with"]["appeared"] == {"changed": [uris[0]]}
     assert "published in another version than there is now" in second["says"]
+
+
+def test_what_was_empty_when_it_was_read_is_announced_and_read_and_what_is_published_is_only_named(
+    world: World,
+) -> None:
+    empty, full = [*put(world, "empty", body=b""), *put(world, "full")]
+    read(world, empty, full)
+    with world.store() as store:  # this reader reads nothing, and takes each object for one of 10 bytes
+        zero = shards.update().where(shards.c.shard_id == empty).values(size=0)
+        store.database.write(lambda transaction: transaction.execute(zero))
+    put(world, "empty", body=b'{"id": 1}\n')
+    put(world, "full", body=b'{"id": 12}\n')
+    sent = found(prefix(world), "--send", world.queue_url, code=1)
+    assert (counts(sent), sent["announced"]) == ({"changed": 2}, 1)
+    assert "cuesqueue shards forget" in run(prefix(world), code=1).output
+    read(world)
+    again = found(prefix(world), code=1)
+    assert (counts(again), again["unpublished"]) == ({"published": 1, "changed": 1}, {"changed": [full]})
 
 
 def test_what_is_waiting_or_quarantined_is_not_complete_until_it_is_reopened_and_read(world: World) -> None:

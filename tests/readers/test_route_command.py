@@ -64,7 +64,9 @@ def test_status_shows_the_receiver_and_what_waits_for_each_source(world: World) 
     text = run("status").stdout
     assert "landing: receiver of sql+sqlite" in text
     assert re.search(r"worked +\d+(\.\d)? s ago", text)
-    assert "messages 2, recorded 3, duplicates 0, ignored 0, unrouted 0, malformed 0" in " ".join(text.split())
+    assert "messages 2, recorded 3, duplicates 0, changed 0, ignored 0, unrouted 0, malformed 0" in " ".join(
+        text.split()
+    )
     with world.loop(queueUrl="store", source="a") as loop:
         loop.drain()
     assert "waiting" not in json.loads(run("status", "--source", "a", "--json").stdout)

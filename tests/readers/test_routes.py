@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,20 +16,24 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.test_store_statements import counting
+from queue_source.admin.reconcile import Period, reconcile
 from queue_source.announcements.routes import Routes, parse_routes
 from queue_source.commands.main import app
 from queue_source.coordinator.receiver import Receiver, Totals
 from queue_source.errors import OptionError
 from queue_source.options import parse_receiver_options
+from queue_source.options.parsing import parse_listing_options
 from queue_source.queues import open_queue
 from queue_source.schema.sampling import samples_of
 from shard_store import failpoints
 from shard_store.errors import StoreConfigurationError
 from shard_store.failpoints import ROUTING_POINTS, FailpointReached
+from shard_store.sql.schema import metadata
 from shard_store.store import open_store
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.coordinator_world import EMPTY, World
+from support.coordinator_world import EMPTY, MovingWorld, World
 from support.driver_loop import DriverLoop, reader_options, until
+from support.servers.postgres import new_database
 from support.store_backends import rows
 
 ROUTES = {"a": "s3://bucket/a/", "b": "s3://bucket/b/", "all": "s3://bucket/"}
@@ -104,6 +109,64 @@ def test_each_source_reads_what_its_routes_lead_to_once(world: World) -> None:
     assert receive(world).recorded == 0
     assert drain(world, "a")["received"] == 0
     assert published(world)["a"] == once(*A)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_store_that_was_restored_is_noticed_by_a_receiver_that_is_started_again_and_listings_find_what_it_lacks(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """What was recorded since the backup is in no queue any more."""
+    world = MovingWorld(tmp_path)
+    if kind == "postgresql":
+        world.at = new_database(request.getfixturevalue("postgres_url"))
+    memory, file = tmp_path / "memory", tmp_path / "routes.json"
+    file.write_text(json.dumps([{"prefix": prefix, "source": name} for name, prefix in ROUTES.items()]))
+    arguments = ["route", world.queue_url, "--routes", str(file), "--store", world.store_url, "--until-empty"]
+
+    def route(*more: str) -> Any:
+        return CliRunner().invoke(app, [*arguments, *more])
+
+    world.publish(A[0])
+    assert route("--memory", str(memory)).exit_code == 0
+    with world.store() as store, store.database.engine.connect() as connection:
+        tables = metadata.sorted_tables
+        backup = {table: [row._asdict() for row in connection.execute(table.select())] for table in tables}
+    world.publish(*A[1:3])
+    assert route("--memory", str(memory)).exit_code == 0
+    with world.store() as store, store.database.engine.begin() as connection:
+        for table, kept in backup.items():
+            connection.execute(table.delete())
+            if kept:
+                connection.execute(table.insert(), kept)
+    world.publish(A[3])
+    refused = route("--memory", str(memory))
+    assert refused.exit_code == 1
+    assert "counts 1 messages of receiver 'files', which has had 3; nothing more is acknowledged" in refused.stderr
+    assert world.depth().ready == 1
+    world.bucket.put(*A[:4])
+    for name in ("a", "all"):  # no reader of theirs has ever run
+        options = parse_listing_options(["s3://bucket/a/"], {})
+        with world.store() as store:
+            pages = iter([world.bucket.open("s3://bucket/").page("s3://bucket/a/")])
+            period = Period(grace=timedelta(0))
+            report = reconcile(store, store.source_of(name), "s3://bucket/a/", options, pages, period=period)
+        assert (report.verdict, report.tally.counts["missing"], report.tally.counts["waiting"]) == ("incomplete", 3, 1)
+    memory.unlink()
+    assert route("--memory", str(memory)).exit_code == 0
+    for name in ("a", "all"):
+        with reader(world, name, backfillPrefixes="s3://bucket/a/", backfillGrace="0s") as loop:
+            until(lambda n=name: published(world).get(n) == once(*A[:4]), slowly(loop))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", '["x", "files", 3]', '{"a": 1}', '["x", "files", "y"]'])
+def test_a_memory_of_another_receiver_or_store_is_refused(world: World, text: str) -> None:
+    memory = world.folder / "memory"
+    memory.write_text(text)
+    options = parse_receiver_options(world.queue_url, {})
+    with open_queue(world.queue_url) as queue, open_store(world.store_url) as store:
+        receiver = Receiver("files", queue, routes(), options, store, threading.Event(), memory=memory)
+        with pytest.raises(OptionError, match="--memory"):
+            receiver.begin()
 
 
 def test_a_running_reader_reads_soon_what_comes(world: World) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queue_source.coordinator.holding.held_message import Terms
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.messages import MessageKey, Receipt, Received
+from queue_source.queues.leases import Terms
 
 TERMS = Terms(60.0)
 

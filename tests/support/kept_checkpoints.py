@@ -11,13 +11,16 @@ from typing import Any
 from shard_store.sql import install
 from shard_store.sql.database import Database
 
-ARCHIVES = sorted((Path(__file__).resolve().parents[1] / "data" / "checkpoints").glob("*.zip"))
-"""Named after the schema of the code that wrote them. They are read for ever: none is removed."""
+_FOLDER = Path(__file__).resolve().parents[1] / "data" / "checkpoints"
+ARCHIVES = sorted(_FOLDER.glob("schema-????.zip"))
+"""Named after the schema of the code that wrote them, with no batch unfinished. They are read since 0.3."""
+UNFINISHED = _FOLDER / "schema-0013-unfinished.zip"
+"""Its query was killed in a batch."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One of them, unpacked; its store is migrated."""
+    """One of them, unpacked."""
 
     folder: Path
     delivered: list[str]
@@ -51,17 +54,20 @@ class Kept:
                 found[int(file.name)] = json.loads(own)
         return found
 
-    def done(self) -> set[int]:
-        return {int(file.name) for file in (self.checkpoint / "commits").iterdir() if file.name.isdigit()}
-
 
 def unpack(archive: Path, folder: Path) -> Kept:
     with zipfile.ZipFile(archive) as opened:
         opened.extractall(folder)
     told = json.loads((folder / "told.json").read_text("utf-8"))
+    return Kept(folder, told["delivered"], told["in_flight"])
+
+
+def migrated(archive: Path, folder: Path) -> Kept:
+    """Unpack one, and migrate its store. Raises StoreConfigurationError."""
+    kept = unpack(archive, folder)
     database = Database(f"sqlite:///{folder}/store.db")
     try:
         install.migrate(database)
     finally:
         database.close()
-    return Kept(folder, told["delivered"], told["in_flight"])
+    return kept

@@ -122,7 +122,7 @@ def _json() -> Iterator[Poison]:
             "utf-16": ('{"id":1}\n'.encode("utf-16"), "records"),
             "noise": (random.Random(8).randbytes(20_000), "records"),
             "other columns": (b'{"x":1}\n{"y":2}\n', "object"),
-            "other case": (b'{"ID":1,"NAME":"a"}\n', "object"),
+            "other case": (b'{"ID":1,"NAME":"a"}\n', "fine"),
             "a key twice": (b'{"id":1,"id":2}\n', "fine"),
             "unknown columns": (b'{"id":1,"z":{"a":1}}\n', "fine"),
             "csv": (b"1,a\n", "records"),

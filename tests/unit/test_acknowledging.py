@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from queue_source.coordinator.ending.acknowledging import Acknowledger
-from queue_source.coordinator.holding.held_message import Terms
 from queue_source.coordinator.holding.in_flight import InFlight, Leftovers, Opened
 from queue_source.coordinator.holding.leases import LeaseKeeper
 from queue_source.coordinator.holding.room import Limits
@@ -18,6 +17,7 @@ from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt, Received, key_of
 from queue_source.queues.base import Capabilities
+from queue_source.queues.leases import Terms
 from support.deliveries import hold
 from support.sessions import make_session
 

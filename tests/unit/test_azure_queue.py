@@ -81,7 +81,7 @@ def test_url_and_options_name_the_queues_service(url: str, access: dict[str, str
         ("azurequeue://account/files/more", {}, "names no Azure queue"),
         ("azurequeue://account.queue.core.windows.net/files", {}, "the account's name alone"),
         ("azurequeue:///files", {}, "names no account"),
-        ("azurequeue://account/files?sig=abc", {}, "set the options azureQueue"),
+        ("azurequeue://account/files?sig=abc", {}, "options azureQueue"),
         ("azurequeue://account:abc@host/files", {}, "set the options azureQueue"),
         ("azurequeue://other/files", {"connection_string_secret": f"AccountName=account;AccountKey={KEY}"}, "'other'"),
         ("azurequeue://account/files", {"connection_string_secret": "AccountName=account;abc"}, "has no AccountKey"),

@@ -12,6 +12,7 @@ import pytest
 
 from queue_source.coordinator.ending.error_log import LINES, PERIOD, ErrorLog
 from queue_source.coordinator.session import Metrics
+from queue_source.queues import open_queue
 from shard_store.model import ErrorRecord, Plan, PublishToken
 from support.coordinator_world import EMPTY, World, patiently, uris
 from support.driver_loop import DriverLoop, until
@@ -58,15 +59,16 @@ def test_what_executors_found_bad_is_told_when_its_plan_is_final(
     tmp_path: Path, lines: LogLines, publishes: bool
 ) -> None:
     world = World(tmp_path)
-    world.publish(*uris(3))
-    with world.loop(publishes=publishes) as loop:
+    with open_queue(world.queue_url) as queue:
+        queue.send(uris(3), headers={"X-Ascent-Log-Id": "request-7"})
+    with world.loop(publishes=publishes, queueUrl=f"{world.queue_url}&log_id_header=X-Ascent-Log-Id") as loop:
         plan = batch_with_errors(world, loop)
         assert lines.texts == [], "the plan may still be repeated"
         assert loop.latest(1) == 1
         (line,) = lines.having("cause=missing-object")
         bad_uri = plan.ranges[0].content.uri
         assert f"shard={bad_uri} plan=0-1 delivery_hash={plan.identity.delivery_hash} queue=" in line
-        assert line.endswith(": why")
+        assert line.endswith(" log_id=request-7: why")
         assert len(lines.having("bad record", "cause=bad-record")) == 1
         assert loop.coordinator.report()["errors"] == {"missing-object": 1, "bad-record": 1}
         assert loop.latest(1) == 1
@@ -127,7 +129,7 @@ def log_of(clock: Clock, causes: dict[str, int] | None = None) -> tuple[ErrorLog
     def of_plans(hashes: Sequence[str], limit: int) -> tuple[dict[str, int], list[Any]]:
         error = SimpleNamespace(
             scope="record", cause="bad-record", detail="why", subject="s", seqs=(0, 1), delivery_hash=PLAN_HASH,
-            queue="q", message_id="m",
+            queue="q", message_id="m", shard_key=None,
         )  # fmt: skip
         return dict(causes or {}), [error] * min(limit, (causes or {}).get("bad-record", 0))
 

@@ -32,7 +32,7 @@ def test_what_is_pruned_unread_before_it_is_acquired_is_new_and_its_message_wait
         us = Pipeline.start(store, "p", "files")
         session = make_session(store, token=us.token)
         in_flight = InFlight(["q"], Limits(10, 10))
-        ownership = Ownership(session, in_flight)
+        ownership = Ownership(session, in_flight, lambda uris: [None] * len(uris))
         message = "q", Receipt("r")
         hold(in_flight, [received(message)])
         found = store.open_shards(us.token, "files", [content("a")])

@@ -50,7 +50,6 @@ def test_the_project_may_come_from_an_option() -> None:
         ("pubsub:///files", "names no project.*'gcp.project'"),
         ("pubsub://files", "pubsub://PROJECT/SUBSCRIPTION"),
         ("pubsub://p/", "pubsub://PROJECT/SUBSCRIPTION"),
-        ("pubsub://p/files?x=1", "pubsub://PROJECT/SUBSCRIPTION"),
         ("pubsub://p/subscriptions/files", "pubsub://PROJECT/SUBSCRIPTION"),
         ("pubsub://p/1", "pubsub://PROJECT/SUBSCRIPTION"),
     ],

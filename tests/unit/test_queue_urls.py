@@ -16,6 +16,7 @@ from queue_source.errors import OptionError, QueueConfigurationError
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue, own, queue_name, redact, register_queue
 from queue_source.queues.sql import SqlQueue
+from queue_source.queues.sql.database import parse_address
 from shard_store.errors import StoreConfigurationError
 from shard_store.store import open_store
 from support.sessions import LEAST
@@ -45,6 +46,69 @@ def test_an_unknown_kind_says_what_was_perhaps_meant(url: str, hint: str) -> Non
         open_queue(url)
     assert hint in str(told.value)
     assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sql+sqlite:///jobs.db?queue=q&tags=a.%23", "'tags'; for this kind of queue a filter is the option tagFilter"),
+        ("sql+sqlite:///jobs.db?queue=q&listener=true", "'listener'; it is for amqp and sim queues"),
+        ("sql+sqlite:///jobs.db?queue=q&timout=3", "'timout'; did you mean 'timeout'?"),
+        ("sql+sqlite:///jobs.db?queue=q&mode=ro", "unknown parameter 'mode'"),
+        ("sql+sqlite:///jobs.db?queue=q&queue=r", "several queue= parameters"),
+        (
+            "sql+postgresql://u:hunter2@h/db?queue=q&pool=p",
+            "'pool'; it is for amqp and sim queues; this URL takes queue",
+        ),
+        ("sqs://files?group=g", "'group'; it is for kafka queues; .* the options sqs"),
+        ("https://sqs.eu-central-1.amazonaws.com/123456789012/files?tags=x", "tagFilter"),
+        ("https://sqs.eu-central-1.amazonaws.com/123456789012/files?log_id=x", "did you mean 'log_id_header'"),
+        ("pubsub://p/files?token=hunter2", "'token'; this URL takes log_id_header; the options gcp"),
+        ("azurequeue://account/files?source=s", "'source'; it is for amqp queues"),
+        ("kafka://h/t?grup=g", "'grup'; did you mean 'group'?"),
+        ("kafka://h/t?group=a&group=b", "several group="),
+        ("amqp://me:hunter2@h/v?source=s&pol=p", "did you mean 'pool'?"),
+        ("amqp://me:hunter2@h/v?source=s&queue=q", "'queue'; .*and what pika takes"),
+        ("amqp://me:hunter2@h/v?source=s&source=t", "several source="),
+        ("sim://a?dir=d&tag=x", "did you mean 'tags'"),
+        ("sim://a?dir=d&dir=e", "several dir="),
+    ],
+)
+def test_a_parameter_that_this_kind_of_queue_does_not_take_is_refused(url: str, told: str) -> None:
+    with pytest.raises(QueueConfigurationError, match=told) as refused:
+        open_queue(url)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rest", "kept"),
+    [
+        ("sqlite:///jobs.db?timeout=5", {"timeout": "5"}),
+        ("sqlite:///file:jobs.db?mode=ro&uri=true", {"mode": "ro", "uri": "true"}),
+        ("postgresql+psycopg://u@h/db?sslmode=require&options=-c%20a%3Db", {"sslmode": "require", "options": "-c a=b"}),
+        ("mysql+pymysql://u@h/db?charset=utf8mb4", {"charset": "utf8mb4"}),
+    ],
+)
+def test_the_parameters_of_a_database_s_driver_are_handed_to_it(rest: str, kept: dict[str, str]) -> None:
+    address = parse_address(f"sql+{rest}&queue=q&log_id_header=X-Log")
+    assert (dict(address.url.query), address.queue, address.log_id_header) == (kept, "q", "X-Log")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqs://files?",
+        "pubsub://p/files?",
+        "azurequeue://account/files?",
+        "kafka://h/t?group=g&",
+        "amqp://h/v?source=s&",
+        "sim://a?dir=d&",
+        "sql+sqlite:///jobs.db?queue=q&",
+    ],
+)
+def test_every_kind_takes_the_header_of_the_log_id(url: str) -> None:
+    with open_queue(f"{url}log_id_header=X-Ascent-Log-Id") as queue:
+        assert getattr(queue, "log_id_header", None) == "X-Ascent-Log-Id"
 
 
 def test_an_adapter_that_is_not_there_says_which_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:

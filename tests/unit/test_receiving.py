@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from queue_source.coordinator.holding.held_message import Terms
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.holding.room import Limits
 from queue_source.coordinator.intake.receiving import Receivers
@@ -19,6 +18,7 @@ from queue_source.errors import QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues import Depth
 from queue_source.queues.base import Capabilities
+from queue_source.queues.leases import Terms
 from support.sessions import make_session
 
 PATIENCE = 30.0

@@ -387,7 +387,7 @@ def test_receivers_and_what_waits_for_their_sources_are_shown(
     store.start_receiver("landing", "sqs://files", "host-7", ["orders"])
     store.record("landing", {"orders": [content("x"), content("y")]}, Receipts(2, unrouted=4))
     page = re.sub(r"<[^>]*>|\s+", " ", client().get("/").text)
-    assert re.search(r"landing +sqs://files +host-7 +0\.\d s ago +2 +2 +0 +0 +4 +0 ", page)
+    assert re.search(r"landing +sqs://files +host-7 +0\.\d s ago +2 +2 +0 +0 +0 +4 +0 ", page)
     assert re.search(r"not taken by a reader yet .* orders +2 +0\.\d s ", page)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ import pytest
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Received
 from queue_source.queues import open_queue
-from queue_source.queues.log_ids import log_id
 from queue_source.queues.sim import Fault, SimQueue
 from queue_source.tags import matches
 from support.queues.backend import Clock
 from support.tag_table import TABLE
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(open_queue.__code__.co_filename).parents[2])}
 
 
 @pytest.fixture
@@ -142,28 +144,43 @@ def test_a_listener_hears_what_is_sent_while_it_listens_and_leaves_nothing_behin
     assert take(again) == []
 
 
+def test_a_sender_makes_no_pool_beside_others_and_none_for_messages_that_may_be_dropped(simulator: Simulators) -> None:
+    workers = simulator(pool="workers")
+    workers.create()
+    with simulator() as sender:
+        sender.send(["x"])
+        assert not sender.exists()
+    assert (bodies(workers), take(simulator())) == ([b"x"], [])
+    with simulator("bills", mandatory="false") as sender:
+        assert sender.send(["dropped"]) == [""]
+    with simulator("bills") as sender:
+        sender.send(["kept"])
+    assert bodies(simulator("bills")) == [b"kept"]
+
+
+def test_a_killed_listener_leaves_nothing_behind_once_something_is_sent(simulator: Simulators) -> None:
+    pool, listener = simulator(pool="p"), simulator(listener="true")
+    url = f"sim://orders?dir={simulator.folder}&listener=true"
+    script = "import os, sys; from queue_source.queues import open_queue; queue = open_queue(sys.argv[1]); "
+    script += "queue.create(); queue.send(['before']); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", script, url], env=ENVIRONMENT, check=False).returncode == -9
+    listener.create()
+    pool.send(["now"])
+    with sqlite3.connect(simulator.folder / "orders.sim.db") as file:
+        listeners = file.execute("SELECT pool FROM sim_bindings WHERE pool LIKE 'listener-%'").fetchall()
+        kept = file.execute("SELECT count(*) FROM cuesqueue_messages WHERE queue LIKE 'listener-%'").fetchall()
+    file.close()
+    assert (listeners, kept) == ([(listener._sim.pool,)], [(1,)])
+    listener.close()
+    assert list(simulator.folder.glob("*.lock")) == []
+
+
 def test_republished_messages_stay_in_their_pool(simulator: Simulators) -> None:
     one, two = simulator(pool="one"), simulator(pool="two")
     two.create()
     one.send(["x"], tag="a.b")
     assert one.republish(take(one)[0])
     assert (one.depth().total, two.depth().total) == (1, 1)
-
-
-def test_the_current_log_id_goes_along_under_the_name_that_the_url_gives(simulator: Simulators) -> None:
-    queue, plain = simulator(log_id_header="X-Ascent-Log-Id"), simulator()
-    with log_id("request-7"):
-        queue.send(["stamped"])
-        queue.send(["own"], headers={"X-Ascent-Log-Id": "mine", "k": "v"})
-        plain.send(["plain"])
-    queue.send(["outside"])
-    headers = {message.body: message.headers for message in take(queue)}
-    assert headers == {
-        b"stamped": {"X-Ascent-Log-Id": "request-7"},
-        b"own": {"X-Ascent-Log-Id": "mine", "k": "v"},
-        b"plain": {},
-        b"outside": {},
-    }
 
 
 def test_a_pool_exists_until_it_is_deleted(simulator: Simulators) -> None:
@@ -189,9 +206,8 @@ def test_a_pool_exists_until_it_is_deleted(simulator: Simulators) -> None:
         ("sim://?dir=d", "named by letters"),
         ("sim://a/b?dir=d", "named by letters"),
         ("sim://a?dir=d&pool=x%2Fy", "named by letters"),
-        ("sim://a?dir=d&tag=x", "did you mean 'tags'"),
         ("sim://a?dir=d&tags=", "write '#' for all"),
-        ("sim://a?dir=d&dir=e", "given twice"),
+        ("sim://a?dir=d&pool=listener-1", "those of listeners"),
         ("sim://a?dir=d&listener=yes", "neither true nor false"),
         ("sim://a?dir=d&listener=true&pool=p", "no pool"),
     ],
@@ -312,8 +328,6 @@ def test_faults_ordered_here_are_met_in_another_process(simulator: Simulators) -
     queue.order(Fault.DISCONNECT)
     script = "import sys; from queue_source.queues import open_queue; open_queue(sys.argv[1]).receive(1, 60, 0)"
     url = f"sim://orders?dir={simulator.folder}&pool=p"
-    source = str(Path(open_queue.__code__.co_filename).parents[2])
-    environment = {**os.environ, "PYTHONPATH": source}
-    done = subprocess.run([sys.executable, "-c", script, url], env=environment, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script, url], env=ENVIRONMENT, capture_output=True, check=False)
     assert b"QueueUnavailable" in done.stderr
     assert queue.ordered() == {}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.announcements.contents import announced_objects, with_versions
+from queue_source.announcements.contents import announced_objects
+from queue_source.announcements.facts import looked_up
 from queue_source.coordinator.holding.ready import may_come_in_pieces
 from queue_source.messages import Receipt, Received
 from queue_source.options import ReaderOptions, parse_reader_options
@@ -86,7 +87,7 @@ def test_references_are_read_by_nobody() -> None:
 def test_what_a_listing_finds_has_a_version_too_and_is_cleaned_by_it(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"1,x\n" * (LARGE // 4))
     uri = f"file://{tmp_path}/a.csv"
-    [content] = with_versions([Content(uri, uri, LARGE)], stat_objects, partial(may_come_in_pieces, options()))
+    [content] = looked_up([Content(uri, uri, LARGE)], stat_objects, partial(may_come_in_pieces, options()))
     assert content.etag is not None
     [stat] = stat_objects([uri])
     assert stat is not None

@@ -26,7 +26,7 @@ CALLBACKS = {
         "storage.files",
     ): "sizes and times are asked for by the function that it was given",
     (
-        "announcements.contents",
+        "announcements.facts",
         "coordinator.holding.ready",
     ): "what is read in pieces is asked of the function that it was given",
     ("coordinator.holding.in_flight", "coordinator.ending.acknowledging"): "the condition that ends a wait",

@@ -63,7 +63,7 @@ class Period:
 
 
 class Announcer:
-    """Sends announcements of missing objects, a page at a time. With `queue` None it only counts them."""
+    """Sends announcements of objects that are not read, a page at a time. With `queue` None it only counts them."""
 
     def __init__(self, queue: Queue | None, *, plain: bool = False) -> None:
         self.sent = 0
@@ -185,7 +185,7 @@ def reconcile(
         period: Which of them are asked about.
         evidence: Where the pages come from. Of `LISTED` ones the clock is that of this moment, and is compared with the
             database's; that of an inventory is not.
-        announcer: Is given what is missing.
+        announcer: Is given what is missing, and what was read as zero bytes and has some now.
         unpublished: Called for each object that is not published.
         advance: Called with the number of objects compared so far.
 
@@ -308,5 +308,5 @@ def _compare(
         report.tally.add(listed.uri, listed.size, listed.etag, finding.category)
         if finding.category in UNPUBLISHED:
             unpublished(listed, finding)
-        if announcer is not None and finding.category is Category.MISSING:
+        if announcer is not None and (finding.category is Category.MISSING or finding.is_unread):
             announcer.put(listed)

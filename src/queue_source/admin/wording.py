@@ -23,7 +23,9 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
         sizes = f"{counts}, {size_text(b.bytes)}, {counted(b.errors, 'error')}"
         yield "published", f"{name} {since(status, b.published_at)} ago: {sizes}"
     if status.plan is not None:
-        yield "plan", f"{status.plan.start_seq}-{status.plan.end_seq} is under way, attempt {status.plan.attempt}"
+        plan = status.plan
+        slow = f", for {time_text(plan.seconds)}, usually {time_text(plan.usual_seconds)}" if plan.is_slow else ""
+        yield "plan", f"{plan.start_seq}-{plan.end_seq} is under way, attempt {plan.attempt}{slow}"
     if status.in_flight is not None:
         yield (
             "holds",
@@ -40,6 +42,8 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
     yield "rate", f"{number(status.rows_per_second)} rows/s, {size_text(status.bytes_per_second)}/s in the last minutes"
     yield "last hour", amounts(status.last_hour)
     yield "in all", amounts(status.total)
+    if status.changed:
+        yield "changed", f"{counted(status.changed, 'announcement')} of other versions of what is published: not read"
     if status.backfill is not None:
         listed = status.backfill
         how = "under way" if listed.ended_at is None else f"ended {since(status, listed.ended_at)} ago"

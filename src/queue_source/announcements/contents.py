@@ -5,47 +5,25 @@ Pure, except for requested sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from queue_source.announcements.facts import InPieces, Stat, Stated, content_of, lacks_facts, with_facts
 from queue_source.announcements.hidden_names import is_hidden
 from queue_source.announcements.json_paths import JsonPaths
 from queue_source.announcements.parser import parse_notification
 from queue_source.errors import MalformedNotification
-from queue_source.messages import MESSAGE_URI, ObjectNotice, Received, kept_message
+from queue_source.messages import MESSAGE_URI, REPUBLISH_COUNT, ObjectNotice, Received, kept_message
 from queue_source.options import NotificationOptions
-from queue_source.queues.base import REPUBLISH_COUNT
 from queue_source.tags import matches_any
 from queue_source.uris import climbs
-from shard_store.model import Content, ErrorRecord, Payload, Reference, micros
+from shard_store.model import Content, ErrorRecord, Payload, micros
 from shard_store.redaction import redact_url
 
 _PREFIXES = 3  # prefixes in an error
 
-
-class Stated(Protocol):
-    """The facts that a store reports of an object.
-
-    Its size in bytes; its time (aware) and its ETag, where the store has them.
-    """
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def modified(self) -> datetime | None: ...
-
-    @property
-    def etag(self) -> str | None: ...
-
-
-Stat = Callable[[Sequence[str]], Sequence[Stated | None]]
-"""Asks for many URIs at once; None where an object is missing (reading it reports that)."""
-
-InPieces = Callable[[str, int], bool]
-"""Whether an object (URI, size in bytes) may be read in pieces, by several tasks or micro-batches."""
 
 _NO_ID = (
     "the message has no id of its own, so a second delivery cannot be distinguished from a second message that is "
@@ -107,18 +85,6 @@ def announced_objects(
     return [_announced(parsed_message, stated, options, now, in_pieces) for parsed_message in parsed]
 
 
-def with_versions(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> list[Content]:
-    """Add the present ETags to contents that are read in pieces and were announced without one."""
-    unknown = list({c.uri: None for c in contents if c.etag is None and c.size and in_pieces(c.uri, c.size)})
-    if not unknown:
-        return list(contents)
-    stated = dict(zip(unknown, stat(unknown), strict=True))
-    return [
-        c._replace(etag=facts.etag) if (facts := stated.get(c.uri)) is not None and facts.size == c.size else c
-        for c in contents
-    ]
-
-
 def announced_messages(
     messages: Sequence[Received], options: NotificationOptions, queue_names: Mapping[str, str] = _AS_CONFIGURED
 ) -> list[Announced]:
@@ -172,22 +138,28 @@ def _announced(
     now: datetime | None,
     in_pieces: InPieces,
 ) -> Announced:
-    """Complete the parsed message.
-
-    Facts of the notification take precedence: the object may have been replaced since.
-    """
-    by_time = options.chooses_by_time
+    """Complete the parsed message."""
+    by_time, message = options.chooses_by_time, parsed.message
     contents: list[Content] = []
     left_out: list[Content] = []
     for notice in parsed.notices:
-        size, modified = notice.size, notice.modified
-        if (stated := stated_facts.get(notice.uri)) is not None:
-            size = stated.size if size is None else size
-            modified = modified or stated.modified
-        content = _content(notice, size, modified, parsed.message, options)
-        if stated is not None and content.etag is None and size == stated.size and in_pieces(notice.uri, stated.size):
-            content = content._replace(etag=stated.etag)
-        (contents if not by_time or is_chosen(modified, options, now) else left_out).append(content)
+        if (stated := stated_facts.get(notice.uri)) is not None and notice.modified is None:
+            notice = replace(notice, modified=stated.modified)
+        happened = None if notice.event_time is None else micros(notice.event_time)
+        content = content_of(
+            notice,
+            options,
+            version=message.headers.get(OBJECT_VERSION),
+            tag=message.tag,
+            queue=message.queue,
+            message_id=message.message_id,
+            receive_count=message.receive_count,
+            group=message.group,
+            named=message.has_id,
+            sent_at=happened if message.sent_at is None else round(message.sent_at * 1_000_000),
+        )
+        content = with_facts(content, stated, in_pieces)
+        (contents if not by_time or is_chosen(notice.modified, options, now) else left_out).append(content)
     kinds = tuple(contents), parsed.error, parsed.ignored, parsed.foreign, tuple(left_out)
     return Announced(parsed.message, *kinds)
 
@@ -311,39 +283,6 @@ def _first_of(prefixes: Sequence[str]) -> str:
     return " ".join(prefix[:100] for prefix in prefixes[:_PREFIXES]) + more
 
 
-def _content(
-    notice: ObjectNotice,
-    size: int | None,
-    modified: datetime | None,
-    message: Received,
-    options: NotificationOptions,
-) -> Content:
-    identity = notice.uri
-    version = notice.version or notice.etag or message.headers.get(OBJECT_VERSION)
-    if options.allow_overwrites and version is not None:
-        identity = f"{notice.uri}#{version}"
-    happened = None if notice.event_time is None else micros(notice.event_time)
-    reference = None
-    if options.by_reference:
-        written = None if modified is None else micros(modified)
-        reference = Reference(notice.version, written, happened, message.tag)
-    sent_at = happened if message.sent_at is None else round(message.sent_at * 1_000_000)
-    return Content(
-        identity,
-        notice.uri,
-        size,
-        notice.etag,
-        queue=message.queue,
-        message_id=message.message_id,
-        receive_count=message.receive_count,
-        group=message.group,
-        sequence=notice.sequence,
-        named=message.has_id,
-        reference=reference,
-        sent_at=sent_at,
-    )
-
-
 def message_error(message: Received, cause: str, detail: str) -> ErrorRecord:
     """Return the error of a message as a whole, with what is needed to send it once more."""
     return ErrorRecord(
@@ -367,9 +306,7 @@ def _stated(
             notice.uri: None
             for parsed_message in parsed
             for notice in parsed_message.notices
-            if notice.size is None
-            or (times and notice.modified is None)
-            or (notice.etag is None and in_pieces(notice.uri, notice.size))
+            if (times and notice.modified is None) or lacks_facts(notice.uri, notice.size, notice.etag, in_pieces)
         }
     )
     if not unknown:

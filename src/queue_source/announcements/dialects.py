@@ -44,6 +44,7 @@ class Dialect:
     event_time: str | None = None  # in the record: the same, where it is surely the time of the event
     decode_key: Callable[[str], str] = str
     missing_size: int | None = None  # the meaning of a missing size; None: unknown
+    is_sizeless: Callable[[Json], bool] = lambda item: False  # the size of such an item is 0 whatever the object has
     senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: senders that differ
     uri_of: Callable[[Json, Json], str] | None = None  # the object's name from record and item, in place of both parts
     begun: Callable[[Json], bool] = lambda item: False  # the object has been begun: another event announces it
@@ -175,8 +176,9 @@ _EVENT_GRID = Dialect(
     sequencer="sequencer",
     time="eventTime",
     event_time="eventTime",
-    # files of Data Lake Storage are created, written and closed; SFTP does the same
-    begun=lambda item: item.get("api") in ("CreateFile", "SftpCreate"),
+    # files of Data Lake Storage are created, written and closed; SFTP does the same, and may say nothing of the size
+    begun=lambda item: item.get("api") in ("CreateFile", "SftpCreate", "SftpWrite"),
+    is_sizeless=lambda item: item.get("api") == "SftpCommit",
     in_lists=True,
 )
 _RENAMED = replace(_EVENT_GRID, etag="", size="", uri_of=lambda record, item: _azure_object({}, item, "destinationUrl"))

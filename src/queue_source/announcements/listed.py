@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from queue_source.announcements.contents import is_chosen, is_wanted
-from queue_source.messages import ListedObject
+from queue_source.announcements.facts import content_of
+from queue_source.messages import ListedObject, ObjectNotice
 from queue_source.options import NotificationOptions
 from queue_source.uris import climbs
-from shard_store.model import LISTING, Content, Reference, micros
+from shard_store.model import LISTING, Content
 
 
 def listed_contents(
@@ -21,8 +22,7 @@ def listed_contents(
 ) -> list[Content | None]:
     """Return the content of each object; None for one that is left out, as it would be if it were announced.
 
-    With `allowOverwrites` the identity is that of a notification: the object's version where its bucket keeps versions,
-    else its ETag. The message's id identifies the listed version: so a listing opens a quarantined shard again once for
+    The message's id identifies the listed version: so a listing opens a quarantined shard again once for
     each version of its object. Ages are counted from `now`, by the clock of the listing; if None, from the time of this
     machine. `whatever_time`: also objects that only their time excludes.
     """
@@ -38,10 +38,6 @@ def _content(listed: ListedObject, options: NotificationOptions) -> Content | No
         return None
     if not uri.startswith(options.allowed_prefixes) or climbs(uri) or not is_wanted(uri, options):
         return None
-    version = listed.version or listed.etag
-    identity = f"{uri}#{version}" if options.allow_overwrites and version is not None else uri
-    seen = version or listed.modified.astimezone(timezone.utc).isoformat()
-    reference = Reference(listed.version, micros(listed.modified)) if options.by_reference else None
-    return Content(
-        identity, uri, listed.size, listed.etag, LISTING, f"listed {seen}", receive_count=1, reference=reference
-    )
+    seen = listed.version or listed.etag or listed.modified.astimezone(timezone.utc).isoformat()
+    notice = ObjectNotice(uri, listed.size, listed.etag, listed.version, modified=listed.modified)
+    return content_of(notice, options, queue=LISTING, message_id=f"listed {seen}")

@@ -19,7 +19,7 @@ from queue_source.announcements.dialects import DIALECTS, GCS_ATTRIBUTES, Dialec
 from queue_source.announcements.json_paths import JsonPaths, uris_at
 from queue_source.announcements.sequences import sequence_of, time_of
 from queue_source.errors import MalformedNotification
-from queue_source.messages import Announcement, ObjectNotice
+from queue_source.messages import Announcement, ObjectNotice, refuse_constant
 from queue_source.uris import check_object, looks_like_uri, plain_uri
 
 FORMATS = (
@@ -211,6 +211,8 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
     size = _size(item.get(dialect.size, dialect.missing_size))
     if uri.endswith("/") and size == 0:
         return None
+    if size == 0 and dialect.is_sizeless(item):
+        size = None
     etag, version = _optional(item, dialect.etag), _optional(item, dialect.version)
     # a sender without the size is not the store, and has the time of its own event
     modified = None if size is None else time_of(record, dialect.time)
@@ -321,14 +323,10 @@ def _text(body: bytes) -> str:
 
 def _json(text: str) -> object:
     try:
-        value: object = json.loads(text, parse_constant=_refuse_constant)
+        value: object = json.loads(text, parse_constant=refuse_constant)
     except ValueError:  # also numbers of too many digits
         raise MalformedNotification("the body is neither JSON nor a URI") from None
     return value
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _check_text(notice: ObjectNotice) -> None:

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from shard_store.store import ShardStore
 
 _SHOWN = 10  # names of each kind that people see; --list has all
+_CHANGED = (
+    "changed objects are published as they were before, and are not read again by themselves, unless they were empty "
+    "then (--send announces those); `cuesqueue shards forget URI`, and then --send, adds the rows of the new versions "
+    "to those of the old ones, which you remove where they went"
+)
 
 
 class Form(str, Enum):
@@ -86,7 +91,10 @@ def reconcile(
     ] = None,
     send: Annotated[
         str | None,
-        typer.Option(metavar="QUEUE_URL", help="Announce what is missing to this queue, which the reader reads."),
+        typer.Option(
+            metavar="QUEUE_URL",
+            help="Announce what is missing, or was empty when it was read, to this queue, which the reader reads.",
+        ),
     ] = None,
     notification: Annotated[
         Form,
@@ -362,6 +370,8 @@ def _print(results: list[dict[str, Any]], as_json: bool, dry_run: bool, certify:
                 tell(f"{kind.replace('_', ' ')}: {uri}")
             if (count := result[kind]) > _SHOWN:
                 tell(f"and {count - _SHOWN:,} more {kind.replace('_', ' ')}; --list FILE writes all")
+        if result["changed"]:
+            tell(_CHANGED)
         for line in _compared(result.get("compared_with")):
             tell(line)
         if dry_run and certify:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import Enum
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -44,6 +45,14 @@ def route(
             help="What becomes of a message with an object that no route takes: to the error table, or counted."
         ),
     ] = Unrouted.QUARANTINE,
+    memory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file in which it keeps how many messages it has had: so it notices, also when it is started again, "
+            "that the store was restored from a backup. It must outlast the process, and be one receiver's.",
+        ),
+    ] = None,
     until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue is empty.")] = False,
     option: Annotated[
         list[str] | None,
@@ -83,7 +92,7 @@ def route(
         open_queue(url, **connection_options(options.url, options)) as queue,
         _ended_by_signals(threads.stopping),
     ):
-        receiver = Receiver(own_name, queue, parsed, options, opened, threads.stopping)
+        receiver = Receiver(own_name, queue, parsed, options, opened, threads.stopping, memory=memory)
         receiver.begin()
         tell(f"receiver {own_name}: {len(parsed)} route(s) to {len(parsed.sources)} source(s); Ctrl-C ends it")
         running = [threading.Event() for _ in range(options.threads)]

@@ -56,7 +56,7 @@ def list_shards(
     rows = [
         [
             shard.key.hex()[:_SHORT],
-            shard.state if shard.pending in (None, "seen") else f"{shard.state} ({shard.pending})",
+            shard.state if shard.pending in (None, "reopened") else f"{shard.state} ({shard.pending})",
             shard.source,
             (iso_time(shard.opened_at if shard.finished_at is None else shard.finished_at) or "")[:19],
             "" if shard.size is None else str(shard.size),

@@ -115,8 +115,9 @@ def vacuum(
 def migrate(store: Store, as_json: Json = False) -> None:
     """Bring the store's tables to this version's schema; in an empty database, create them.
 
-    Queries of the version before may go on meanwhile, unless the error that asks for the migration says that they have
-    to be stopped. Running it again changes nothing.
+    End the queries of the version before first. While one runs, or a batch is not finished, the command names the
+    pipelines, changes nothing, and ends with exit code 2: start each query once more with the version that it had, with
+    trigger availableNow. Running the command again changes nothing.
     """
     from shard_store.sql.database import Database
     from shard_store.sql.install import migrate as migrate_tables

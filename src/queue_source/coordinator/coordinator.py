@@ -26,6 +26,7 @@ from queue_source.coordinator.upkeep.reporting import Reporting
 from queue_source.errors import QueueError
 from queue_source.formats.base import may_be_cut
 from queue_source.messages import by_queue
+from queue_source.options import EVERYTHING, BatchLimits
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.model import Content, Plan, PlanIdentity, PublishToken, Range
@@ -91,13 +92,17 @@ class Coordinator:
         """Raise what has ended us, if anything has."""
         self._parts.threads.check()
 
-    def latest(self, start: int | None) -> int:
+    def latest(self, start: int | None, limits: BatchLimits | None = None) -> int:
         """Return the offset up to which there is work (Spark's latestOffset).
 
-        All up to `start` is done; None before Spark 4.2. Without new shards the result is `start`, or the last offset
-        again; but the first offset of a new checkpoint is always new.
+        All up to `start` is done; None before Spark 4.2. `limits`: None for the options'. Without new shards the result
+        is `start`, or the last offset again; but the first offset of a new checkpoint is always new.
         """
         self.check()
+        limits = limits or self._session.options.batches.limits
+        if limits == EVERYTHING:
+            self._parts.in_flight.lift_limits()
+            self.drain()
         first, self._asked = not self._asked, True
         parts, progress = self._parts, self._parts.progress
         done = self._logged if start is None else start
@@ -107,13 +112,13 @@ class Coordinator:
             progress.adopt(done)
         # the next part of a large object is ready when this one is final
         alone = progress.has_more_than(done) or self._gathers or parts.in_flight.continues(done)
-        ranges = () if alone else self._take()
+        ranges = () if alone else self._take(limits)
         if not ranges:
             progress.confirm(done)  # else finished work becomes final together with the next snapshot
-            if progress.has_more_than(done):
+            if progress.has_more_than(done) and limits != EVERYTHING:
                 return progress.last_seq
-            self._gather(whole=parts.receivers.draining or start is None)
-            ranges = self._take()
+            self._gather(limits, whole=parts.receivers.draining or start is None)
+            ranges = self._take(limits)
         if ranges or (first and done == 0 and self.token.incarnation > 1):
             # the first offset of a new checkpoint is new: its batches without input must not pass for those of another
             self._session.batches.begin()
@@ -122,7 +127,7 @@ class Coordinator:
         if parts.receivers.draining:
             parts.acknowledger.finish()
             self.check()
-        return progress.last_seq if start is None else start
+        return progress.last_seq if start is None or progress.has_more_than(done) else start
 
     def _warn_of_new_checkpoint(self) -> None:
         """Say that a new checkpoint reads nothing again, which is not expected after a full refresh."""
@@ -237,35 +242,38 @@ class Coordinator:
         """Tell whether the next batch is waited for: with AvailableNow, and for the first one."""
         return self._parts.receivers.draining or self._parts.receivers.hurry
 
-    def _take(self) -> tuple[Range, ...]:
-        batches = self._session.options.batches
-        return self._parts.in_flight.take(
-            batches.max_files_per_trigger, batches.max_bytes_per_trigger, self._may_be_cut
-        )
+    def _take(self, limits: BatchLimits) -> tuple[Range, ...]:
+        return self._parts.in_flight.take(limits.files, limits.bytes, self._may_be_cut)
 
     def _may_be_cut(self, content: Content) -> bool:
         # without shards nothing records how far an object was read
         return self._session.semantics.keeps_shards and may_be_cut(content.uri, self._session.options.content)
 
-    def _gather(self, *, whole: bool) -> None:
+    def _gather(self, limits: BatchLimits, *, whole: bool) -> None:
         """Wait until a shard is ready, or a `whole` batch, or the queues gave all they had.
 
         AvailableNow ends at the first latestOffset without anything new, and Spark 4.0 and 4.1 call it only once,
         without saying so: there a reader's first call waits for a whole batch, for a while. Later Sparks run an empty
         micro-batch where the first call of a new query finds nothing: one shard is enough to avoid that.
         """
-        parts, clock, batches = self._parts, self._session.clock, self._session.options.batches
+        parts, clock = self._parts, self._session.clock
         if not self._gathers:
             return
         self._session.batches.end()
         deadline = float("inf") if parts.receivers.draining else clock() + _FIRST_GATHER
         parts.in_flight.wait_for_batch(
-            batches.max_files_per_trigger if whole else 1,
-            batches.max_bytes_per_trigger,
+            limits.files if whole else 1,
+            limits.bytes,
             lambda: self._session.stopping.is_set() or clock() > deadline,
         )
         parts.receivers.hurry = False
         self.check()
+        if limits == EVERYTHING and not all(map(parts.in_flight.proven_empty, self._session.queues)):
+            logger.warning(
+                "pipeline %s: its one batch takes no more than 'maxInFlightMessages' and 'maxInFlightBytes' allow; the "
+                "next run takes what is left in the queues",
+                self._session.token.pipeline,
+            )
 
     def _failed_at_start(self) -> bool:
         """Tell whether no batch that was planned here is done; False where the store keeps no shards.

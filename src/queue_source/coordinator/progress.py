@@ -98,6 +98,8 @@ class Progress:
         self._error_log.of_plans(confirmed.with_errors)
         self._errors.forward()  # errors are delivered before any message is acknowledged
         self.confirmed = seq
+        if confirmed.changed:
+            self._session.note_changed(confirmed.changed)
         if confirmed.lost:
             self._session.metrics.add(lostShards=len(confirmed.lost))
             logger.error(

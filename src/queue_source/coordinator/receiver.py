@@ -6,22 +6,25 @@ before that it comes again, and finds what is recorded already. Any number of re
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from queue_source.announcements.contents import Announced, announced_objects, message_error
 from queue_source.announcements.routes import Routes
-from queue_source.coordinator.holding.held_message import longest_lease
 from queue_source.coordinator.session import with_back_off
 from queue_source.errors import OptionError, QueueError
 from queue_source.messages import Received
 from queue_source.options import ReceiverOptions
 from queue_source.queues.base import Capabilities, Queue
+from queue_source.queues.leases import longest_lease
 from queue_source.uris import plain_prefix
 from shard_store.failpoints import reach
 from shard_store.model import Content, ErrorRecord
@@ -51,6 +54,7 @@ class Totals:
     messages: int = 0
     recorded: int = 0
     duplicates: int = 0
+    changed: int = 0
     ignored: int = 0
     unrouted: int = 0
     malformed: int = 0
@@ -66,6 +70,7 @@ class Receiver:
         source: Whose errors bad messages are; None: they have the receiver's name, and are pruned by it.
         on_recorded: Called with the sources for which something was announced, once it is recorded.
         on_empty: Called when nothing was visible in the queue.
+        memory: A file that says how many messages it has had, also after a restart (invariant 11).
     """
 
     name: str
@@ -78,6 +83,7 @@ class Receiver:
     source: str | None = None
     on_recorded: Callable[[Mapping[str, object]], None] = lambda sources: None
     on_empty: Callable[[], None] = lambda: None
+    memory: Path | None = None
     totals: Totals = field(default_factory=Totals)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _noted: float = float("-inf")
@@ -93,7 +99,10 @@ class Receiver:
                 "(pool=NAME instead of listener=true), which keeps its messages",
             )
         plain = plain_prefix if self.routes.may_lead_to("abfss://") else None
-        self.store.start_receiver(self.name, self.queue.name, socket.gethostname(), self.routes.sources, plain)
+        self._seen = self._remembered()
+        self.store.start_receiver(
+            self.name, self.queue.name, socket.gethostname(), self.routes.sources, plain, self._seen
+        )
         logger.info("receiver %s: %d route(s) to %d source(s)", self.name, len(self.routes), len(self.routes.sources))
 
     @property
@@ -185,10 +194,12 @@ class Receiver:
         recorded = self.store.record(self.name, by_source, receipts, seen)
         with self._lock:
             self._seen = max(self._seen, recorded.messages)
+            self._remember()
             totals = self.totals
             totals.messages += len(messages)
             totals.recorded += recorded.new
             totals.duplicates += recorded.duplicates
+            totals.changed += recorded.changed
             totals.ignored += ignored
             totals.unrouted += unrouted
             totals.malformed += malformed
@@ -204,13 +215,43 @@ class Receiver:
             for name in names:
                 by_source.setdefault(name, []).append(content)
 
+    def _remembered(self) -> int:
+        """Return how many messages the file knows of; 0 where there is none yet. Raises OptionError for another one."""
+        if self.memory is None or not self.memory.exists():
+            return 0
+        own = [self.store.store_id(), self.name]
+        try:
+            *whose, messages = json.loads(self.memory.read_text("utf-8"))
+            seen = int(messages)
+        except (ValueError, TypeError) as error:
+            raise OptionError("--memory", f"{self.memory} is no file of a receiver ({error}); name another") from error
+        if whose != own:
+            raise OptionError(
+                "--memory",
+                f"{self.memory} is of receiver {whose[-1:]} and store {whose[:1]}, and this is {own[1]!r} with the "
+                f"store {own[0]!r}: name the store that it had, or another file; if the store is lost, `cuesqueue "
+                "reconcile` with --send finds for each source of the routes what was recorded",
+            )
+        return seen
+
+    def _remember(self) -> None:
+        """Write down how many messages are recorded, before they are acknowledged. The caller holds the lock."""
+        if self.memory is None:
+            return
+        new = self.memory.with_name(f"{self.memory.name}.new")
+        with new.open("w", encoding="utf-8") as file:
+            json.dump([self.store.store_id(), self.name, self._seen], file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.memory)
+
     def _note(self) -> None:
         with self._lock:
             due = self.clock() - self._noted >= _NOTE_EVERY
             if due:
                 self._noted = self.clock()
         if due:
-            self.store.note_work(self.name)
+            self.store.note_work(self.name, self._seen)
 
     def _prune(self) -> None:
         """Remove this receiver's errors that are older than the window, as no reader does; in an idle moment."""

@@ -29,7 +29,8 @@ class _Counts:
     ignored: int = 0  # records that announce nothing to read: test events, delete events
     foreign: int = 0  # objects of others, with onForeignObject = ignore
     duplicates: int = 0  # announcements of shards that were known already
-    reopened: int = 0  # objects that were found bad, and are read again since they were announced again
+    changed: int = 0  # announcements of other versions of what is published, which are not read
+    reopened: int = 0  # objects of which nothing is published, and that are read again since they were announced again
     quarantined: int = 0  # messages that were not understood
     acknowledged: int = 0
     acquired: int = 0  # stale shards taken from other pipelines
@@ -46,6 +47,7 @@ class _Counts:
     errorsDelivered: int = 0  # to the error queue
     cleaned: int = 0  # objects that were deleted or moved after they were read (cleanSource)
     cleaningFailures: int = 0  # tries to do so that failed; the view `cleanings` has their causes
+    cleaningsNeeded: int = 0  # objects that waited, since another source or a table needs them; again each hour
     maintenanceFailures: int = 0  # of work by the clock that is tried again; the log has their causes
     errors: Counter[str] = field(default_factory=Counter)  # by cause: bad messages, objects, records and rows
 
@@ -89,6 +91,15 @@ class Session:
     clock: Callable[[], float] = time.monotonic
     batches: Precedence = field(default_factory=lambda: Precedence(time.monotonic))
     names: Names = field(default_factory=Names)
+
+    def note_changed(self, number: int) -> None:
+        """Count and log shards that were announced in another version while a batch read them, and published."""
+        self.metrics.add(changed=number)
+        logger.warning(
+            "pipeline %s: %d object(s) were announced in another version while they were read; they are not read again",
+            self.token,
+            number,
+        )
 
     @property
     def semantics(self) -> Semantics:

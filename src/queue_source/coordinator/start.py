@@ -8,7 +8,7 @@ from functools import partial
 
 import tenacity
 
-from queue_source.announcements.contents import Stat
+from queue_source.announcements.facts import Stat
 from queue_source.coordinator.changes import refuse_changes
 from queue_source.coordinator.coordinator import Coordinator, Parts
 from queue_source.coordinator.ending.acknowledging import Acknowledger
@@ -88,15 +88,17 @@ def prepare(
     if presence is not None:
         presence.enter(started.token)
         await_readers_before(session, presence, unfinished=started.plan_unfinished)
-    errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session)
-    error_log.of_plans(started.with_errors)
-    errors.forward()
     shares = "round-robin" if routed else options.queue.queue_shares  # receivers take from all of them
     in_flight = InFlight(queues, limits_of(options), shares_of(shares, queues, listing=listing))
-    if released := in_flight.recover(started.unfinished, started.unconfirmed, started.recent):
+    errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session, in_flight.log_id)
+    error_log.of_plans(started.with_errors)
+    errors.forward()
+    ownership = Ownership(session, in_flight, stat)
+    if released := in_flight.recover(ownership.with_facts(started.unfinished), started.unconfirmed, started.recent):
         store.release(started.token, released)
+    if started.changed:
+        session.note_changed(started.changed)
     acknowledger = Acknowledger(session, in_flight)
-    ownership = Ownership(session, in_flight)
     progress = Progress(
         session,
         in_flight,
@@ -108,9 +110,9 @@ def prepare(
         last_seq=started.last_seq,
     )
     receivers = Receivers(session, in_flight)
-    backfill = Backfill(session, in_flight, ownership, open_bucket, stat)
+    backfill = Backfill(session, in_flight, ownership, open_bucket)
     backfill.prepare()
-    recorded = Recorded(session, in_flight, ownership, stat)
+    recorded = Recorded(session, in_flight, ownership)
     own_receivers = OwnReceivers(session, routed, in_flight, recorded)
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     prefixes = PrefixWatch(session, started.intake, same=_has_same_prefixes(options, started))

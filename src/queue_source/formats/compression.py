@@ -1,4 +1,4 @@
-"""Compressed objects: which codec, by suffix or else by the first bytes, and their content as a stream.
+"""Compressed objects: which codec, by suffix or else by the first bytes, and their content as a stream. No archives.
 
 Nothing is held but the piece that was asked for, so an object of a few bytes that expands to terabytes costs no
 memory; and one that expands beyond all measure is refused.
@@ -30,11 +30,18 @@ _SUFFIXES = {
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_ARCHIVES = {
+    b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"PK\x07\x08": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z", b"Rar!\x1a\x07": "rar",
+}  # fmt: skip
+_TAR = re.compile(rb"[ \0]*([0-7]+)[ \0]")  # the checksum of a member's header
+_TAR_HEADER = 512
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
+_WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's numbers for its formats
+_ZEROS = re.compile(rb"\0+")
 _CHUNK = 1 << 20
 _AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
 _FIRST_BYTES = 256
-_MOST_EMPTY = 10_000
 _NO_SNAPPY = "not a Snappy block"
 _LARGEST_BLOCK = 64 << 20  # Hadoop's writers use 256 KB
 
@@ -54,6 +61,18 @@ def codec_of(uri: str, first: bytes) -> str | None:
     if _BZ2.match(first):
         return "bz2"
     return next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None)
+
+
+def refuse_archive(first: bytes) -> None:
+    """Raise BadObject("archive") where content begins as an archive does: its members are no records, nor text."""
+    kind = next((kind for magic, kind in _ARCHIVES.items() if first.startswith(magic)), None)
+    header = first[:_TAR_HEADER]
+    if len(header) == _TAR_HEADER and b"\0" in header and (told := _TAR.match(header, 148, 156)):
+        others = header[:148] + b" " * 8 + header[156:]
+        signed = sum(others) - 256 * sum(byte > 127 for byte in others)  # as some old programs have it
+        kind = "tar" if int(told[1], 8) in (sum(others), signed) else None
+    if kind is not None:
+        raise BadObject("archive", f"it is a {kind} archive; unpack it, and announce what is in it")
 
 
 class Stored:
@@ -95,8 +114,8 @@ def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) 
         content = Pieces(_snappy_frames(compressed) if framed else _hadoop_blocks(compressed, "snappy"))
     elif codec == "lz4" and not compressed.starts_with(_LZ4_FRAME):
         content = Pieces(_hadoop_blocks(compressed, "lz4_raw"))
-    elif codec == "deflate":
-        content = Pieces(_deflated(compressed))
+    elif codec in _WINDOWS:
+        content = Pieces(_inflated(compressed, _WINDOWS[codec]))
     else:  # of any number of members; a member that is cut off is an error
         content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
     return _Content(content, compressed.file, codec, size, max_expansion)
@@ -132,6 +151,8 @@ class _Content:
             if self._file.failure is not None:  # what the store raises stays as it is
                 raise self._file.failure from error
             raise BadObject("corrupt-object", f"{self._codec}: {error}") from error
+        if not self._total:
+            refuse_archive(data)
         self._total += len(data)
         if self._total > self._allowed:
             raise BadObject(
@@ -177,26 +198,30 @@ class _Plain:
         """Do nothing: the opener of the object closes it."""
 
 
-def _deflated(file: Readable) -> Iterator[bytes]:
-    """Decompress zlib streams, as Hadoop's DefaultCodec writes them.
+def _inflated(file: Readable, window: int) -> Iterator[bytes]:
+    """Decompress members of gzip, or zlib streams as Hadoop's DefaultCodec writes them, of any number.
 
-    A new stream is fed little at first, since it copies what it leaves over: there may be very many short ones.
+    A new one is fed little at first, since it copies what it leaves over: there may be very many short ones. Zeros
+    behind a member of gzip are padding, as to gzip itself: tapes and copies by block leave them.
     """
-    data, place, step, empty = file.read(_CHUNK), 0, _FIRST_BYTES, 0
-    machine, begun, has_content = zlib.decompressobj(), bool(data), False
+    data, place, step = file.read(_CHUNK), 0, _FIRST_BYTES
+    machine, begun = zlib.decompressobj(window), bool(data)
+    is_gzip = window == _WINDOWS["gzip"]
     while data:
         if machine.eof:
-            empty = 0 if has_content else empty + 1
-            if empty > _MOST_EMPTY:
-                raise ValueError(f"more than {_MOST_EMPTY} empty streams one after the other")
-            machine, has_content, step = zlib.decompressobj(), False, _FIRST_BYTES
+            if is_gzip and (padded := _ZEROS.match(data, place)):
+                place = padded.end()
+            if place == len(data):
+                data, place = file.read(_CHUNK), 0
+                continue
+            machine, step = zlib.decompressobj(window), _FIRST_BYTES
         part = data[place : place + step]
         place, step = place + len(part), min(2 * step, _CHUNK)
         while part and not machine.eof:
             piece = machine.decompress(part, _CHUNK)
             part = machine.unconsumed_tail
-            has_content = has_content or bool(piece)
-            yield piece
+            if piece:  # of empty members there may be very many
+                yield piece
         place -= len(machine.unused_data)
         if place == len(data):
             data, place = file.read(_CHUNK), 0

@@ -17,6 +17,8 @@ from queue_source.options.parsing import (
     parse_view_options,
 )
 from queue_source.options.reader import (
+    EVERYTHING,
+    BatchLimits,
     BatchOptions,
     CleaningOptions,
     DeduplicationOptions,
@@ -31,8 +33,10 @@ from queue_source.options.secrets import Secret, SecretUrl
 from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
 
 __all__ = [
+    "EVERYTHING",
     "AzureOptions",
     "BackfillOptions",
+    "BatchLimits",
     "BatchOptions",
     "CleaningOptions",
     "ContentOptions",

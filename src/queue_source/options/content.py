@@ -154,6 +154,11 @@ class FormatOptions:
         help="The STRING column that holds, as JSON, data for which no other column has a place. An inferred schema "
         "has it.",
     )
+    reader_case_sensitive: bool = option(
+        "readerCaseSensitive", types.BOOLEAN, "false", example="true", formats=INFERRED_FORMATS,
+        help="Whether names that differ from those of the schema in case alone are others: they are rescued, or their "
+        "record (json) or object is bad.",
+    )
     single_variant_column: str | None = option(
         "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
         instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",

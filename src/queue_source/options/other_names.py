@@ -29,7 +29,6 @@ ALIASES = {
 
 _INFERENCE = "schemas are inferred by other rules; leave it out, and name types in schemaHints"
 _RELAXED = "JSON that needs it is a bad record; leave it out"
-_ONE_CASE = "names of columns are matched with their case, which is true; leave it out"
 _OF_XML = (
     "rowTag",
     "excludeAttribute",
@@ -73,8 +72,7 @@ CANNOT = {
     "ignoreCorruptFiles": "set onCorruptObject to quarantine or skip",
     "ignoreMissingFiles": "set onMissingObject to quarantine or skip",
     "badRecordsPath": "bad records are in the store, with their causes: see cuesqueue errors list, or the view errors",
-    "readerCaseSensitive": _ONE_CASE,
-    "parserCaseSensitive": _ONE_CASE,
+    "parserCaseSensitive": "set readerCaseSensitive, or leave it out",
     "skipRows": "lines before the header cannot be left out; set comment to the character that they begin with",
     **dict.fromkeys(_OF_XML, _XML),
     "databricks.serviceCredential": "set the options aws.X, azure.X or gcp.X, or leave it out where the machine has an "

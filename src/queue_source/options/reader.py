@@ -6,10 +6,11 @@ URLs are `Secret`s: `str()` is for people, `reveal()` for libraries.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from queue_source.options import types
 from queue_source.options.connections import StorageOptions
@@ -40,6 +41,17 @@ def store_url() -> Any:
     )
 
 
+class BatchLimits(NamedTuple):
+    """How much one micro-batch takes; at least one object."""
+
+    files: int
+    bytes: int | None
+
+
+EVERYTHING = BatchLimits(sys.maxsize, None)
+"""What is there when it is asked for, in one micro-batch (`Trigger.Once`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
     """The size of one micro-batch and of one partition (planning). Sizes are bytes."""
@@ -50,7 +62,8 @@ class BatchOptions:
     # fmt: off
     max_files_per_trigger: int = option(
         "maxFilesPerTrigger", types.number(1), "1000", example="200",
-        help="Maximum number of objects in one micro-batch.",
+        help="Maximum number of objects in one micro-batch. From Spark 4.2 on `trigger(once=True)` has no such limit, "
+        "nor one of bytes.",
     )
     max_bytes_per_trigger: int | None = option(
         "maxBytesPerTrigger", types.SIZE, example="10g",
@@ -69,6 +82,10 @@ class BatchOptions:
         on_change=OnChange.AT_ONCE,
     )
     # fmt: on
+
+    @property
+    def limits(self) -> BatchLimits:
+        return BatchLimits(self.max_files_per_trigger, self.max_bytes_per_trigger)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ class BaseQueue(Queue):
     extras = Extras(sends_many=True, administered=True)
     on_error: Callable[[QueueError], None] | None = None
     """Called with what goes wrong while no call waits for it (`open_queue`)."""
+    log_id_header: str | None = None
+    """The header that contains the log id, where the URL names one: log lines about a message have it."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -8,13 +8,14 @@ may come from several threads at once. Errors are `queue_source.errors.QueueErro
 from __future__ import annotations
 
 import json
+import threading
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
-from queue_source.messages import Outgoing, Receipt, Received
+from queue_source.messages import REPUBLISH_COUNT, Outgoing, Receipt, Received, republish_count
 
 if TYPE_CHECKING:
     from shard_store.sql.database import Database
@@ -177,6 +178,38 @@ class Queue(Protocol):
         """Send messages as `send` does: its earlier name, kept for existing code."""
         return self.send(payloads, tag=tag, headers=headers, group=group)
 
+    def work(
+        self,
+        handler: Callable[[Received], object],
+        *,
+        parallelism: int = 1,
+        lease: float = 60.0,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Receive messages, and call `handler` with each, until `stop` is set.
+
+        A message is acknowledged when the handler returns; its lease is extended until then. If the handler raises an
+        exception, it is logged, and the message comes again: after a second, and after twice the time with each
+        delivery that the queue counts, up to five minutes. Delivery is at least once.
+
+        Args:
+            handler: Called with one message at a time on each of the threads.
+            parallelism: Number of threads, and of messages that are taken at once.
+            lease: Seconds for which a message stays away from others if this process dies.
+            stop: Set it, in a handler or elsewhere, to end: no other message is begun, and the call returns when the
+                running handlers have returned.
+
+        Raises:
+            ValueError: `parallelism` or `lease` is no number from 1 on, or above 0.
+            QueueError: The queue refused a call. An unavailable one is asked again, for as long as it takes.
+
+        Process:
+            Any.
+        """
+        from queue_source.queues.work import Worker  # it needs this module
+
+        Worker(self, handler, parallelism, lease, stop or threading.Event()).run()
+
     @abstractmethod
     def depth(self) -> Depth:
         """Count the messages. Raises `QueueConfigurationError` where `capabilities.reports_depth` is False."""
@@ -285,10 +318,6 @@ def _extras(queue: Queue) -> Extras:
     return getattr(queue, "extras", Extras())
 
 
-REPUBLISH_COUNT = "Republish-Count"
-"""The header that says how often a message was put to the back; absent = never."""
-
-
 def encode_payloads(payloads: Sequence[Payload]) -> list[bytes]:
     """Encode the bodies of what is to be sent; raises TypeError or ValueError before anything is sent."""
     if isinstance(payloads, str | bytes | bytearray | Mapping):
@@ -313,7 +342,5 @@ def _plain(value: object) -> object:
 
 
 def republished(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of the copy; a count that is no number is taken as 0, since any sender may write it."""
-    count = headers.get(REPUBLISH_COUNT, "0")
-    before = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
-    return {**headers, REPUBLISH_COUNT: str(before + 1)}
+    """Return the headers of the copy that `republish` makes."""
+    return {**headers, REPUBLISH_COUNT: str(republish_count(headers) + 1)}

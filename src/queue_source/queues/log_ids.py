@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from urllib.parse import parse_qsl
 
 from queue_source.messages import Outgoing
 
@@ -50,13 +49,6 @@ def log_id_of(queue: object, headers: Mapping[str, str]) -> str | None:
     """Return the log id of a message, from the header that its queue names, if it names one."""
     header = getattr(queue, "log_id_header", None)
     return headers.get(header) if header else None
-
-
-def split_log_id_header(url: str) -> tuple[str, str | None]:
-    """Return the URL without its parameter `log_id_header=NAME`, and that name, where it is the only parameter."""
-    plain, _, query = url.partition("?")
-    pairs = parse_qsl(query, keep_blank_values=True)
-    return (plain, pairs[0][1] or None) if [name for name, _ in pairs] == ["log_id_header"] else (url, None)
 
 
 def stamped_messages(messages: Sequence[Outgoing], header: str | None) -> Sequence[Outgoing]:

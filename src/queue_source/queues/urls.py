@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+from queue_source.errors import QueueConfigurationError
 from shard_store.redaction import HIDDEN, redact_url
 
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*(\?.*)?", re.DOTALL)
@@ -17,6 +20,28 @@ NAMES_CODE = (
 # characters that a URL parser would misread: hidden only while the URL is taken apart
 _SHOWN_PASSWORD = f":{HIDDEN}@"
 _KAFKA_PORT = 9092
+
+LOG_ID_HEADER = "log_id_header"
+_POOLS = ("pool", "listener", "tags", "mandatory", LOG_ID_HEADER)
+PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "sqs": (LOG_ID_HEADER,),
+    "pubsub": (LOG_ID_HEADER,),
+    "azurequeue": (LOG_ID_HEADER,),
+    "kafka": ("group", LOG_ID_HEADER),
+    "amqp": ("source", *_POOLS, "queue_type", "consumer_timeout"),
+    "sim": ("dir", *_POOLS),
+    "sql": ("queue", LOG_ID_HEADER),
+}
+"""The parameters of the URLs of each kind of queue."""
+
+_INSTEAD = {
+    "sqs": "the options sqs.* say the rest",
+    "pubsub": "the options gcp.* say the rest",
+    "azurequeue": "the options azureQueue.* say the rest",
+    "kafka": "settings of librdkafka are options kafka.SETTING",
+    "sql": "and what the driver of the database takes",
+    "amqp": "and what pika takes",
+}
 _PORTS = {"amqp": 5672, "amqps": 5671, "postgresql": 5432, "mysql": 3306}
 
 
@@ -34,6 +59,43 @@ def names_code(url: str) -> bool:
 def without_fragment(url: str) -> str:
     """Escape `#` for a parser: it is a wildcard of a tag filter, and starts no fragment."""
     return url.replace("#", "%23")
+
+
+def query_of(url: str) -> list[tuple[str, str]]:
+    """Return the parameters of a URL, in their order."""
+    return parse_qsl(urlsplit(without_fragment(url)).query, keep_blank_values=True)
+
+
+def checked_parameters(
+    kind: str, pairs: Iterable[tuple[str, str]], name: str, drivers: Collection[str] | None = ()
+) -> dict[str, str]:
+    """Return the parameters of a queue's URL by name; repeated `tags` are one list.
+
+    Raises QueueConfigurationError, for the queue `name`, for what neither this kind of queue nor its driver takes, and
+    for what is given twice. `drivers`: the names that the driver takes; None where it refuses by itself what it does
+    not know: then only the names of other kinds of queues are refused.
+    """
+    parameters: dict[str, str] = {}
+    for key, value in pairs:
+        others = [other for other, takes in PARAMETERS.items() if key in takes]
+        if kind not in others and (others if drivers is None else key not in drivers):
+            raise QueueConfigurationError(name, _unknown(key, kind, others, drivers or ()))
+        if key in parameters and key != "tags":
+            raise QueueConfigurationError(name, f"the URL has several {key}= parameters; name one")
+        parameters[key] = f"{parameters[key]},{value}" if key in parameters else value
+    return parameters
+
+
+def _unknown(key: str, kind: str, others: list[str], drivers: Collection[str]) -> str:
+    close = get_close_matches(key, [*PARAMETERS[kind], *drivers], n=1)
+    if close:
+        hint = f"did you mean {close[0]!r}? "
+    elif key == "tags":
+        hint = "for this kind of queue a filter is the option tagFilter; "
+    else:
+        hint = f"it is for {' and '.join(others)} queues; " if others else ""
+    takes = ", ".join(PARAMETERS[kind])
+    return f"unknown parameter {key!r}; {hint}this URL takes {takes}; {_INSTEAD.get(kind, 'and nothing else')}"
 
 
 def queue_name(url: str) -> str:

@@ -143,6 +143,11 @@ METRICS: tuple[Exported, ...] = (
         ("cause",),
     ),
     Exported(
+        "cuesqueue_changed_objects_total",
+        "Announcements of other versions of what is published, which are not read, up to the last heartbeat.",
+        _single(lambda s: s.changed),
+    ),
+    Exported(
         "cuesqueue_all_outside_prefixes_messages",
         "Messages that came lately, by the last heartbeat, and announce objects outside of allowedPrefixes, where "
         "nothing else came; 0 as soon as one was accepted.",

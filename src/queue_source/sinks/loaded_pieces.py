@@ -14,20 +14,22 @@ from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.options import ContentOptions
 from queue_source.read.fixed_rows import PARTS, names_parts
 from queue_source.read.partitions import Piece
-from shard_store.model import BEGINNING, Position, is_end, offset_of, position_at
+from shard_store.model import BEGINNING, Position, ShardKey, is_end, offset_of, position_at
 
 
 class LoadedPiece(NamedTuple):
-    """What a task has loaded: a range of its plan, by its place, or a part of one."""
+    """What a task has loaded: a range of its plan, by its place, or a part of one. `planned`: shard and whole range."""
 
     place: int
     start: Position
     end: Position
     uri: str
+    planned: tuple[ShardKey, Position, Position]
 
     @classmethod
     def of(cls, piece: Piece) -> LoadedPiece:
-        return cls(piece.place, piece.start, piece.end, piece.content.uri)
+        key, _, start, end = piece.planned[:4]
+        return cls(piece.place, piece.start, piece.end, piece.content.uri, (key, start, end))
 
 
 class _Named(NamedTuple):
@@ -73,6 +75,19 @@ def check_once(pieces: Iterable[LoadedPiece]) -> None:
                 "its row; nothing of this batch is published: send the rows of the reader to the sink as they are, or "
                 "filtered",
             )
+
+
+def loaded_ranges(pieces: Iterable[LoadedPiece]) -> frozenset[tuple[ShardKey, Position]]:
+    """Return the ranges of which the tasks have loaded all parts: the others are left out, at least in part."""
+    until: dict[int, Position] = {}
+    loaded = set[tuple[ShardKey, Position]]()
+    for piece in sorted(pieces):
+        key, start, end = piece.planned
+        if piece.start == until.get(piece.place, start):
+            until[piece.place] = piece.end
+            if is_end(piece.end) or piece.end == end:
+                loaded.add((key, start))
+    return frozenset(loaded)
 
 
 def _named(rows: pa.RecordBatch) -> Iterator[_Named]:

@@ -27,7 +27,7 @@ from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_marked
 from queue_source.schema.ddl import parse_columns
 from queue_source.sinks.base import Batch, Sink, open_target
-from queue_source.sinks.loaded_pieces import LoadedPiece, check_once, chosen_pieces
+from queue_source.sinks.loaded_pieces import LoadedPiece, check_once, chosen_pieces, loaded_ranges
 from queue_source.sinks.named_rows import check_columns
 from shard_store.errors import ShardStoreError
 from shard_store.model import WHOLE, ErrorRecord, Plan, PlanIdentity, Reading
@@ -160,8 +160,10 @@ class LoadingSink(Sink):
         self, store: ShardStore, batch: Batch, written: Sequence[TaskLoaded], *, row_schema: str, batch_id: int
     ) -> None:
         """Record what the tasks have found bad, then publish: should this attempt die, the next one leaves it out."""
-        check_once(piece for task in written for piece in task.pieces)
+        pieces = [piece for task in written for piece in task.pieces]
+        check_once(pieces)
         (identity,) = batch.plans
+        batch = replace(batch, plans=(replace(identity, loaded=loaded_ranges(pieces)),))
         if any(task.verdicts or task.is_judge for task in written):
             _record(store, identity, written)
         if self.published_columns(written).names:

@@ -16,6 +16,7 @@ from pyspark.sql.pandas import types as arrow_types
 from pyspark.sql.types import StructType
 
 from queue_source.errors import OptionError
+from queue_source.options import EVERYTHING, BatchLimits
 
 if TYPE_CHECKING:
 
@@ -39,9 +40,19 @@ WRITES_ARROW: bool = hasattr(datasource, "DataSourceStreamArrowWriter")
 _ROWS_PER_BATCH = 10_000
 
 
-def read_all_available() -> Any:
-    """Return the read limit that leaves limits to the source's own options. Spark asks for one from 4.2 on only."""
-    return importlib.import_module("pyspark.sql.streaming.datasource").ReadAllAvailable()
+def default_read_limit(max_files: int) -> Any:
+    """Return the limit that Spark is to give; it asks from 4.2 on, and `Trigger.Once` gives another.
+
+    Spark has none of both files and bytes: the one of bytes stays with the source.
+    """
+    return importlib.import_module("pyspark.sql.streaming.datasource").ReadMaxFiles(max_files)
+
+
+def given_limits(limit: object, own: BatchLimits) -> BatchLimits:
+    """Return the limits of a batch: Spark's, and the source's `own` where Spark gives none."""
+    if type(limit).__name__ == "ReadAllAvailable":
+        return EVERYTHING
+    return BatchLimits(getattr(limit, "max_files", own.files), getattr(limit, "max_bytes", own.bytes))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

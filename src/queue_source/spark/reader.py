@@ -32,7 +32,7 @@ from queue_source.read.fixed_rows import fixed_rows, names_parts
 from queue_source.read.partitions import from_tuples, partition, to_tuples
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Trace, Work, read_work
-from queue_source.spark.compat import AvailableNow, arrow_schema, read_all_available
+from queue_source.spark.compat import AvailableNow, arrow_schema, default_read_limit, given_limits
 from queue_source.spark.noted_plan import NotedPlan
 from queue_source.spark.process import (
     advice,
@@ -102,11 +102,12 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """Return the offset up to which there is work; Spark 4.2 and later pass `start` and `limit`.
 
-        Our own options set the limits.
+        Before, and for bytes always, our own options set the limits.
         """
         coordinator, self._origin.plan = self._started(), None  # the batch before has ended
         done = coordinator.logged_end if start is None else coordinator.offsets.read(start)
-        self._origin.seq = seq = coordinator.latest(None if start is None else done)
+        limits = given_limits(limit, self._options.batches.limits)
+        self._origin.seq = seq = coordinator.latest(None if start is None else done, limits)
         self._note_plan("", seq if seq > done else 0)
         return coordinator.offsets.write(seq)
 
@@ -114,7 +115,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
     def getDefaultReadLimit(self) -> Any:
         """Return the read limit; Spark 4.2 and later ask before any batch, also where the first has no new data."""
         self._started().check()
-        return read_all_available()
+        return default_read_limit(self._options.batches.max_files_per_trigger)
 
     @one_line_errors()
     def prepareForTriggerAvailableNow(self) -> None:

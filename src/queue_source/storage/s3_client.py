@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -133,6 +133,7 @@ class S3Object(OpenFile):
     def _get(self, start: int, end: int, condition: dict[str, str] | None = None) -> tuple[dict[str, Any], bytes]:
         """Request a range; return the answer, and its bytes. Raises botocore's errors, ObjectStoreError."""
         from botocore.exceptions import HTTPClientError, IncompleteReadError
+        from urllib3.exceptions import HTTPError  # of a body botocore maps most of them, and not those of TLS
 
         for remaining_tries in reversed(range(_TRIES)):
             answer: dict[str, Any] = self._client.get_object(
@@ -142,11 +143,14 @@ class S3Object(OpenFile):
                 answer["Body"].close()
                 raise ObjectStoreError(f"{self._uri!r} cannot be read in parts: the service answers with all of it")
             try:
-                with answer["Body"] as body:
+                with closing(answer["Body"]) as body:  # as a context it would be urllib3's own stream
                     return answer, body.read()
-            except (HTTPClientError, IncompleteReadError):
+            except (HTTPClientError, IncompleteReadError, HTTPError) as error:
                 if not remaining_tries:
-                    raise
+                    said = redact_text(str(error))
+                    raise ObjectStoreError(
+                        f"{self._uri!r} cannot be read: {_TRIES} answers were cut off; the last: {said}"
+                    ) from error
         raise AssertionError("unreachable")
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.batches import readings, snapshots
-from shard_store.batches.positions import finished, mark_given_up, open_places, refuse_missing, split_by_fit
+from shard_store.batches.positions import finished, mark_given_up, places_of, refuse_missing, split_by_fit
 from shard_store.batches.progress import is_sink_known, lost_progress
 from shard_store.error_table.records import found_bad, record
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
@@ -26,11 +26,9 @@ from shard_store.model import (
     Pending,
     Plan,
     PlanIdentity,
-    Position,
     PublishToken,
     Range,
     Semantics,
-    ShardKey,
     ShardState,
     delivery_hash,
 )
@@ -239,7 +237,6 @@ def _on_record(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
     left_out = set(json.loads(row.plan_left_out))
     planned = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
     whole = [r for r in planned if snapshots.mark(r) not in left_out]
-    whole = announcing.as_announced(transaction, whole, announcing.pending_of(transaction, {r.key for r in whole}))
     bad = found_bad(transaction, made.identity)
     read = [r for r in whole if (r.key, r.start) not in bad]
     return replace(made, ranges=tuple(read), whole=tuple(whole))
@@ -285,16 +282,13 @@ def _make(
     again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned
     repeated = left_out_before is not None
     semantics = Semantics(row.semantics)
-    positions: dict[ShardKey, Position] = {}
-    pending: dict[ShardKey, str] = {}
+    owner = token if semantics.final_at_delivery else None
+    places = places_of(transaction, owner, {r.key for r in planned}) if semantics.keeps_shards else {}
     included, others = again, list[Range]()
     if semantics.final_at_delivery:
-        positions, pending = open_places(transaction, token, {r.key for r in planned})
-        included, others = split_by_fit(again, positions)
+        included, others = split_by_fit(again, places)
     elif semantics.final_at_snapshot:
-        pending = announcing.pending_of(transaction, {r.key for r in planned})
         included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
-    included = announcing.as_announced(transaction, included, pending)
     left_out: list[Range] = []
     if len(included) < len(planned):
         taken = {(r.key, r.start) for r in included}
@@ -303,10 +297,10 @@ def _make(
     if semantics.final_at_snapshot and left_out:
         mark_given_up(transaction, token.pipeline, (after, seqs[1]), {r.key for r in left_out})
     if semantics.final_at_delivery:
-        ended = finished(transaction, {r.key for r in others} - positions.keys())
-        if ended:
+        if ended := finished(transaction, {r.key for r in others} - places.keys()):
             _refuse_lost_openings(transaction, token, (after, seqs[1]), [r for r in others if r.key in ended])
-        lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
+        reached = {key: place.position for key, place in places.items()}
+        lost = [r for r in left_out if r.key not in ended and not reached.get(r.key, r.start) >= r.end]
     digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
@@ -314,12 +308,11 @@ def _make(
         readings.settle(transaction, identity, row.plan_attempt, row.plan_incarnation)
     bad = found_bad(transaction, identity) if repeated else set()
     included = [r for r in included if (r.key, r.start) not in bad]
-    unwanted = [r for r in included if pending.get(r.key) == Pending.QUARANTINE]
-    if unwanted:
+    asked = {key for key, place in places.items() if place.pending == Pending.QUARANTINE.value}
+    if unwanted := [r for r in included if r.key in asked]:
         _give_up(transaction, identity, unwanted)
-        included = [r for r in included if pending.get(r.key) != Pending.QUARANTINE]
-    renewed = [r.key for r in included if pending.get(r.key) == Pending.RENEWED and announcing.takes_newest(r)]
-    announcing.mark_seen(transaction, renewed)
+        included = [r for r in included if r.key not in asked]
+    announcing.settle(transaction, included, places)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 
 

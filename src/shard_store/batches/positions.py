@@ -25,6 +25,7 @@ from shard_store.model import (
     ShardState,
     is_end,
 )
+from shard_store.shards.announcing import Place
 from shard_store.shards.ownership import owned_by
 from shard_store.sql.memory import went_back
 from shard_store.sql.schema import shards
@@ -34,26 +35,13 @@ Entry = TypeVar("Entry", Range, Move)
 _PLACE = sa.select(shards.c.shard_key, shards.c.position)
 
 
-def open_positions(
-    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
-) -> dict[ShardKey, Position]:
-    """Return the positions of our open shards among `keys`."""
-    rows = transaction.select_among(_PLACE.where(owned_by(token)), shards.c.shard_key, keys)
-    return {ShardKey(key): Position(position) for key, position in rows}
-
-
-def open_places(
-    transaction: Transaction, token: PublishToken, keys: Collection[ShardKey]
-) -> tuple[dict[ShardKey, Position], dict[ShardKey, str]]:
-    """Return the same as `open_positions`, and what is pending of those shards for which anything is."""
-    query = _PLACE.add_columns(shards.c.pending).where(owned_by(token))
-    positions: dict[ShardKey, Position] = {}
-    pending: dict[ShardKey, str] = {}
-    for key, position, mark in transaction.select_among(query, shards.c.shard_key, keys):
-        positions[key] = position
-        if mark is not None:
-            pending[key] = mark
-    return positions, pending
+def places_of(
+    transaction: Transaction, token: PublishToken | None, keys: Collection[ShardKey]
+) -> dict[ShardKey, Place]:
+    """Return where our open shards among `keys` stand, with what else plans have to know. None: all, ended ones too."""
+    columns = [shards.c[name] for name in Place._fields]
+    query = sa.select(shards.c.shard_key, *columns).where(sa.true() if token is None else owned_by(token))
+    return {ShardKey(key): Place(*place) for key, *place in transaction.select_among(query, shards.c.shard_key, keys)}
 
 
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
@@ -81,11 +69,11 @@ def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mappin
         raise went_back(transaction.database, token, lacking)
 
 
-def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:
+def split_by_fit(entries: Iterable[Entry], places: Mapping[ShardKey, Place]) -> tuple[list[Entry], list[Entry]]:
     """Return the ranges that begin at their shard's position, one after another, and the others."""
     fitting: list[Entry] = []
     others: list[Entry] = []
-    reached = dict(positions)
+    reached = {key: place.position for key, place in places.items()}
     for entry in entries:
         if reached.get(entry.key) == entry.start:
             fitting.append(entry)
@@ -95,21 +83,27 @@ def split_by_fit(entries: Iterable[Entry], positions: dict[ShardKey, Position]) 
     return fitting, others
 
 
-def advance_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
+def advance_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> set[ShardKey]:
     """Move each shard from where the plan found it to where it ends, if it is still ours and there (invariant 2).
 
-    One statement for 1,000 shards, wherever each of them ends. Raises ShardsLost; then nothing may be committed.
+    One statement for 1,000 shards, wherever each of them ends; and one for those that end and were announced since,
+    which are returned. Raises ShardsLost; then nothing may be committed.
     """
-    moves = _joined(planned)
+    moves, ours, announced = _joined(planned), owned_by(identity.token), set[ShardKey]()
     for ending in (True, False):
         for chunk in chunks(m for m in moves if is_end(m.end) is ending):
-            if lost := _move(transaction, identity, chunk, ending):
+            lost = _move(transaction, identity, chunk, sa.and_(ours, shards.c.later.is_(None)) if ending else ours)
+            if lost and ending:
+                announced |= lost
+                lost = _move(transaction, identity, [move for move in chunk if move.key in lost], ours)
+            if lost:
                 raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
+    return announced
 
 
 def lock_shards(transaction: Transaction, identity: PlanIdentity, planned: Sequence[Move]) -> None:
     """Make sure that the shards can be advanced, and stay so as long as the transaction. Raises ShardsLost."""
-    if lost := _not_ours(transaction, identity, _joined(planned)):
+    if lost := _not_ours(transaction, _joined(planned), owned_by(identity.token)):
         raise ShardsLost(identity.token.pipeline, _names(transaction, identity, lost))
 
 
@@ -127,9 +121,13 @@ def _names(transaction: Transaction, identity: PlanIdentity, keys: set[ShardKey]
     return sorted({r.content.shard_id for r in snapshots.flatten(parts) if r.key in keys})
 
 
-def _move(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
-    """Move up to 1,000 shards; returns those that could not be moved."""
-    if not transaction.trusts_rowcount and (lost := _not_ours(transaction, identity, moves)):
+def _move(
+    transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ours: sa.ColumnElement[bool]
+) -> set[ShardKey]:
+    """Move up to 1,000 shards, all to their ends or none; returns those that could not be moved."""
+    ending = is_end(moves[0].end)
+    lost = set[ShardKey]() if transaction.trusts_rowcount else _not_ours(transaction, moves, ours)
+    if lost and not (moves := [move for move in moves if move.key not in lost]):
         return lost
     values: dict[str, object] = {}
     if ending:
@@ -137,15 +135,13 @@ def _move(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move
     row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position, end=shards.c.position)
     update = (
         shards.update()
-        .where(
-            shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], owned_by(identity.token)
-        )
+        .where(shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], ours)
         .values(position=row_set.c["end"], **values)
     )
     moved = row_set.execute(transaction.connection, update, moves).rowcount
     if transaction.trusts_rowcount and moved != len(moves):
         return _not_moved(transaction, identity, moves, ending) or {move.key for move in moves}
-    return set()
+    return lost
 
 
 def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
@@ -159,10 +155,10 @@ def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence
     return _elsewhere(transaction, ours, {(move.key, move.end) for move in moves})
 
 
-def _not_ours(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move]) -> set[ShardKey]:
+def _not_ours(transaction: Transaction, moves: Sequence[Move], ours: sa.ColumnElement[bool]) -> set[ShardKey]:
     """Return which shards cannot be moved; the others are locked, so that they still can when they are."""
-    ours = _PLACE.where(owned_by(identity.token)).with_for_update()
-    return _elsewhere(transaction, ours, {(move.key, move.start) for move in moves})
+    query = _PLACE.where(ours).with_for_update()
+    return _elsewhere(transaction, query, {(move.key, move.start) for move in moves})
 
 
 def _elsewhere(
@@ -174,10 +170,10 @@ def _elsewhere(
     return {key for key, _ in places - at_place}
 
 
-MARKS = (Pending.BEGUN.value, Pending.SKIPPED.value, Pending.GIVEN_UP.value)
+_LASTING = (Pending.SKIPPED.value, Pending.GIVEN_UP.value, Pending.LEFT_OUT.value)
+MARKS = (Pending.BEGUN.value, *_LASTING)
 """With one of these a shard that is done was not published."""
 
-_LASTING = (Pending.SKIPPED.value, Pending.GIVEN_UP.value)
 _STATE = sa.func.coalesce(shards.c.pending, "")
 
 PUBLISHED = sa.and_(shards.c.state == ShardState.DONE.value, _STATE.not_in(MARKS))
@@ -198,9 +194,9 @@ def mark_published(transaction: Transaction, moves: Sequence[Move]) -> None:
     transaction.change_among(delivered, shards.c.shard_key, keys)
 
 
-def mark_skipped(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
-    """Mark objects that a published plan has left out, as a whole or in part: `onCorruptObject` = `skip`."""
-    transaction.change_among(shards.update().values(pending=Pending.SKIPPED.value), shards.c.shard_key, keys)
+def mark_unread(transaction: Transaction, why: Pending, keys: Iterable[ShardKey]) -> None:
+    """Mark objects that a published plan has not brought, as a whole or in part: skipped, or left out by the query."""
+    transaction.change_among(shards.update().values(pending=why.value), shards.c.shard_key, keys)
 
 
 def mark_given_up(

@@ -25,7 +25,7 @@ from shard_store.batches.positions import (
     finished,
     mark_begun,
     mark_given_up,
-    open_positions,
+    places_of,
     refuse_missing,
     split_by_fit,
 )
@@ -54,13 +54,14 @@ class Confirmed:
 
     `lost` are ranges of the plan that passed to another owner after the plan was made, while another sink took them.
     `written` are the ranges of the snapshot written with it. `with_errors`: the hashes of the plans that became final
-    and have left errors.
+    and have left errors; `changed`: how many of their shards were announced meanwhile in versions that are not read.
     """
 
     finished: frozenset[ShardKey]
     lost: tuple[Move, ...] = ()
     written: tuple[Range, ...] = ()
     with_errors: tuple[str, ...] = ()
+    changed: int = 0
 
 
 def advance(
@@ -81,13 +82,13 @@ def advance(
     row = fence(transaction, token)
     changes: dict[str, object] = {}
     lost, ended, written = tuple[Move, ...](), frozenset[ShardKey](), tuple[Range, ...]()
-    with_errors: tuple[str, ...] = ()
+    with_errors, changed = tuple[str, ...](), 0
     if confirm is not None:
         if confirm > row.last_seq:
             raise lost_progress(transaction.database, token.pipeline, confirm, row.last_seq)
         if confirm > row.confirmed_seq:
             taken, lost = _confirm(transaction, row, token, confirm, fail_on_data_loss)
-            with_errors = plans_with_errors(transaction, token.pipeline, row.confirmed_seq, confirm)
+            with_errors, changed = what_was_wrong(transaction, token.pipeline, row.confirmed_seq, confirm)
             changes["confirmed_seq"] = confirm
             if taken:
                 changes |= _sink_that_took(row, token)
@@ -99,20 +100,21 @@ def advance(
     if changes:
         changes |= count_change(transaction, row, token)
         transaction.execute(of_pipeline, [{"of": token.pipeline, **changes}])
-    return Confirmed(ended, lost, written, with_errors)
+    return Confirmed(ended, lost, written, with_errors, changed)
 
 
-_WITH_ERRORS = sa.select(attempts.c.delivery_hash).where(
+_WRONG = sa.select(attempts.c.delivery_hash, attempts.c.errors, attempts.c.changed).where(
     attempts.c.pipeline == sa.bindparam("of"),
     attempts.c.end_seq > sa.bindparam("after"),
     attempts.c.end_seq <= sa.bindparam("until"),
-    attempts.c.errors > 0,
+    sa.or_(attempts.c.errors > 0, attempts.c.changed > 0),
 )
 
 
-def plans_with_errors(transaction: Transaction, pipeline: str, after: int, until: int) -> tuple[str, ...]:
-    """Return the hashes of the delivered plans with after < end <= until that have left errors."""
-    return tuple(transaction.execute(_WITH_ERRORS, [{"of": pipeline, "after": after, "until": until}]).scalars())
+def what_was_wrong(transaction: Transaction, pipeline: str, after: int, until: int) -> tuple[tuple[str, ...], int]:
+    """Return which of the delivered plans with after < end <= until have left errors, and how many shards changed."""
+    rows = transaction.execute(_WRONG, [{"of": pipeline, "after": after, "until": until}]).all()
+    return tuple(row.delivery_hash for row in rows if row.errors), sum(row.changed or 0 for row in rows)
 
 
 def write_snapshot(
@@ -135,7 +137,7 @@ def write_snapshot(
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
     if semantics.final_at_snapshot:
-        entries, others = split_by_fit(entries, open_positions(transaction, token, {r.key for r in entries}))
+        entries, others = split_by_fit(entries, places_of(transaction, token, {r.key for r in entries}))
         refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others})
     snapshots.write(transaction, token, Snapshot(seq, tuple(entries)))
     if semantics.final_at_snapshot:
@@ -245,7 +247,7 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
     moves, left_out, sent = planned_moves(transaction, row)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
-        moves, others = split_by_fit(moves, open_positions(transaction, token, {m.key for m in moves}))
+        moves, others = split_by_fit(moves, places_of(transaction, token, {m.key for m in moves}))
     lost = row.plan_lost + len(others)
     deliver(transaction, Delivery(identity, row, moves, sent, lost, [*left_out, *others]))
     readings.forget_marks(transaction, row.plan_hash, row.plan_attempt)

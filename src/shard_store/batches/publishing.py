@@ -17,8 +17,8 @@ from shard_store.batches.positions import (
     advance_shards,
     lock_shards,
     mark_published,
-    mark_skipped,
-    open_positions,
+    mark_unread,
+    places_of,
     split_by_fit,
 )
 from shard_store.error_table.records import forget_left_out
@@ -28,6 +28,7 @@ from shard_store.model import (
     WHOLE,
     AttemptKind,
     Move,
+    Pending,
     PlanIdentity,
     Semantics,
     ShardKey,
@@ -38,7 +39,7 @@ from shard_store.model import (
     split_key,
 )
 from shard_store.shards.activity import Activity, Amounts, LastBatch, counted, histogram
-from shard_store.shards.announcing import announced_since
+from shard_store.shards.announcing import end
 from shard_store.shards.ownership import fence
 from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
 from shard_store.sql.schema import snapshots as snapshot_rows
@@ -262,19 +263,24 @@ def planned_moves(transaction: Transaction, row: Row[Any]) -> PlannedMoves:
 def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
     identity, semantics = delivery.identity, delivery.semantics
-    advanced = {move.key for move in delivery.moves}
+    advanced, announced, changed = {move.key for move in delivery.moves}, set[ShardKey](), 0
     if semantics.final_at_delivery:
-        advance_shards(transaction, identity, delivery.moves)
+        announced = advance_shards(transaction, identity, delivery.moves)
         if delivery.left_out:
             forget_left_out(transaction, identity.delivery_hash, delivery.left_out, delivery.moves)
     causes, bad, skipped = _errors_of(transaction, identity.delivery_hash)
     quarantined = {key for key in advanced if key in bad}
-    read = [move for move in delivery.moves if move.key not in bad and move.key not in skipped]
+    filtered = set[ShardKey]()
+    if identity.loaded is not None:
+        filtered = {move.key for move in delivery.moves if (move.key, move.start) not in identity.loaded} - bad
+    unread = filtered | skipped
+    read = [move for move in delivery.moves if move.key not in bad and move.key not in unread]
     ended = [move.key for move in read if is_end(move.end)]
     if semantics.final_at_snapshot:
         mark_published(transaction, read)
-    if semantics.keeps_shards and skipped:
-        mark_skipped(transaction, (advanced & skipped) - bad)
+    if semantics.keeps_shards and unread:
+        mark_unread(transaction, Pending.LEFT_OUT, filtered)
+        mark_unread(transaction, Pending.SKIPPED, (advanced & skipped) - bad)
     if semantics.keeps_shards and quarantined:
         readings.doubt(
             transaction,
@@ -284,7 +290,9 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
             winners=delivery.winners,
             fenced=delivery.fenced and not delivery.shown_before,
         )
-        quarantined -= announced_since(transaction, identity, quarantined)
+    if semantics.keeps_shards and (quarantined or announced):
+        opened, changed = end(transaction, identity, quarantined, announced)
+        quarantined -= opened
         quarantine = shards.update().values(
             state=ShardState.QUARANTINED.value,
             pending=None,
@@ -294,11 +302,11 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
         transaction.change_among(quarantine, shards.c.shard_key, quarantined)
     kind = AttemptKind.OUTPUT
     rows = delivery.rows
-    if rows == 0 or (rows is None and advanced <= bad | skipped):
+    if rows == 0 or (rows is None and advanced <= bad | unread):
         kind = AttemptKind.ERROR if causes else AttemptKind.NIL
     if semantics.keeps_shards and delivery.winners and not _is_known_direct(delivery):
         delivery = replace(delivery, direct=readings.is_direct(transaction, identity, delivery.winners))
-    _record(transaction, delivery, kind, len(advanced), causes, ended)
+    _record(transaction, delivery, kind, len(advanced), causes, ended, changed)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
 
 
@@ -341,9 +349,9 @@ def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_i
     ranges = snapshots.flatten(snapshots.read(transaction, row.pipeline, after, until))
     digest = delivery_hash(row.source, row.pipeline, ranges, (after, until))
     moves, sent = snapshots.read_planned(transaction, row.pipeline, after, until)
-    unplanned, others = PlanIdentity(row.source, identity.token, after, until, digest), list[Move]()
+    unplanned, others = replace(identity, start_seq=after, end_seq=until, delivery_hash=digest), list[Move]()
     if Semantics(row.semantics).final_at_delivery:
-        moves, others = split_by_fit(moves, open_positions(transaction, identity.token, {m.key for m in moves}))
+        moves, others = split_by_fit(moves, places_of(transaction, identity.token, {m.key for m in moves}))
     delivery = Delivery(unplanned, row, moves, sent, len(others), others, files=(), batch_id=batch_id, lead=lead)
     return [deliver(transaction, delivery)]
 
@@ -376,6 +384,7 @@ def _record(
     shard_count: int,
     causes: Counter[str],
     ended: Collection[ShardKey],
+    changed: int = 0,
 ) -> None:
     """Write splits and attempt, and in the pipeline's row what operators see of them. `ended`: published whole."""
     identity, files = delivery.identity, delivery.files
@@ -410,6 +419,7 @@ def _record(
         "rows": delivery.rows,
         "bytes": delivery.size,
         "snapshot_at": snapshot_at,
+        "changed": changed,
     }
     transaction.execute(attempts.insert(), [attempt])
     values = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}

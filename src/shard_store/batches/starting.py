@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.batches import snapshots
-from shard_store.batches.progress import other_stores, plans_with_errors
+from shard_store.batches.progress import other_stores, what_was_wrong
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
 from shard_store.shards.activity import Intake, counters_of, intake_of, settings_of
@@ -29,9 +29,9 @@ class Started:
     `unfinished` are its own open shards, those inside `unconfirmed` snapshots included; `plan_unfinished`: the plan on
     record is not delivered, so its sink may still be to come. `recent`, where no shards are kept: what was delivered a
     short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans that are final
-    now, and have left errors. `counters` and `intake`: those that the incarnation before reported last. `given_up`:
-    those of `unfinished` that an operator wants quarantined. `names`: how the source names what comes. `settings`:
-    those of the start before; None: not recorded.
+    now, and have left errors; `changed`: as in `Confirmed`. `counters` and `intake`: those that the incarnation before
+    reported last. `given_up`: those of `unfinished` that an operator wants quarantined. `names`: how the source names
+    what comes. `settings`: those of the start before; None: not recorded.
     """
 
     token: PublishToken
@@ -42,6 +42,7 @@ class Started:
     plan_unfinished: bool
     recent: frozenset[ShardKey] = frozenset()
     with_errors: tuple[str, ...] = ()
+    changed: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     intake: Intake = field(default_factory=Intake)
     store_id: str = ""
@@ -120,6 +121,7 @@ def start(
     transaction.execute(ours.values(incarnation=token.incarnation))
     unfinished = current(transaction).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
     given_up = sa.select(shards.c.shard_key).where(owned_by(token), shards.c.pending == Pending.QUARANTINE.value)
+    with_errors, changed = what_was_wrong(transaction, pipeline, row.confirmed_seq, confirmed)
     started = Started(
         token=token,
         confirmed_seq=confirmed,
@@ -128,7 +130,8 @@ def start(
         unfinished=tuple(as_shard(r) for r in transaction.execute(unfinished)),
         plan_unfinished=row.plan_hash is not None and row.plan_end > confirmed,
         recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
-        with_errors=plans_with_errors(transaction, pipeline, row.confirmed_seq, confirmed),
+        with_errors=with_errors,
+        changed=changed,
         counters=counters_of(row.report),
         intake=intake_of(row.report),
         store_id=install.store_id(transaction),

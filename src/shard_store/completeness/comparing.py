@@ -33,7 +33,7 @@ class Category(str, Enum):
     CHANGED = "changed"  # published, and another object by now
     BEYOND_MEMORY = "beyond_memory"  # unknown, and so old that the store may have forgotten it
     BEFORE_BEGINNING = "before_beginning"  # unknown, and there before the first start (includeExistingFiles)
-    LEFT_OUT = "left_out"  # by the reader's own options; not among the objects
+    LEFT_OUT = "left_out"  # by the reader's own options, or its query's filter before `load`; not among the objects
 
 
 COUNTED = tuple(category for category in Category if category is not Category.LEFT_OUT)
@@ -53,6 +53,7 @@ UNPUBLISHED_BY_MARK = {
     Pending.BEGUN.value: Category.WAITING,
     Pending.SKIPPED.value: Category.SKIPPED,
     Pending.GIVEN_UP.value: Category.GIVEN_UP,
+    Pending.LEFT_OUT.value: Category.LEFT_OUT,
 }
 """What a shard that is done is instead of published."""
 
@@ -85,10 +86,14 @@ class ListedShard(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """`pipeline`: the one that has the shard, or published it; None: none has it, or it is unknown."""
+    """`pipeline`: the one that has the shard, or published it; None: none has it, or it is unknown.
+
+    `is_unread`: it is changed, and was read as zero bytes: an announcement of what it is now opens it again.
+    """
 
     category: Category
     pipeline: str | None = None
+    is_unread: bool = False
 
 
 class Memory(NamedTuple):
@@ -109,7 +114,8 @@ def source_of(transaction: Transaction, name: str | None) -> str:
     A name that is misspelt would make every object a missing one, and so would a source that keeps no shards.
     """
     rows = transaction.execute(sa.select(pipelines.c.source, pipelines.c.semantics)).all()
-    names = sorted({row.source for row in rows})
+    routed = transaction.execute(sa.select(sources.c.source).where(sources.c.moved_to.is_(None))).scalars()
+    names = sorted({row.source for row in rows} | set(routed))
     if name is None and len(names) == 1:
         (name,) = names
     if name is None or name not in names:
@@ -117,7 +123,7 @@ def source_of(transaction: Transaction, name: str | None) -> str:
         problem = "has several sources, so name one" if name is None else f"has no source {name[:100]!r}"
         problem = problem if names or name is not None else "has no source yet"
         raise StoreConfigurationError(f"option 'source': the store {transaction.database!r} {problem}; it has: {some}")
-    if all(not Semantics(row.semantics).keeps_shards for row in rows if row.source == name):
+    if (kept := [Semantics(row.semantics).keeps_shards for row in rows if row.source == name]) and not any(kept):
         raise StoreConfigurationError(
             f"option 'source': the pipelines of {name!r} run with deliverySemantics=at-least-once, of which the store "
             "does not remember what was read; nothing can be compared with a listing"
@@ -217,4 +223,6 @@ def _judge_stored(entry: ListedShard, row: StoredShard, clocks: Clocks) -> Findi
     else:
         other_size = entry.size is not None and row.size is not None and entry.size != row.size
         changed = other_size or entry.modified - clocks.ahead > row.finished_at + clocks.accuracy
-    return Finding(Category.CHANGED if changed else Category.PUBLISHED, row.owner)
+    if not changed:
+        return Finding(Category.PUBLISHED, row.owner)
+    return Finding(Category.CHANGED, row.owner, is_unread=row.size == 0 and entry.size != 0)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.model import LISTING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
-from shard_store.shards.announcing import reopen_listed
+from shard_store.shards.announcing import take_up
 from shard_store.shards.ownership import as_shard, current, fence, insert_absent, read_shards
 from shard_store.shards.sources import kept_ids
 from shard_store.sql.database import Database
@@ -159,7 +159,7 @@ def compare(
     new = _New({})
     if unknown:
         new = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
-    unfinished = [key for key, state in states.items() if state != ShardState.DONE.value]
+    unfinished = [key for key, is_read in states.items() if not is_read]
     takeable, reopened = _read_unfinished(transaction, token, unfinished, by_key) if unfinished else ([], 0)
     opened = sum(shard.token == token for shard in new.shards.values())
     after = claim._replace(
@@ -269,9 +269,13 @@ def _write(
     )
 
 
-def _states(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:
-    query = sa.select(shards.c.shard_key, shards.c.state)
-    return {ShardKey(key): state for key, state in transaction.select_among(query, shards.c.shard_key, keys)}
+def _states(transaction: Transaction, page: Mapping[ShardKey, Found]) -> dict[ShardKey, bool]:
+    """Return the known shards, with whether they are done: one that was read as zero bytes and has some now is not."""
+    query = sa.select(shards.c.shard_key, shards.c.state, shards.c.size)
+    return {
+        ShardKey(key): state == ShardState.DONE.value and not (size == 0 and page[ShardKey(key)].content.size)
+        for key, state, size in transaction.select_among(query, shards.c.shard_key, page)
+    }
 
 
 def _open(
@@ -362,15 +366,13 @@ def _read_unfinished(
 ) -> tuple[list[Shard], int]:
     """Return, of shards that are not done, those that are ours or free, and those that a new version opens again.
 
-    What is in an ordered group needs its message, in whose hands only the queue decides.
+    What is in an ordered group needs its message, in whose hands only the queue decides. A listing changes nothing of
+    an open shard: it may be older than the last announcement.
     """
     stored = read_shards(transaction, keys)
-    quarantined = {
-        key: page[key].content
-        for key, shard in stored.items()
-        if shard.state is ShardState.QUARANTINED and page[key].chosen
-    }
-    reopened = reopen_listed(transaction, token, quarantined, stored) if quarantined else {}
+    ended = [shard for key, shard in stored.items() if shard.state is not ShardState.OPEN and page[key].chosen]
+    taken_up = take_up(transaction, token, {shard.key: page[shard.key].content for shard in ended}, ended)
+    reopened = {key: shard for key, shard in taken_up.items() if shard.reopened}
     open_ones = [
         shard
         for shard in stored.values()

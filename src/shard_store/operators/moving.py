@@ -21,10 +21,9 @@ from shard_store.batches.progress import other_stores
 from shard_store.batches.starting import check_name
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import ShardState, end_at, shard_key
-from shard_store.shards.recording import count_waiting
 from shard_store.shards.sources import refuse_moved
 from shard_store.sql import install, schema
-from shard_store.sql.install import is_known, refuse_older_code
+from shard_store.sql.install import is_known
 from shard_store.sql.schema import LongText, of_pipeline, pipelines, read_marks, shards, snapshots, sources
 from shard_store.sql.transaction import Transaction, chunks
 
@@ -45,8 +44,9 @@ TABLES: tuple[sa.Table, ...] = (
 )
 """What is known of a source, in the order in which it is written and read."""
 
-LEFT_OUT: tuple[sa.Table, ...] = (schema.leases, schema.identity, schema.receivers)
-"""What belongs to a store and not to a source: whose turn it is, which store it is, who records for many sources."""
+LEFT_OUT: tuple[sa.Table, ...] = (schema.leases, schema.identity, schema.receivers, schema.registered)
+"""What belongs to a store and not to a source: whose turn it is, which store it is, who records for many sources, and
+the data files of its tables."""
 
 ADOPTED = "adopted"
 """The queue of shards that another reader has read. They have no owner."""
@@ -107,7 +107,6 @@ def leave(transaction: Transaction, source: str, to: Place) -> None:
     # after its row: a start locks both in the same order. A publication that is under way is waited for
     ours = pipelines.update().where(pipelines.c.source == source)
     transaction.execute(ours.values(incarnation=pipelines.c.incarnation + 1, driver=""))
-    refuse_older_code(transaction, schema.READERS_OF_MOVES)
 
 
 def cargo(transaction: Transaction, source: str, copy_id: str | None) -> tuple[Cargo, dict[str, int]]:
@@ -160,6 +159,11 @@ def arrive(transaction: Transaction, arriving: Cargo) -> bool:
             f"the file was written by a newer cuesqueue (schema {arriving.revision}, this one has {schema.REVISION}); "
             "install that version here"
         )
+    if arriving.revision < schema.READERS_FROM:
+        raise StoreConfigurationError(
+            f"the file was written by an older cuesqueue (schema {arriving.revision}, this one has {schema.REVISION}), "
+            f"and may hold a batch that is not finished; run {install.COMMAND} for its store, and export again"
+        )
     here, source = install.store_id(transaction), arriving.source
     if arriving.to_id not in (None, here):
         raise StoreConfigurationError(
@@ -204,8 +208,6 @@ def arrived(transaction: Transaction, arriving: Cargo) -> None:
     transaction.execute(
         this.values(moves=arriving.moves, moved_to=None, moved_to_id=None, import_id=arriving.export_id)
     )
-    if count_waiting(transaction, arriving.source):
-        refuse_older_code(transaction, schema.READERS_OF_RECORDED)
     ours = pipelines.c.source == arriving.source
     # no reader has them here until one starts: otherwise those of a copy would count as dead
     transaction.execute(pipelines.update().where(ours).values(driver=""))

@@ -19,7 +19,7 @@ from shard_store.shards.changes import Audit, record_changes
 from shard_store.sql.schema import pipelines, shards
 from shard_store.sql.transaction import Transaction, chunks
 
-_UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag"))
+_UNKNOWN: Mapping[str, None] = dict.fromkeys(("end_seq", "size", "etag", "reference", "later"))
 
 
 @dataclass(slots=True)
@@ -70,8 +70,8 @@ def reopen(
 ) -> ShardsChanged:
     """Put quarantined shards back to where they were found bad, for their pipeline to read without a message.
 
-    Nothing from there on was published, so that the rows come once. Size and ETag are forgotten: the object may have
-    been repaired. `message_uri` is the URI of a shard whose content is its message, which cannot be read again.
+    Nothing from there on was published, so that the rows come once. What was known of the object is forgotten: it may
+    have been repaired. `message_uri` is the URI of a shard whose content is its message, which cannot be read again.
     """
     owners = set(
         transaction.execute(sa.select(shards.c.owner).where(transaction.among(shards.c.shard_key, keys))).scalars()
@@ -103,9 +103,8 @@ def reopen(
         return done
     _put_back(transaction, [(row.shard_key, ended[row.shard_key].position, incarnations[row.owner]) for row in back])
     mark_reopened(transaction, [error for row in back for error in ended[row.shard_key].errors])
-    renewed = shards.update().values(pending=Pending.RENEWED.value)
-    transaction.change_among(renewed, shards.c.shard_key, [row.shard_key for row in withdrawn])
-    pending = {"pending": Pending.RENEWED.value}
+    pending = {"pending": Pending.REOPENED.value}
+    transaction.change_among(shards.update().values(pending), shards.c.shard_key, [row.shard_key for row in withdrawn])
     after: dict[str, Any] = {**pending, "state": ShardState.OPEN.value, **_UNKNOWN}
     changed: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
     changed += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
@@ -140,6 +139,7 @@ def _unpublished(row: Row[Any]) -> str:
     words = {
         Pending.BEGUN.value: "its batch was begun, and at-most-once allows but one attempt",
         Pending.SKIPPED.value: "it was skipped, and parts of it may be published",
+        Pending.LEFT_OUT.value: "its query has left it out (load), and parts of it may be published",
         Pending.GIVEN_UP.value: "its batch was given up (at-most-once), and may have been published",
     }
     return words.get(row.pending, "") if row.state == ShardState.DONE.value else ""
@@ -172,7 +172,7 @@ def _put_back(transaction: Transaction, starts: Iterable[tuple[bytes, Position, 
             position=row_set.c["start"],
             incarnation=row_set.c["incarnation"],
             state=ShardState.OPEN.value,
-            pending=Pending.RENEWED.value,
+            pending=Pending.REOPENED.value,
             finished_at=None,
             sent_at=None,  # what a person has opened waits for no message
             **_UNKNOWN,

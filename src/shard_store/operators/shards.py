@@ -98,8 +98,8 @@ class ShardCriteria:
 class FoundShard(NotebookTable):
     """A shard as the store has it. Times are microseconds since 1970 UTC.
 
-    `pending`: what the next plan with it will do: `renewed` reads its newest version, `quarantine` gives it up; `seen`:
-    a plan has done so. Of a shard that is done, why it is not published: `begun`, `skipped`, `given-up`.
+    `pending`: what an operator asks of it: `quarantine`, the next plan gives it up; `reopened`, its reader looks at it
+    again. Of a shard that is done, why it is not published: `begun`, `skipped`, `given-up`, `left-out`.
     """
 
     key: ShardKey
@@ -234,6 +234,8 @@ class ShardStory(NotebookTable):
     def _unpublished(self, mark: Pending) -> str:
         if mark is Pending.BEGUN:
             return "in a batch that was begun (at-most-once) and is not published"
+        if mark is Pending.LEFT_OUT:
+            return "left out: its query has filtered its row, at least that of a part, before the sink with load"
         if mark is Pending.GIVEN_UP:
             return (
                 "given up: its batch was begun, nobody knows that it was published, and at-most-once reads it no more"

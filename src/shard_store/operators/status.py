@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,7 +30,7 @@ from shard_store.shards.activity import (
     intake_of,
     percentile,
 )
-from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, sources
+from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, snapshots, sources
 from shard_store.sql.transaction import Transaction
 
 RUNNING, STOPPED, DEAD = "running", "stopped", "dead"
@@ -38,6 +39,8 @@ its heartbeats have ended, and nothing else said so."""
 
 _SECOND = 1_000_000
 _RECENT = 2 * SLOT
+_LONG = 60.0  # seconds that any batch may take
+_USUAL = 20  # batches whose times are the usual ones
 SLOT_SECONDS = SLOT // _SECOND
 
 
@@ -68,12 +71,21 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class CurrentPlan:
-    """The plan of the micro-batch that is under way. `attempt`: how often it was made; from 2 on one has failed."""
+    """The plan of the micro-batch that is under way. `attempt`: how often it was made; from 2 on one has failed.
+
+    Attributes:
+        seconds: For how long it is under way, since its last snapshot; None: not known.
+        usual_seconds: The median of the last batches; None where this one takes less than a minute, or none is known.
+        is_slow: Whether it takes more than ten times as long as usual: its reader lives, but perhaps it hangs.
+    """
 
     start_seq: int
     end_seq: int
     attempt: int
     delivery_hash: str
+    seconds: float | None = None
+    usual_seconds: float | None = None
+    is_slow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +158,7 @@ class PipelineStatus(NotebookTable):
         bytes_per_second: The same.
         total: What it has published since its first start.
         counters: Of its reader, since the pipeline's first start, as in the query's progress.
+        changed: Announcements of other versions of what is published, which are not read; of `counters`.
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
         backfill: The last listing of its source.
@@ -179,6 +192,7 @@ class PipelineStatus(NotebookTable):
     bytes_per_second: float | None
     total: Published
     counters: Mapping[str, int]
+    changed: int
     all_outside: int
     backfill: Listed | None
     certificate: Certified | None
@@ -261,11 +275,15 @@ def status(
         .order_by(shards.c.opened_at)
         .limit(1)
     )
+    written = sa.select(sa.func.max(snapshots.c.created_at)).where(
+        snapshots.c.pipeline == pipelines.c.pipeline, snapshots.c.seq == pipelines.c.plan_end
+    )
     query = sa.select(
         pipelines,
         transaction.now().label("now"),
         delivered.scalar_subquery().label("delivered"),
         waiting.scalar_subquery().label("waiting_since"),
+        written.scalar_subquery().label("written_at"),
         sources.c.import_id,
     )
     query = query.outerjoin(sources, sources.c.source == pipelines.c.source).where(sources.c.moved_to.is_(None))
@@ -277,7 +295,13 @@ def status(
     outstanding = _outstanding(transaction)
     listed, certified = _listed(transaction), _certified(transaction)
     return tuple(
-        _status(row, outstanding.get(row.pipeline, 0), listed.get(row.source), certified.get(row.source))
+        _status(
+            row,
+            _plan(transaction, row),
+            outstanding.get(row.pipeline, 0),
+            listed.get(row.source),
+            certified.get(row.source),
+        )
         for row in rows
     )
 
@@ -330,13 +354,34 @@ def state_of(row: Row[Any], *, imported: bool = False) -> str:
     return STOPPED if (report is not None and report.stopped) or (state == DEAD and not_begun) else state
 
 
-def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: Certified | None) -> PipelineStatus:
+def _plan(transaction: Transaction, row: Row[Any]) -> CurrentPlan | None:
+    """Return the plan that is under way. The usual time costs a statement, only where a batch takes long."""
+    if row.plan_hash is None or row.delivered is not None or row.plan_end <= row.confirmed_seq:
+        return None
+    seconds = None if row.written_at is None else _seconds(row.now - row.written_at)
+    usual, is_slow = None, False
+    if seconds is not None and seconds > _LONG:
+        took = (
+            sa.select(attempts.c.published_at - attempts.c.snapshot_at)
+            .where(attempts.c.pipeline == row.pipeline, attempts.c.snapshot_at.is_not(None))
+            .order_by(attempts.c.end_seq.desc())
+            .limit(_USUAL)
+        )
+        times = transaction.execute(took).scalars().all()
+        if times:
+            usual = _seconds(round(median(times)))
+            is_slow = seconds > 10 * usual
+    return CurrentPlan(row.plan_start, row.plan_end, row.plan_attempt, row.plan_hash, seconds, usual, is_slow)
+
+
+def _status(
+    row: Row[Any], plan: CurrentPlan | None, outstanding: int, listed: Listed | None, certified: Certified | None
+) -> PipelineStatus:
     activity = Activity.parse(row.activity)
     report = Report.parse(row.report, row.incarnation)
     state = state_of(row, imported=row.import_id is not None)
     held = report if state == RUNNING else None
     recent, seconds = _recent(activity, row.now)
-    under_way = row.plan_hash is not None and row.delivered is None and row.plan_end > row.confirmed_seq
     return PipelineStatus(
         pipeline=row.pipeline,
         source=row.source,
@@ -351,7 +396,7 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
         silence=_seconds(row.now - row.heartbeat_at),
         last_seq=row.last_seq,
         confirmed_seq=row.confirmed_seq,
-        plan=CurrentPlan(row.plan_start, row.plan_end, row.plan_attempt, row.plan_hash) if under_way else None,
+        plan=plan,
         last_batch=_batch(activity),
         in_flight=None if held is None else held.in_flight,
         ready=None if held is None else held.ready,
@@ -364,7 +409,8 @@ def _status(row: Row[Any], outstanding: int, listed: Listed | None, certified: C
         rows_per_second=None if recent.rows is None else recent.rows / seconds,
         bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,
         total=_published(activity.total),
-        counters=counters_of(row.report),
+        counters=(counters := counters_of(row.report)),
+        changed=counters.get("changed", 0),
         all_outside=_all_outside(row, activity),
         backfill=listed,
         certificate=certified,

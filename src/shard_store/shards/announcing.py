@@ -1,7 +1,10 @@
-"""What another announcement of a known shard changes (decision 0040).
+"""What another announcement of a known shard changes (decision 0093). Only this module reads or writes `later`.
 
-Of an object that no plan holds, the newest version counts. One that was quarantined because it was not there, was
-another one, or was refused, is opened again by a new announcement; by each message at most once, so that a queue which
+A shard's row is in the version that is read: its snapshot's, from the plan on (`settle`). The column `later` has what
+was announced of it last, after its opening. Of an object that no plan holds, that is the version to be
+read; of one that is in a plan, it waits until the plan has ended the shard (`end`). Of one that has ended, nothing is
+published where it was read as zero bytes, or was quarantined and is proven to be unread: then it is opened again. What
+is published is not read again, and counts as `changed`. Each message opens a shard at most once, so that a queue which
 delivers one again and again changes nothing.
 """
 
@@ -24,7 +27,6 @@ from shard_store.model import (
     Shard,
     ShardKey,
     ShardState,
-    is_end,
     shard_key,
 )
 from shard_store.shards import changes
@@ -33,14 +35,24 @@ from shard_store.sql.schema import attempts, errors, shards
 from shard_store.sql.transaction import Transaction, chunks
 
 _CURABLE = frozenset(("missing-object", "object-changed", "forbidden-object"))
-"""Causes that a new announcement may have ended: all others are about bytes that were read, or a person's decision."""
+"""Causes that a new announcement of the same version may have ended: all others are about bytes that were read."""
 
 GIVEN_UP = "quarantined-by-hand"
-"""The cause of the error of a shard that an operator gave up."""
+"""The cause of the error of a shard that an operator gave up. No announcement takes back what a person has decided."""
 
 _REOPENED = "announced again"
 _OPEN = {"state": ShardState.OPEN.value, "position": BEGINNING, "finished_at": None, "end_seq": None, "pending": None}
 _VERSION = ("size", "etag", "message_id", "sequence", "reference")
+
+
+class Place(NamedTuple):
+    """Where a shard stands, and in which version its row is, as far as plans have to know. `places_of` reads it."""
+
+    position: Position
+    pending: str | None
+    size: int | None
+    etag: str | None
+    later: Content | None
 
 
 def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:
@@ -66,6 +78,29 @@ def announced_anew(
     return newest_of(source, fresh)
 
 
+def is_other_version(content: Content, stored: Content | Row[Any] | Place) -> bool:
+    """Return whether an object was announced in another version than is stored, as far as both are known.
+
+    By their ETags; where one has none, by their sizes, versions, and the order of their events.
+    """
+    if content.etag is not None and stored.etag is not None:
+        return content.etag != stored.etag
+    if content.size is not None and stored.size is not None and content.size != stored.size:
+        return True
+    if isinstance(stored, Place):
+        return False
+    mine, other = ((v.reference.version if v.reference else None) for v in (content, stored))
+    if mine is not None and other is not None:
+        return bool(mine != other)
+    mine, other = content.sequence, stored.sequence
+    return mine is not None and other is not None and mine[0] == other[0] and mine != other
+
+
+def in_newest_version(content: Content, later: Content | None) -> Content:
+    """Return a shard's content as it was announced last, for one of which nothing is read."""
+    return content if later is None else content._replace(**{name: getattr(later, name) for name in _VERSION})
+
+
 def take_up(
     transaction: Transaction, token: PublishToken | None, announced: Mapping[ShardKey, Content], stored: Iterable[Shard]
 ) -> dict[ShardKey, Shard]:
@@ -73,110 +108,115 @@ def take_up(
 
     Those that it opens again are the token's; with None they have no owner, for any pipeline of their source.
     """
-    seen = {s.key: s for s in stored if s.state is not ShardState.DONE and _may_be_new(announced[s.key], s.content)}
+    seen = {s.key: s for s in stored if _may_change(announced[s.key], s.content, s.state is ShardState.DONE)}
     if not seen:
         return {}
     locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, seen)
-    rows = [row for row in locked if _may_be_new(announced[ShardKey(row.shard_key)], row)]
-    renewed = _renew(transaction, announced, [row for row in rows if row.finished_at is None])
-    quarantined = [row for row in rows if row.state == ShardState.QUARANTINED.value]
-    reopened = _reopen(transaction, token, announced, quarantined) if quarantined else []
-    changed = {key: seen[key]._replace(content=_in_version(seen[key].content, announced[key])) for key in renewed}
-    return changed | {
+    rows = {ShardKey(row.shard_key): row for row in locked}
+    news = {
+        key: row
+        for key, row in rows.items()
+        if _may_be_new(announced[key], row) and (row.later is None or _may_be_new(announced[key], row.later))
+    }
+    ended = [row for row in news.values() if row.finished_at is not None]
+    reopened = _reopen(transaction, token, announced, ended) if ended else set()
+    noted = {key: row for key, row in news.items() if key not in reopened and _is_noted(announced[key], row)}
+    row_set = transaction.row_set(key=shards.c.shard_key, later=shards.c.later)
+    update = shards.update().where(shards.c.shard_key == row_set.c["key"]).values(later=row_set.c["later"])
+    for chunk in chunks(sorted(noted)):
+        row_set.execute(transaction.connection, update, [(key, announced[key]) for key in chunk])
+    taken_up = {
         key: Shard(key, announced[key], BEGINNING, ShardState.OPEN, token, stale=token is None, reopened=True)
         for key in reopened
     }
+    for key, row in noted.items():
+        if row.finished_at is not None:
+            taken_up[key] = seen[key]._replace(changed=True)
+        elif row.position == BEGINNING:
+            taken_up[key] = seen[key]._replace(content=in_newest_version(seen[key].content, announced[key]))
+    return taken_up
 
 
-def reopen_listed(
-    transaction: Transaction, token: PublishToken, listed: Mapping[ShardKey, Content], stored: Mapping[ShardKey, Shard]
-) -> dict[ShardKey, Shard]:
-    """Open again the quarantined shards of whose objects a listing has found a new version, and return them.
+def settle(transaction: Transaction, ranges: Iterable[Range], places: Mapping[ShardKey, Place]) -> None:
+    """Have the rows of shards that are to be read be in the version of their snapshot (invariant 14).
 
-    A listing changes nothing of an open shard: it may be older than the last announcement.
+    A snapshot has what its reader knew: facts that were looked up, or what was announced last. What was announced after
+    it stays `later`.
     """
-    seen = [key for key, content in listed.items() if _may_be_new(content, stored[key].content)]
-    locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, seen)
-    quarantined = [row for row in locked if row.state == ShardState.QUARANTINED.value]
-    reopened = _reopen(transaction, token, listed, quarantined) if quarantined else []
-    return {
-        key: Shard(key, listed[key], BEGINNING, ShardState.OPEN, token, stale=False, reopened=True) for key in reopened
+    taken: list[tuple[object, ...]] = []
+    stated: list[tuple[object, ...]] = []
+    for entry in ranges:
+        place, content = places.get(entry.key), entry.content
+        if place is None:
+            continue
+        later = place.later if entry.start == BEGINNING else None
+        if later is not None and later.message_id == content.message_id and not is_other_version(later, content):
+            version = in_newest_version(content, later)._replace(size=content.size, etag=content.etag)
+            taken.append((entry.key, *(getattr(version, name) for name in _VERSION)))
+        elif (place.size, place.etag) != (content.size, content.etag) or place.pending == Pending.REOPENED.value:
+            stated.append((entry.key, content.size, content.etag))
+    pending = sa.case((shards.c.pending == Pending.REOPENED.value, None), else_=shards.c.pending)
+    for names, rows, values in ((_VERSION, taken, {"later": None}), (_VERSION[:2], stated, {})):
+        row_set = transaction.row_set(key=shards.c.shard_key, **{name: shards.c[name] for name in names})
+        update = shards.update().where(shards.c.shard_key == row_set.c["key"])
+        update = update.values(**{name: row_set.c[name] for name in names}, **values, pending=pending)
+        for chunk in chunks(rows):
+            row_set.execute(transaction.connection, update, chunk)
+
+
+def end(
+    transaction: Transaction, identity: PlanIdentity, bad: Collection[ShardKey], announced: Collection[ShardKey]
+) -> tuple[set[ShardKey], int]:
+    """Decide on shards that a plan has ended and that were announced, or put back, while it ran.
+
+    `bad` are to be quarantined, the others that were `announced` are done. Returns what is open again, since nothing of
+    it is published, and how many of the others are changed. Their announcements came too early to open what had not
+    ended yet, and will not come again. So did an operator's word that takes back a quarantine which an attempt had
+    seen: its shard is opened where it was given up.
+    """
+    since = sa.or_(shards.c.later.is_not(None), shards.c.pending == Pending.REOPENED.value)
+    keys = {*bad, *announced}
+    rows = {
+        ShardKey(row.shard_key): row
+        for row in transaction.select_among(sa.select(shards).where(since), shards.c.shard_key, keys)
     }
-
-
-def announced_since(transaction: Transaction, identity: PlanIdentity, bad: Collection[ShardKey]) -> set[ShardKey]:
-    """Open again those of a plan's bad, finished shards that were announced anew while it ran; return their keys.
-
-    That announcement came too early to open what was not quarantined yet, and will not come again. So did an operator's
-    word that takes back a quarantine which an attempt had seen: its shard is opened where it was given up.
-    """
-    query = sa.select(shards).where(shards.c.pending == Pending.RENEWED.value)
-    rows = {ShardKey(row.shard_key): row for row in transaction.select_among(query, shards.c.shard_key, bad)}
+    starts = {key: BEGINNING for key, row in rows.items() if key not in bad and _is_empty(row, row.later)}
     of_plan = sa.and_(errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object")
     query = sa.select(errors.c.shard_key, errors.c.error_key, errors.c.cause, errors.c.position).where(of_plan)
-    starts: dict[ShardKey, Position] = {}
-    ended: list[bytes] = []
-    announced: set[ShardKey] = set()
-    for error in transaction.select_among(query, errors.c.shard_key, rows):
-        key, curable = ShardKey(error.shard_key), error.cause in _CURABLE and error.position == BEGINNING
-        if curable or error.cause == GIVEN_UP:
+    reopened: list[bytes] = []
+    anew = dict.fromkeys(starts, "")
+    for error in transaction.select_among(query, errors.c.shard_key, rows.keys() & set(bad)):
+        key, row = ShardKey(error.shard_key), rows[ShardKey(error.shard_key)]
+        if error.cause == GIVEN_UP:
+            is_open = row.pending == Pending.REOPENED.value
+        else:
+            is_open = error.position == BEGINNING and _is_cured({error.cause}, row.later, row)
+            anew |= dict.fromkeys([key] if is_open else (), "")
+        if is_open:
             starts[key] = min(starts.get(key, error.position), error.position)
-            ended.append(error.error_key)
-        if curable:
-            announced.add(key)
+            reopened.append(error.error_key)
     row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
     update = shards.update().where(shards.c.shard_key == row_set.c["key"])
     update = update.values(**{**_OPEN, "position": row_set.c["start"]})
     for chunk in chunks(sorted(starts.items())):
         row_set.execute(transaction.connection, update, chunk)
-    mark_reopened(transaction, ended)
-    _record(transaction, identity.token, [(rows[key], rows[key].message_id, {}) for key in sorted(announced)])
-    return set(starts)
-
-
-def pending_of(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, str]:
-    """Return the pending marks of the shards that have one, of any owner."""
-    query = sa.select(shards.c.shard_key, shards.c.pending).where(shards.c.pending.is_not(None))
-    return {ShardKey(key): mark for key, mark in transaction.select_among(query, shards.c.shard_key, keys)}
-
-
-def as_announced(transaction: Transaction, ranges: Sequence[Range], pending: Collection[ShardKey]) -> list[Range]:
-    """Return the ranges with the newest size and ETag, where a whole object is read, and nothing of it was.
-
-    A snapshot has what its reader knew. `pending` are the shards of which more may be known by now. Objects by
-    reference stay as they are in the snapshot: their rows are made of it, and are the same at every attempt.
-    """
-    if not pending:
-        return list(ranges)
-    query = sa.select(shards.c.shard_key, shards.c.size, shards.c.etag).where(shards.c.size.is_not(None))
-    versions = {
-        ShardKey(key): (size, etag) for key, size, etag in transaction.select_among(query, shards.c.shard_key, pending)
-    }
-    return [
-        r._replace(content=r.content._replace(size=versions[r.key][0], etag=versions[r.key][1]))
-        if r.key in versions and takes_newest(r)
-        else r
-        for r in ranges
-    ]
-
-
-def takes_newest(entry: Range) -> bool:
-    """Return whether a plan reads the newest version of the object: a whole one, whose row is not made of its snapshot.
-
-    Of an object by reference the mark stays: found changed by who reads it, it is opened again in its new version.
-    """
-    return entry.start == BEGINNING and is_end(entry.end) and entry.content.reference is None
-
-
-def mark_seen(transaction: Transaction, keys: Iterable[ShardKey]) -> None:
-    """Mark shards of whose pending changes a plan has taken note."""
-    transaction.change_among(shards.update().values(pending=Pending.SEEN.value), shards.c.shard_key, keys)
+    mark_reopened(transaction, reopened)
+    _record(transaction, identity.token, [(rows[key], rows[key].later.message_id, {}) for key in sorted(anew)])
+    unread = {key: row for key, row in rows.items() if key not in starts and row.later is not None}
+    same = [key for key, row in unread.items() if not is_other_version(row.later, row)]
+    transaction.change_among(shards.update().values(later=None), shards.c.shard_key, same)
+    return set(starts), len(unread) - len(same)
 
 
 def mark_reopened(transaction: Transaction, keys: Iterable[bytes]) -> None:
     """Mark errors whose shards are read again; they stay as a record of what was."""
     mark = errors.update().values(reopened_at=transaction.now())
     transaction.change_among(mark, errors.c.error_key, keys)
+
+
+def _may_change(content: Content, stored: Content, done: bool) -> bool:
+    """Return whether an announcement may bring anything to a shard: of one that is done, the same version does not."""
+    return _may_be_new(content, stored) and (not done or stored.size == 0 or is_other_version(content, stored))
 
 
 def _may_be_new(content: Content, stored: Content | Row[Any]) -> bool:
@@ -195,31 +235,28 @@ def _is_redelivered(content: Content, message_id: str) -> bool:
     return content.message_id == message_id and (content.named or content.receive_count > 1)
 
 
-def _in_version(content: Content, newer: Content) -> Content:
-    return content._replace(**{name: getattr(newer, name) for name in _VERSION})
+def _is_noted(content: Content, row: Row[Any]) -> bool:
+    """Return whether an announcement is kept beside its shard's row: it may be another version, or a cure.
 
-
-def _renew(transaction: Transaction, announced: Mapping[ShardKey, Content], rows: Iterable[Row[Any]]) -> list[ShardKey]:
-    """Open shards without published rows take the version announced. What a plan reads by now stays as it is.
-
-    Of one that is published in part, the rest of another version would be no object at all. Two events of equal
-    sequence are one, which was sent twice.
+    Of a shard that has ended, or is published in part, only another version. Two events of equal sequence are one,
+    which was sent twice.
     """
-    keys = [
-        ShardKey(row.shard_key)
-        for row in rows
-        if row.position == BEGINNING
-        and (row.sequence is None or announced[ShardKey(row.shard_key)].sequence != row.sequence)
-    ]
-    row_set = transaction.row_set(key=shards.c.shard_key, **{name: shards.c[name] for name in _VERSION})
-    given_up = shards.c.pending == Pending.QUARANTINE.value
-    pending = sa.case((given_up, Pending.QUARANTINE.value), else_=Pending.RENEWED.value)
-    update = shards.update().where(shards.c.shard_key == row_set.c["key"])
-    update = update.values(**{name: row_set.c[name] for name in _VERSION}, pending=pending)
-    for chunk in chunks(sorted(keys)):
-        versions = [(key, *(getattr(announced[key], name) for name in _VERSION)) for key in chunk]
-        row_set.execute(transaction.connection, update, versions)
-    return keys
+    if row.finished_at is None and row.position == BEGINNING:
+        newest = row if row.later is None else row.later
+        return newest.sequence is None or newest.sequence != content.sequence
+    return is_other_version(content, row) and (row.later is None or is_other_version(content, row.later))
+
+
+def _is_empty(row: Row[Any], later: Content) -> bool:
+    """Return whether a shard that is done was read as zero bytes, and `later` may have some."""
+    return bool(row.state == ShardState.DONE.value and row.pending is None and row.size == 0) and later.size != 0
+
+
+def _is_cured(causes: Collection[str], later: Content | None, row: Row[Any]) -> bool:
+    """Return whether a shard that was bad for these causes may be another one, as it was announced later."""
+    if later is None or GIVEN_UP in causes:
+        return False
+    return _CURABLE.issuperset(causes) or is_other_version(later, row)
 
 
 def _reopen(
@@ -227,18 +264,21 @@ def _reopen(
     token: PublishToken | None,
     announced: Mapping[ShardKey, Content],
     rows: Sequence[Row[Any]],
-) -> list[ShardKey]:
-    """Open again, as the token's, what ended for curable causes before anything of it was published."""
-    ended = endings(transaction, rows)
-    messages = changes.messages(transaction, [ShardKey(row.shard_key) for row in rows], _REOPENED)
+) -> set[ShardKey]:
+    """Open again, as the token's, what has ended before anything of it was published."""
+    quarantined = [row for row in rows if row.state == ShardState.QUARANTINED.value]
+    ended = endings(transaction, quarantined) if quarantined else {}
 
-    def is_wanted(key: ShardKey) -> bool:
-        ending, content = ended.get(key), announced[key]
-        if ending is None or not ending.causes <= _CURABLE or ending.position != BEGINNING:
-            return False
-        return not any(_is_redelivered(content, message_id) for message_id in messages.get(key, ()))
+    def is_unread(row: Row[Any]) -> bool:
+        content, ending = announced[ShardKey(row.shard_key)], ended.get(ShardKey(row.shard_key))
+        if ending is None:
+            return _is_empty(row, content)
+        return ending.position == BEGINNING and _is_cured(ending.causes, content, row)
 
-    chosen = {key: row for row in rows if is_wanted(key := ShardKey(row.shard_key))}
+    chosen = {ShardKey(row.shard_key): row for row in rows if is_unread(row)}
+    for key, messages in changes.messages(transaction, chosen, _REOPENED).items():
+        if any(_is_redelivered(announced[key], message_id) for message_id in messages):
+            del chosen[key]
     names = (*_VERSION, "queue", "receive_count", "sent_at")
     columns = {"key": shards.c.shard_key, "message_group": shards.c.message_group}
     row_set = transaction.row_set(**columns, **{name: shards.c[name] for name in names})
@@ -246,23 +286,24 @@ def _reopen(
     update = update.values(
         **{name: row_set.c[name] for name in (*names, "message_group")},
         **_OPEN,
+        later=None,
         owner=None if token is None else token.pipeline,
         incarnation=None if token is None else token.incarnation,
     )
     for chunk in chunks(sorted(chosen)):
         values = [(key, (c := announced[key]).group, *(getattr(c, name) for name in names)) for key in chunk]
         row_set.execute(transaction.connection, update, values)
-    mark_reopened(transaction, [error for key in chosen for error in ended[key].errors])
+    mark_reopened(transaction, [error for key in chosen.keys() & ended.keys() for error in ended[key].errors])
     owner = {"publish_token": None if token is None else str(token)}
     _record(transaction, token, [(row, announced[key].message_id, owner) for key, row in chosen.items()])
-    return list(chosen)
+    return set(chosen)
 
 
 def _record(
     transaction: Transaction, token: PublishToken | None, opened: Iterable[tuple[Row[Any], str, State]]
 ) -> None:
     """Record which message has opened which shard: it does not open that once more."""
-    reason = "a new announcement of an object that was missing, changed or forbidden"
+    reason = "a new announcement of an object of which nothing is published"
     actor = "a receiver" if token is None else str(token)
     after = {name: _OPEN[name] for name in ("state", "position", "end_seq", "pending")}
     changes.write(

@@ -25,7 +25,7 @@ from shard_store.model import (
     ShardState,
 )
 from shard_store.shards.activity import Amounts, Report, counted, counters_of, locked_now
-from shard_store.shards.announcing import announced_anew, newest_of, take_up
+from shard_store.shards.announcing import announced_anew, in_newest_version, newest_of, take_up
 from shard_store.shards.sources import moved_to
 from shard_store.sql.memory import went_back
 from shard_store.sql.schema import of_pipeline, pipelines, shards
@@ -51,6 +51,7 @@ class _Stored(NamedTuple):
     state: str
     owner: str | None
     incarnation: int
+    later: Content | None
     fresh: bool
 
 
@@ -158,15 +159,7 @@ def open_shards(
         # those of others are waited for: one that is missing later was pruned, and not lost, if this change is there.
         # And a store without that change has these shards as they were, such as quarantined
         transaction.execute(of_pipeline, [{"of": token.pipeline, **count_change(transaction, row, token)}])
-    return {key: _with_size(stored[key], content) for key, content in announced.items()}
-
-
-def _with_size(shard: Shard, content: Content) -> Shard:
-    """Give a shard that was put back the announced size and ETag: it has none: its object may be repaired."""
-    if shard.content.size is not None or content.size is None:
-        return shard
-    reference = content.reference or shard.content.reference
-    return shard._replace(content=shard.content._replace(size=content.size, etag=content.etag, reference=reference))
+    return {key: stored[key] for key in announced}
 
 
 def insert_absent(
@@ -208,8 +201,12 @@ def read_shards(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[Shar
 
 
 def renewed(transaction: Transaction, token: PublishToken) -> dict[ShardKey, Shard]:
-    """Return our open shards that were announced anew to others, or that an operator has opened again."""
-    rows = transaction.execute(current(transaction).where(owned_by(token), shards.c.pending == Pending.RENEWED.value))
+    """Return our open shards that were announced anew, unless they are read already, or that an operator has opened
+    again.
+    """
+    announced = sa.and_(shards.c.later.is_not(None), shards.c.position == BEGINNING)
+    anew = sa.or_(announced, shards.c.pending == Pending.REOPENED.value)
+    rows = transaction.execute(current(transaction).where(owned_by(token), anew))
     return {shard.key: shard for shard in map(as_shard, rows)}
 
 
@@ -284,6 +281,8 @@ def as_shard(values: Iterable[Any]) -> Shard:
         reference=row.reference,
         sent_at=row.sent_at,
     )
+    if row.later is not None and row.position == BEGINNING and row.state == ShardState.OPEN.value:
+        content = in_newest_version(content, row.later)
     return Shard(
         key=ShardKey(row.shard_key),
         content=content,

@@ -11,13 +11,12 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from shard_store.errors import LostProgress, StoreConfigurationError
 from shard_store.model import BEGINNING, STORE, Content, PublishToken, Shard, ShardKey, ShardState, time_of
-from shard_store.shards.activity import Report, settings_of
 from shard_store.shards.announcing import announced_anew, newest_of, take_up
 from shard_store.shards.ownership import (
     ANNOUNCED,
@@ -29,11 +28,10 @@ from shard_store.shards.ownership import (
     read_shards,
 )
 from shard_store.shards.sources import kept_ids, note_spellings
-from shard_store.sql.install import refuse_older_code
-from shard_store.sql.schema import READERS_OF_RECORDED, pipelines, receivers, shards, sources
+from shard_store.sql.schema import pipelines, receivers, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 
-COUNTS = ("messages", "recorded", "duplicates", "ignored", "unrouted", "malformed")
+COUNTS = ("messages", "recorded", "duplicates", "changed", "ignored", "unrouted", "malformed")
 """What is counted of a receiver, in the order in which people read it."""
 
 
@@ -50,12 +48,14 @@ class Receipts:
 class Recorded(NamedTuple):
     """How many objects were recorded, over all sources, and how many were known already (`duplicates`).
 
-    `reopened` of these are read again: they were found bad before. `messages`: of the receiver, in all.
+    `reopened` of these are read again: nothing of them is published. `changed`, which are no duplicates, are published
+    in another version. `messages`: of the receiver, in all.
     """
 
     new: int
     duplicates: int
     reopened: int
+    changed: int
     messages: int
 
 
@@ -73,6 +73,7 @@ class Receiver:
         messages: Messages that were acknowledged because of it, also those that came again.
         recorded: Objects that were recorded, once for each source.
         duplicates: Objects of which their source knew.
+        changed: Objects of which their source has published another version.
         ignored: Records of messages that announce nothing to read.
         unrouted: Objects that no route takes.
         malformed: Messages that went to the error table.
@@ -88,6 +89,7 @@ class Receiver:
     messages: int
     recorded: int
     duplicates: int
+    changed: int
     ignored: int
     unrouted: int
     malformed: int
@@ -114,12 +116,12 @@ def start_receiver(
     host: str,
     names: Collection[str],
     plain: Callable[[str], str] | None = None,
+    seen: int = 0,
 ) -> None:
     """Write down that a receiver begins, for the sources of these names. Raises StoreConfigurationError.
 
-    Several may have one name: they are counted together. `plain`: as in `Naming`.
+    Several may have one name: they are counted together. `plain`: as in `Naming`; `seen`: as in `record`.
     """
-    _refuse_older_readers(transaction)
     if plain is not None:
         note_spellings(transaction, names, plain)
     _admit(transaction, names)
@@ -127,12 +129,14 @@ def start_receiver(
     numbers = dict.fromkeys(COUNTS, 0)
     row = {"receiver": receiver, "queue": queue, "host": host[:255], "started_at": now, "worked_at": now, **numbers}
     transaction.execute(transaction.dialect.insert_if_absent(receivers).values(**row))
+    _counted(transaction, receiver, seen)
     this = receivers.update().where(receivers.c.receiver == receiver)
     transaction.execute(this.values(queue=queue, host=host[:255], started_at=now, worked_at=now))
 
 
-def note_work(transaction: Transaction, receiver: str) -> None:
-    """Write down that the receiver has asked its queue just now."""
+def note_work(transaction: Transaction, receiver: str, seen: int = 0) -> None:
+    """Write down that the receiver has asked its queue just now. `seen`: as in `record`."""
+    _counted(transaction, receiver, seen)
     this = receivers.update().where(receivers.c.receiver == receiver)
     transaction.execute(this.values(worked_at=transaction.now()))
 
@@ -148,9 +152,8 @@ def record(
 
     All of it is in this transaction: once it is committed, the messages may be acknowledged (invariant 1). Of objects
     that are known already, some are changed by a new announcement: see `announcing`. `seen`: the number of
-    messages that the caller knows of. From the receiver's first object on, older code does not open the store. Raises
-    StoreConfigurationError for a source that is in another store, or has versions in its ids, and while older code
-    reads; LostProgress where the store counts fewer messages: it went back in time (invariant 11).
+    messages that the caller knows of. Raises StoreConfigurationError for a source that is in another store, or has
+    versions in its ids; LostProgress where the store counts fewer messages: it went back in time (invariant 11).
     """
     _admit(transaction, announced)
     announced = {source: _by_own_ids(transaction, source, of_source) for source, of_source in announced.items()}
@@ -175,9 +178,12 @@ def record(
                 inserted.update(chunk)
             else:
                 stored |= read_shards(transaction, chunk)
-    reopened = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
-    messages = _count(transaction, receiver, receipts, new, len(newest) - new, seen)
-    return Recorded(new, len(newest) - new, reopened, messages)
+    taken_up = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
+    reopened, changed = sum(shard.reopened for shard in taken_up), sum(shard.changed for shard in taken_up)
+    duplicates = len(newest) - new - changed
+    counts_of = {"recorded": new, "duplicates": duplicates, "changed": changed}
+    messages = _count(transaction, receiver, receipts, counts_of, seen)
+    return Recorded(new, duplicates, reopened, changed, messages)
 
 
 def recorded(transaction: Transaction, source: str, limit: int, until: int | None = None) -> list[Shard]:
@@ -238,6 +244,7 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             messages=row.messages,
             recorded=row.recorded,
             duplicates=row.duplicates,
+            changed=row.changed,
             ignored=row.ignored,
             unrouted=row.unrouted,
             malformed=row.malformed,
@@ -246,22 +253,6 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             sa.select(receivers, transaction.now().label("now")).order_by(receivers.c.receiver)
         )
     )
-
-
-def _refuse_older_readers(transaction: Transaction) -> None:
-    """Make sure that no reader runs that would prune, unread, what is recorded: its code was there before receivers.
-
-    A start by newer code leaves the settings of its incarnation.
-    """
-    c = pipelines.c
-    columns: Sequence[sa.Column[Any]] = (c.pipeline, c.incarnation, c.settings, c.report, c.host)
-    for row in transaction.execute(sa.select(*columns).where(c.stale_at > transaction.now()).order_by(c.pipeline)):
-        report = Report.parse(row.report, row.incarnation)
-        if settings_of(row) is None and not (report is not None and report.stopped):
-            raise StoreConfigurationError(
-                f"pipeline {row.pipeline!r} runs on {row.host or 'some machine'} with an older cuesqueue, which would "
-                "prune what a receiver records; stop its query, start it with this version, and then start the receiver"
-            )
 
 
 def _by_own_ids(transaction: Transaction, source: str, contents: Sequence[Content]) -> Sequence[Content]:
@@ -281,14 +272,14 @@ def _renew(
     contents: Mapping[ShardKey, Content],
     stored: Mapping[ShardKey, Shard],
     existing_keys: Collection[ShardKey],
-) -> int:
+) -> Collection[Shard]:
     """Let known shards take what a new announcement brings, and have those that wait for a message wait for none.
 
     What another pipeline has opened by its own queue would else be found by that queue's message alone, and this is it.
     """
     existing = {key: shard for key, shard in stored.items() if key in existing_keys}
     if not existing:
-        return 0
+        return ()
     newest = dict(contents)
     if sum(map(len, announced.values())) > len(contents):  # what is delivered again may hide what is new
         for source, of_source in announced.items():
@@ -302,7 +293,7 @@ def _renew(
     ]
     from_here_on = shards.update().where(shards.c.finished_at.is_(None)).values(queue=STORE, message_group=None)
     transaction.change_among(from_here_on, shards.c.shard_key, theirs)
-    return sum(shard.reopened for shard in taken_up.values())
+    return taken_up.values()
 
 
 def _admit(transaction: Transaction, names: Collection[str]) -> None:
@@ -325,24 +316,28 @@ def _admit(transaction: Transaction, names: Collection[str]) -> None:
         transaction.execute(insert, [{"source": name, "forgotten_before": 0} for name in absent])
 
 
-def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int, duplicates: int, seen: int) -> int:
-    """Add these numbers to those of the receiver, and return its messages."""
-    c, now = receivers.c, transaction.now()
-    query = sa.select(c.messages, c.recorded + c.duplicates).where(c.receiver == receiver).with_for_update()
-    messages, objects = transaction.execute(query).one_or_none() or (None, 0)
-    if new + duplicates and not objects:
-        _refuse_older_readers(transaction)
-        refuse_older_code(transaction, READERS_OF_RECORDED)
+def _counted(transaction: Transaction, receiver: str, seen: int) -> int:
+    """Lock the receiver's row, and return its messages. Raises LostProgress where they are fewer than were `seen`."""
+    query = sa.select(receivers.c.messages).where(receivers.c.receiver == receiver).with_for_update()
+    messages: int | None = transaction.execute(query).scalar_one_or_none()
     if messages is None or messages < seen:
         raise LostProgress(
             f"database {transaction.database!r} went back in time, or is another one: it counts {messages or 0} "
-            f"messages of receiver {receiver!r}, which has had {seen}; nothing more is acknowledged. Objects that were "
-            "recorded in between are found by their readers' backfillPrefixes; then start the receiver again"
+            f"messages of receiver {receiver!r}, which has had {seen}; nothing more is acknowledged. What was recorded "
+            "in between is in no queue: for each source of the routes `cuesqueue reconcile PREFIX --source S --send "
+            "QUEUE_URL` finds it, as does a reader with backfillPrefixes; then start the receiver again, without the "
+            "file of --memory if it has one"
         )
+    return messages
+
+
+def _count(transaction: Transaction, receiver: str, receipts: Receipts, announced: Mapping[str, int], seen: int) -> int:
+    """Add these numbers to those of the receiver, and return its messages."""
+    c, now = receivers.c, transaction.now()
+    messages = _counted(transaction, receiver, seen)
     numbers = {
         "messages": receipts.messages,
-        "recorded": new,
-        "duplicates": duplicates,
+        **announced,
         "ignored": receipts.ignored,
         "unrouted": receipts.unrouted,
         "malformed": receipts.malformed,
@@ -350,4 +345,4 @@ def _count(transaction: Transaction, receiver: str, receipts: Receipts, new: int
     raised = {name: c[name] + number for name, number in numbers.items()}
     this = receivers.update().where(c.receiver == receiver)
     transaction.execute(this.values(worked_at=now, received_at=now, **raised))
-    return int(messages) + receipts.messages
+    return messages + receipts.messages

@@ -14,7 +14,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,9 +25,9 @@ from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUn
 from shard_store.sql.database import Database
 from shard_store.sql.schema import (
     READERS_FROM,
-    READERS_OF_MOVES,
     REVISION,
     applied,
+    attempts,
     identity,
     metadata,
     pipelines,
@@ -76,7 +75,8 @@ def ensure(database: Database, *, create: bool) -> None:
 def migrate(database: Database) -> tuple[str | None, str]:
     """Bring the tables to this version's revision, from whatever they are; returns the revision before and after.
 
-    Code from READERS_FROM on may use the store meanwhile.
+    Code from READERS_FROM on may use the store meanwhile. Raises StoreConfigurationError, and changes nothing, while
+    older code runs or has left a batch unfinished.
     """
     before = installed(database)
     if before is not None and before not in _revisions():
@@ -86,32 +86,41 @@ def migrate(database: Database) -> tuple[str | None, str]:
 
     settings = Config()
 
-    def upgrade(transaction: Transaction, to: str) -> None:
+    def upgrade(transaction: Transaction) -> None:
         with schema_lock(transaction):
             settings.attributes["connection"] = transaction.connection
             now = _older_stamp(transaction)
             if now is not None:
+                if now.revision < READERS_FROM:
+                    _refuse_unfinished(transaction)
                 _stamp(transaction, applied, now.revision)
-            if now is None or now.revision < to:  # else another process was faster
-                command.upgrade(settings, to)
-            refuse_older_code(transaction)
+            if now is None or now.revision < REVISION:  # else another process was faster
+                command.upgrade(settings, REVISION)
+            _refuse_older_code(transaction)
 
     with _migrations() as folder:
         settings.set_main_option("script_location", str(folder).replace("%", "%%"))
-        for revision in _steps(before):
-            database.write(partial(upgrade, to=revision))
+        database.write(upgrade)
     return before, REVISION
 
 
-def _steps(before: str | None) -> list[str]:
-    """Return the revisions up to which a transaction of its own migrates.
-
-    Where readers of a released version may run meanwhile it is each one: they wait for a table that has got a column
-    until the transaction ends, and another revision may read a million rows.
+def _refuse_unfinished(transaction: Transaction) -> None:
+    """Make sure that no reader of older code runs, and that none has left a batch: it may be in a target already, under
+    a hash that this code would not look for.
     """
-    if before is None or before < READERS_OF_MOVES:
-        return [REVISION]
-    return [revision for revision in sorted(_revisions()) if revision > before] or [REVISION]
+    c = pipelines.c
+    delivered = sa.select(sa.func.max(attempts.c.end_seq)).where(attempts.c.pipeline == c.pipeline).scalar_subquery()
+    unfinished = sa.and_(c.last_seq > c.confirmed_seq, c.last_seq > sa.func.coalesce(delivered, 0))
+    running = sa.and_(c.driver != "", c.stale_at > transaction.now())
+    rows = transaction.execute(sa.select(c.pipeline, running).where(sa.or_(unfinished, running)).order_by(c.pipeline))
+    if unended := rows.all():
+        names = ", ".join(repr(name) for name, _ in unended[:10]) + (", ..." if len(unended) > 10 else "")
+        what = "runs, or was killed a moment ago" if any(is_running for _, is_running in unended) else "is not finished"
+        raise StoreConfigurationError(
+            f"database {transaction.database!r}: a batch of pipeline {names} {what}; start its query once more with "
+            "the version that it had, with trigger availableNow, and migrate when it has ended (one without a use "
+            "can be given up by that version's `cuesqueue reset`); nothing is changed"
+        )
 
 
 @contextmanager
@@ -181,9 +190,9 @@ def _stamp(transaction: Transaction, table: sa.Table, revision: str) -> None:
         transaction.execute(table.update().values(version_num=revision))
 
 
-def refuse_older_code(transaction: Transaction, readers_from: str = READERS_FROM) -> None:
-    """Have code of earlier revisions not open the store from now on; a migration does not take that back."""
-    _stamp(transaction, version, max(readers_from, READERS_FROM, _read_stamp(transaction, version) or ""))
+def _refuse_older_code(transaction: Transaction) -> None:
+    """Have code of earlier revisions not open the store from now on."""
+    _stamp(transaction, version, max(READERS_FROM, _read_stamp(transaction, version) or ""))
 
 
 def _create(transaction: Transaction) -> None:

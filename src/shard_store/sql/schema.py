@@ -11,20 +11,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
-from shard_store.model import Reference
+from shard_store.model import Content, Reference
 
-REVISION = "0013"
+REVISION = "0014"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
-READERS_FROM = "0007"
+READERS_FROM = "0014"
 """Code of this revision and of all later ones can use these tables (decision 0053). A migration that only adds what
-such code does not need leaves it as it is; one that takes something away sets it to its own revision."""
-
-READERS_OF_MOVES = "0009"
-"""The same of a store that a source was moved out of: older code would go on with it (decision 0060)."""
-
-READERS_OF_RECORDED = "0013"
-"""The same of a store in which a receiver has recorded: older code prunes what waits for its reader (decision 0086)."""
+such code does not need leaves it as it is; one that takes something away sets it to its own revision. Code before 0014
+knows a batch by another hash, and would not recognise what this code has delivered."""
 
 metadata = sa.MetaData()
 _TABLE: dict[str, Any] = {
@@ -88,6 +83,22 @@ class AsReference(sa.types.TypeDecorator[Reference]):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Reference | None:
         return None if value is None else Reference(*json.loads(value))
+
+
+class AsContent(sa.types.TypeDecorator[Content]):
+    """An announcement as a JSON array, without its payload, which has none where it is kept."""
+
+    impl = LongText
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[Content | None], str | None]:
+        return lambda value: None if value is None else json.dumps(value._replace(payload=None), separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Content | None:
+        if value is None:
+            return None
+        content = Content(*json.loads(value))
+        return content if content.reference is None else content._replace(reference=Reference(*content.reference))
 
 
 _REFUSED = re.compile('^"|[\0\ud800-\udfff]')
@@ -172,9 +183,10 @@ shards = sa.Table(
     sa.Column("opened_at", sa.BigInteger, nullable=False),
     sa.Column("finished_at", sa.BigInteger),  # NULL while open
     sa.Column("sequence", sa.String(64)),  # orders the versions of the object, where its notification says it
-    sa.Column("pending", sa.String(12)),  # what the next plan has to know of it: see shards/announcing.py
+    sa.Column("pending", sa.String(12)),  # see `model.Pending`
     sa.Column("reference", AsReference),  # what else its announcement said; NULL where objects are read
     sa.Column("sent_at", sa.BigInteger),  # its message, by the queue's clock; NULL: unknown
+    sa.Column("later", AsContent),  # what was announced of it last, beside what is read: see shards/announcing.py
     **_TABLE,
 )
 sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
@@ -234,6 +246,7 @@ attempts = sa.Table(
     sa.Column("bytes", sa.BigInteger),
     sa.Column("published_at", sa.BigInteger, nullable=False),
     sa.Column("snapshot_at", sa.BigInteger),  # when its last snapshot was written, which is not kept
+    sa.Column("changed", sa.BigInteger),  # of its shards, announced meanwhile in a version that is not read
     **_TABLE,
 )
 sa.Index("cuesqueue_attempts_end", attempts.c.pipeline, attempts.c.end_seq)
@@ -368,6 +381,7 @@ receivers = sa.Table(
     sa.Column("ignored", sa.BigInteger, nullable=False),
     sa.Column("unrouted", sa.BigInteger, nullable=False),
     sa.Column("malformed", sa.BigInteger, nullable=False),
+    sa.Column("changed", sa.BigInteger, nullable=False, server_default="0"),
     **_TABLE,
 )
 
@@ -455,6 +469,14 @@ sa.Index(
     postgresql_where=cleanings.c.ended_at.is_(None),
 )
 sa.Index("cuesqueue_cleanings_ended", cleanings.c.ended_at)
+
+registered = sa.Table(
+    "cuesqueue_registered",  # objects that are data files of tables where they are: no source cleans them
+    metadata,
+    sa.Column("uri_key", Hash, primary_key=True),
+    sa.Column("registered_at", sa.BigInteger, nullable=False),
+    **_TABLE,
+)
 
 history = sa.Table(
     "cuesqueue_history",  # what each pipeline published in each hour, written when the hour is over: see activity.py

@@ -1,18 +1,25 @@
 """Objects that are deleted or moved once they were read: planned from finished shards, done elsewhere, and written down
 before and after. What is done with an object is decided by its store, which knows whether it is still the same one.
+
+An object may be one of several sources, and a data file of a table: all of them are asked when it is due, and not
+before, since another source may be told of it after it was planned (invariant 15).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Row
 
 from shard_store.batches.positions import PUBLISHED
-from shard_store.model import MICROSECOND, ShardKey, ShardState
-from shard_store.sql.schema import CLEANED, cleanings, shards, sources
+from shard_store.model import MICROSECOND, ShardKey, ShardState, shard_key, uri_key
+from shard_store.shards.sources import respelled
+from shard_store.sql.schema import CLEANED, cleanings, registered, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 from shard_store.upkeep.timing import trusted_time
 
@@ -24,6 +31,9 @@ CHANGED = "changed"
 """Outcomes: it is gone from its place (by us, or before), or it is another object by now and stays."""
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
 _RARELY = timedelta(days=1)
+NEEDED = "needed-elsewhere"
+"""The cause of one that waits, since another source or a table needs the object. It is no failure."""
+_ASKED_AGAIN = timedelta(hours=1)
 
 
 class Planned(NamedTuple):
@@ -38,6 +48,7 @@ class Cleaning(NamedTuple):
     """One that is due. `opened_at` (announced first) and `read_at` (done) are microseconds by the database's clock.
 
     `again`: its shard is not done any more, or done once more: it was announced again after it was forgotten.
+    `needed`: who needs the object, in words; None: this store knows of no other use.
     """
 
     shard_key: ShardKey
@@ -49,6 +60,7 @@ class Cleaning(NamedTuple):
     read_at: int
     target: str | None
     again: bool
+    needed: str | None = None
 
 
 class Ended(NamedTuple):
@@ -70,11 +82,15 @@ class DueCleanings(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Objects of a source that would be cleaned now: due ones, those not planned yet, and those that failed so far."""
+    """Objects of a source that would be cleaned now: due ones, those not planned yet, and those that failed so far.
+
+    `needed`: those that another source or a table needed when they were due last.
+    """
 
     due: int
     unplanned: int
     failed: int
+    needed: int
 
 
 def plan(
@@ -155,8 +171,54 @@ def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
         .limit(limit)
     )
     rows = transaction.execute(query).all()
+    needed = _needed(transaction, rows)
     columns = [row._asdict() | {"shard_key": ShardKey(bytes(row.shard_key)), "again": bool(row.again)} for row in rows]
-    return DueCleanings([Cleaning(**values) for values in columns], now)
+    return DueCleanings([Cleaning(**values, needed=needed.get(values["uri"])) for values in columns], now)
+
+
+def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> dict[str, str]:
+    """Return who needs the objects of a page of cleanings, by URI: sources that know them and have not published them.
+
+    And tables of which they are data files: asked last, since a batch that registers says so before it is published.
+    """
+    naming = {row.source: json.loads(row.naming or "{}") for row in transaction.execute(_NAMING)}
+    uris: dict[ShardKey, str] = {}
+    for source, kept in naming.items():
+        for row in rows:
+            ids = [row.uri, *respelled(row.uri, kept.get("spellings", {}))]
+            if kept.get("versions"):
+                versions = {row.etag, row.version} - {None}
+                ids += [f"{shard_id}#{version}" for shard_id in ids for version in versions]
+            uris |= {shard_key(source, shard_id): row.uri for shard_id in ids}
+    open_or_bad = sa.select(shards.c.shard_key, shards.c.source).where(sa.not_(PUBLISHED))
+    own = {bytes(row.shard_key) for row in rows}
+    theirs = transaction.select_among(open_or_bad, shards.c.shard_key, uris.keys() - own)
+    needed = {uris[ShardKey(bytes(key))]: source for key, source in theirs}
+    # with a version in its id that our announcement lacked
+    unversioned = {row.uri for row in rows if row.etag is None and row.version is None}
+    if unversioned and (names := [source for source, kept in naming.items() if kept.get("versions")]):
+        unfinished = sa.select(shards.c.uri, shards.c.source).where(
+            shards.c.source.in_(names), shards.c.finished_at.is_(None)
+        )
+        needed.update((row.uri, row.source) for row in transaction.select_among(unfinished, shards.c.uri, unversioned))
+    needed = {uri: f"source {source!r} has not published it" for uri, source in needed.items()}
+    by_key = {uri_key(row.uri): row.uri for row in rows}
+    files = transaction.select_among(sa.select(registered.c.uri_key), registered.c.uri_key, by_key)
+    return needed | {by_key[bytes(key)]: "it is a data file of a table, where it is (register)" for (key,) in files}
+
+
+_NAMING = sa.select(sources.c.source, sources.c.naming)
+
+
+def note_registered(transaction: Transaction, uris: Collection[str]) -> None:
+    """Write down that objects are about to be data files of a table where they are: from now on no source cleans them.
+
+    For good: the store does not learn when a table lets go of a file.
+    """
+    now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
+    insert = transaction.dialect.insert_if_absent(registered)
+    for chunk in chunks(sorted(set(map(uri_key, uris)))):
+        transaction.execute(insert, [{"uri_key": key, "registered_at": now} for key in chunk])
 
 
 def redirect(transaction: Transaction, targets: Mapping[ShardKey, str | None]) -> None:
@@ -169,12 +231,19 @@ def redirect(transaction: Transaction, targets: Mapping[ShardKey, str | None]) -
 
 def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
     """Write down what came of them. Those that failed are due again later: soon at first, then once an hour, and once a
-    day where only a person can change it."""
+    day where only a person can change it. Of what is needed elsewhere others are asked again after an hour."""
     now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
     done = [cleaning.key for cleaning in ended if cleaning.outcome == DONE]
     finished = cleanings.update().where(cleanings.c.ended_at.is_(None))
     transaction.change_among(finished.values(ended_at=now, outcome=DONE), cleanings.c.shard_key, done)
-    for cleaning in sorted(cleaning for cleaning in ended if cleaning.outcome != DONE):
+    needed: defaultdict[str | None, list[ShardKey]] = defaultdict(list)
+    for cleaning in ended:
+        if cleaning.cause == NEEDED:
+            needed[cleaning.detail].append(cleaning.key)
+    for detail, keys in sorted(needed.items(), key=str):
+        later = finished.values(cause=NEEDED, detail=detail, due_at=now + _ASKED_AGAIN // MICROSECOND)
+        transaction.change_among(later, cleanings.c.shard_key, keys)
+    for cleaning in sorted(cleaning for cleaning in ended if cleaning.outcome != DONE and cleaning.cause != NEEDED):
         this = finished.where(cleanings.c.shard_key == cleaning.key, cleanings.c.read_at == cleaning.read_at)
         said = {"cause": cleaning.cause, "detail": cleaning.detail}
         if cleaning.outcome is not None:
@@ -184,8 +253,8 @@ def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
             sa.select(cleanings.c.attempts).where(cleanings.c.shard_key == cleaning.key)
         ).scalar_one_or_none()
         pause = _RARELY if cleaning.hopeless else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempts or 0, 10))
-        later = now + pause // MICROSECOND
-        transaction.execute(this.values(attempts=cleanings.c.attempts + 1, due_at=later, **said))
+        due_at = now + pause // MICROSECOND
+        transaction.execute(this.values(attempts=cleanings.c.attempts + 1, due_at=due_at, **said))
 
 
 def waiting(transaction: Transaction, source: str, retention: timedelta) -> Waiting:
@@ -207,6 +276,7 @@ def waiting(transaction: Transaction, source: str, retention: timedelta) -> Wait
         count(number.select_from(cleanings).where(unended, cleanings.c.due_at <= now)),
         count(number.select_from(unplanned)),
         count(number.select_from(cleanings).where(unended, cleanings.c.attempts > 0)),
+        count(number.select_from(cleanings).where(unended, cleanings.c.cause == NEEDED)),
     )
 
 

@@ -51,14 +51,6 @@ def win_interval(database: Database, name: str, interval: float) -> bool:
     return database.read(is_free) and database.write(claim)
 
 
-def was_won(transaction: Transaction, name: str, within: float) -> bool:
-    """Return whether the interval of this name was won, and did not end more than `within` seconds ago."""
-    now = transaction.now()
-    until = sa.select(leases.c.until).where(leases.c.name == _bounded(name), leases.c.until > 0)
-    lately = leases.c.until > now - int(within * 1_000_000), leases.c.until <= now + int(_LONGEST * 1_000_000)
-    return transaction.execute(until.where(*lately)).first() is not None
-
-
 def _has_ended(now: sa.ColumnElement[int], interval: float) -> sa.ColumnElement[bool]:
     """Return whether it has ended, or was won while the clock was years ahead: no interval is so long."""
     beyond = leases.c.until > now + int(max(interval, _LONGEST) * 1_000_000)

@@ -1,6 +1,6 @@
-"""Makes a file of `tests/data/checkpoints`: what a query of this code leaves behind, killed in the middle of a batch.
+"""Makes a file of `tests/data/checkpoints`: what a query of this code leaves behind, killed in a batch, or ended.
 
-    PYTHONPATH=SRC python tests/support/engine/keep_checkpoint.py FILE.zip
+    PYTHONPATH=SRC python tests/support/engine/keep_checkpoint.py FILE.zip [ended]
 
 with the `src` folder of the version to be kept: nothing of today's is imported here. Spark writes the checkpoint. There
 is a checkpoint, the store that belongs to it, and what was read and what was not.
@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from queue_source.queues import open_queue
 
 
-def keep(target: Path) -> None:
+def keep(target: Path, ended: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         url = f"sql+sqlite:///{folder}/queue.db?queue=files"
@@ -32,7 +32,7 @@ def keep(target: Path) -> None:
 
         def take(batch: DataFrame, number: int) -> None:
             found = sorted(bytes(row.value).decode() for row in batch.collect())
-            if found == ["d", "e"]:
+            if found == ["d", "e"] and not ended:
                 raise RuntimeError("killed here")
             batches.append(found)
 
@@ -57,7 +57,7 @@ def keep(target: Path) -> None:
             store.execute("VACUUM")
         told = {
             "delivered": sorted(body for found in batches for body in found),
-            "in_flight": ["d", "e"],
+            "in_flight": [] if ended else ["d", "e"],
             "spark": version("pyspark"),
         }
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -66,8 +66,8 @@ def keep(target: Path) -> None:
             for file in sorted((folder / "checkpoint").rglob("*")):
                 if file.is_file():
                     archive.write(file, str(file.relative_to(folder)))
-        assert told["delivered"] == ["a", "b", "c"]
+        assert [*told["delivered"], *told["in_flight"]] == ["a", "b", "c", "d", "e"]
 
 
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]))
+    keep(Path(sys.argv[1]), ended=sys.argv[2:] == ["ended"])

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from queue_source.spark.compat import AvailableNow, read_all_available
+from queue_source.spark.compat import AvailableNow, default_read_limit
 from queue_source.spark.process import driver_identity, is_repeated
 
 Call = dict[str, Any]
@@ -81,7 +81,7 @@ class Reader(AvailableNow, DataSourceStreamReader):
 
     def latestOffset(self, start: Call | None = None, limit: object = None) -> Call:
         self.listen()
-        write_down(self.log, "latestOffset", start=start)
+        write_down(self.log, "latestOffset", start=start, limit=None if limit is None else repr(limit))
         top = int(Path(self.options["top"]).read_text()) if "top" in self.options else self.upto
         base = self.given if start is None else start["n"]
         self.given = max(base, min(base + self.step, top))
@@ -89,7 +89,7 @@ class Reader(AvailableNow, DataSourceStreamReader):
 
     def getDefaultReadLimit(self) -> Any:
         write_down(self.log, "getDefaultReadLimit")
-        return read_all_available()
+        return default_read_limit(7)
 
     def prepareForTriggerAvailableNow(self) -> None:
         write_down(self.log, "prepareForTriggerAvailableNow")

@@ -8,11 +8,11 @@ from unittest import mock
 from pyspark.sql.types import StructType
 
 from queue_source.coordinator import prepare
-from queue_source.coordinator.holding.held_message import terms_of
 from queue_source.coordinator.holding.leases import LeaseKeeper
 from queue_source.coordinator.intake.opening import Opener
 from queue_source.coordinator.threads import Threads
 from queue_source.options import ReaderOptions, parse_reader_options
+from queue_source.queues.leases import terms_of
 from queue_source.read.plan_store import PlanStore
 from queue_source.spark.noted_plan import NotedPlan
 from queue_source.spark.reader import CuesqueueStreamReader

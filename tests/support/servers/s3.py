@@ -9,7 +9,7 @@ import hashlib
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,6 +57,8 @@ class S3Server:
     objects: dict[str, bytes] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    cuts: dict[str, Collection[int]] = field(default_factory=dict)
+    """By `bucket/key` which GETs of it, counted from 1, get half of their answer."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -119,9 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif name not in s3.objects:
             self._fail(404, "NoSuchKey", "The specified key does not exist.")
         else:
-            self._object(s3.objects[name])
+            self._object(s3.objects[name], is_cut=s3.requests["GET", name] in s3.cuts.get(name, ()))
 
-    def _object(self, data: bytes) -> None:
+    def _object(self, data: bytes, *, is_cut: bool) -> None:
         etag = f'"{etag_of(data)}"'
         if self.headers.get("If-Match", etag) != etag:
             self._fail(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
@@ -129,23 +131,25 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"ETag": etag, "Last-Modified": _DATE, "Accept-Ranges": "bytes"}
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if found is None:
-            self._answer(200, data, headers)
+            self._answer(200, data, headers, is_cut=is_cut)
             return
         start, end = int(found[1]), min(int(found[2] or len(data) - 1), len(data) - 1)
         if start >= len(data):
             self._fail(416, "InvalidRange", "The requested range is not satisfiable")
             return
-        self._answer(206, data[start : end + 1], headers | {"Content-Range": f"bytes {start}-{end}/{len(data)}"})
+        headers["Content-Range"] = f"bytes {start}-{end}/{len(data)}"
+        self._answer(206, data[start : end + 1], headers, is_cut=is_cut)
 
     def _fail(self, status: int, code: str, message: str) -> None:
         text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{escape(message)}</Message>'
         self._answer(status, f"{text}<RequestId>1</RequestId></Error>".encode(), {"Content-Type": "application/xml"})
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def _answer(self, status: int, body: bytes, headers: dict[str, str], *, is_cut: bool = False) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) // 2] if is_cut else body)
+            self.close_connection = is_cut or self.close_connection

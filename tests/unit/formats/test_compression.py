@@ -5,8 +5,11 @@ from __future__ import annotations
 import bz2
 import contextlib
 import gzip
+import io
 import struct
+import tarfile
 import tracemalloc
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +19,7 @@ import pytest
 
 from queue_source.errors import BadObject
 from queue_source.formats import compression
+from queue_source.formats.base import Part
 from queue_source.formats.text import blocks
 from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_with_problems, refused
@@ -110,6 +114,88 @@ def test_damage_anywhere_is_a_bad_object_or_other_text_but_no_other_error(suffix
                 read_with_problems(damaged, TEXT, LINES, f"o{suffix}")
 
 
+def tar_of(form: int, name: str = "in/a.csv") -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=form) as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(CONTENT)
+        archive.addfile(member, io.BytesIO(CONTENT))
+    return packed.getvalue()
+
+
+def zip_of(*names: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in names:
+            archive.writestr(name, CONTENT)
+    return packed.getvalue()
+
+
+def old_tar() -> bytes:
+    """As it was before POSIX: without the word at 257."""
+    header = bytearray(tar_of(tarfile.USTAR_FORMAT))
+    header[257:265], header[148:156] = bytes(8), b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:512])
+    return bytes(header)
+
+
+ARCHIVES = {
+    "zip": zip_of("a.csv"),
+    "empty zip": zip_of(),
+    "ustar": tar_of(tarfile.USTAR_FORMAT),
+    "gnu": tar_of(tarfile.GNU_FORMAT, "long/" * 40),
+    "pax": tar_of(tarfile.PAX_FORMAT, "ä" * 200),
+    "before posix": old_tar(),
+}
+TYPED = pa.schema([("a", pa.int64()), ("b", pa.string())])
+OF_EACH = {
+    "text": (LINES, TEXT),
+    "wholeText": (FormatOptions("text", whole_text=True), TEXT),
+    "csv": (FormatOptions("csv"), TYPED),
+    "csv with a header": (FormatOptions("csv", header=True), TYPED),
+    "csv in UTF-16": (FormatOptions("csv", encoding="utf-16"), TYPED),
+    "json": (FormatOptions("json"), TYPED),
+    "multiLine": (FormatOptions("json", multi_line=True), TYPED),
+    **{name: (FormatOptions(name), TYPED) for name in ("parquet", "orc", "avro")},
+}
+
+
+@pytest.mark.parametrize("of", OF_EACH)
+@pytest.mark.parametrize("archive", ARCHIVES)
+def test_an_archive_is_refused_as_one_whatever_its_name(archive: str, of: str) -> None:
+    data, (options, schema) = ARCHIVES[archive], OF_EACH[of]
+    packed = {
+        name: PACKERS[name](data) for name in BY_MAGIC if schema is TEXT or options.file_format in ("csv", "json")
+    }
+    for name, content in {"o.csv": data, "o": data, "o.gz": data, **packed}.items():
+        with pytest.raises(BadObject, match="archive; unpack it") as caught:
+            read_with_problems(content, schema, replace(options, mode="DROPMALFORMED"), f"o{name}")
+        assert caught.value.cause == "archive"
+
+
+def test_every_part_of_an_archive_is_refused_and_what_is_none_is_read() -> None:
+    with pytest.raises(BadObject, match="a tar archive"):
+        read_with_problems(ARCHIVES["ustar"], TEXT, LINES, part=Part(70_000, 90_000))
+    binary = FormatOptions("binaryFile")
+    (row,) = read_bytes(ARCHIVES["zip"], pa.schema([("content", pa.binary())]), binary, "o.zip")
+    assert row["content"] == ARCHIVES["zip"], "binaryFile hands it on as it is"
+    posix = bytearray(ARCHIVES["ustar"])
+    posix[0] += 1
+    texts = (b"PK\n1\n", b"PK,1\n", b"x" * 257 + b"ustar  \0" + b"x" * 300, b"y" * 148 + b"0001234 " + b"x" * 999)
+    for text in (*texts, bytes(posix), ARCHIVES["ustar"][:511], bytes(1024)):
+        assert read_bytes(text, TEXT, FormatOptions("text", line_sep="\xff"), "o.tar.zip") == [{"value": text.decode()}]
+
+
+@pytest.mark.parametrize("padding", [1, 2, 511, 3 << 20])
+def test_zeros_behind_gzip_are_padding_and_anything_else_is_damage(padding: int) -> None:
+    padded = gzip.compress(CONTENT) + bytes(padding)
+    for data, times in ((padded, 1), (padded + padded, 2)):
+        assert len(read_bytes(data, TEXT, LINES, "o.gz")) == 20_000 * times
+    for data in (padded + b"x", gzip.compress(CONTENT) + b"garbage", bytes(padding)):
+        assert refused(data, TEXT, LINES, "o.gz").cause == "corrupt-object"
+    assert refused(zlib.compress(CONTENT) + bytes(padding), TEXT, LINES, "o.deflate").cause == "corrupt-object"
+
+
 def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "ALWAYS_ALLOWED", 1 << 20)
     bomb = gzip.compress(b"x\n" * (10 << 20))
@@ -185,7 +271,12 @@ def test_zlib_streams_of_any_length_follow_each_other() -> None:
     assert [row["value"] for row in rows] == b"".join(parts).decode().splitlines()
 
 
-def test_an_object_of_nothing_but_empty_zlib_streams_is_refused() -> None:
-    """Eight bytes each, and each takes the time of a stream: megabytes of them would take minutes, and bring no row."""
-    assert "empty streams" in str(refused(zlib.compress(b"") * 20_000, TEXT, LINES, "o.deflate"))
-    assert read_bytes(zlib.compress(b"") * 500 + zlib.compress(b"a\n"), TEXT, LINES, "o.deflate") == [{"value": "a"}]
+@pytest.mark.parametrize(("suffix", "pack"), [(".deflate", zlib.compress), (".gz", gzip.compress)])
+def test_of_empty_streams_any_number_is_no_row_and_no_memory(suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    """Each takes a microsecond."""
+    packed = pack(b"") * 100_000
+    assert read_bytes(packed + pack(b"a\n"), TEXT, LINES, f"o{suffix}") == [{"value": "a"}]
+    tracemalloc.start()
+    assert read_bytes(packed, TEXT, LINES, f"o{suffix}") == []
+    assert tracemalloc.get_traced_memory()[1] < (8 << 20) + len(packed)
+    tracemalloc.stop()

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from queue_source.errors import BadObject
 from queue_source.formats.text import blocks
 from queue_source.formats.text import json as json_format
 from queue_source.options.content import FormatOptions
@@ -193,16 +194,66 @@ def test_extra_keys_are_ignored_and_missing_ones_are_null() -> None:
     assert read_bytes(b'{"z":{"a":7},"a":1}\n', schema, JSON) == [{"b": None, "a": 1, "t": None}]
 
 
+NESTED = pa.schema([("id", pa.int64()), ("at", pa.list_(pa.struct([("Größe", pa.int64()), ("x", pa.string())])))])
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+@pytest.mark.parametrize("multi_line", [False, True])
+def test_a_name_that_differs_in_case_is_taken_where_no_other_fits(
+    multi_line: bool, slowly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if slowly:
+        monkeypatch.setattr(json_format.JsonReader, "read_quickly", lambda *_: None)
+    records = {
+        '{"id":1,"at":[{"Größe":2,"x":"ID: \\"ID\\":"}]}': (1, 2, 'ID: "ID":'),
+        '{"ID" :1, "AT": [{"GRÖßE":2,"X":"ID"}]}': (1, 2, "ID"),
+        '{"Id":1,"aT":[{"grö\\u00dfe":2,"\\u0058":"y"}],"other":{"iD":9}}': (1, 2, "y"),
+        '{"ID":5,"id":1,"at":[{"größe":7,"Größe":2,"x":null,"X":"z"}]}': (1, 2, None),
+        '{"\u0131d":5,"\u0130D":5,"at":[{"GRÖSSE":7,"x":"ẞ"}]}': (None, None, "ẞ"),
+        '{"iD":null,"At":[]}': (None,),
+    }
+    expected = [{"id": id, "at": [{"Größe": part[0], "x": part[1]}] if part else []} for id, *part in records.values()]
+    data = f"[{','.join(records)}]" if multi_line else "\n".join(records)
+    options = FormatOptions("json", multi_line=multi_line)
+    assert read_bytes(data.encode(), NESTED, options) == expected
+    for record, row in zip(records, expected, strict=True):
+        many = f"[{','.join([record] * 2000)}]" if multi_line else f"{record}\n" * 2000
+        schema = NESTED.append(pa.field("absent", pa.float32()))
+        assert read_bytes(many.encode(), schema, options) == [{**row, "absent": None}] * 2000
+
+
+def test_names_in_another_case_are_read_quickly_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_format.JsonReader, "read_slowly", lambda *_: pytest.fail("nothing is unusual about it"))
+    schema = pa.schema([("orderId", pa.int64()), ("part", pa.struct([("kind", pa.string()), ("k" * 60, pa.int32())]))])
+    rows = [{"orderid": n, "PART": {"Kind": "ss", "K" * 60: n, "kelvin": 1}} for n in range(1000)]
+    data = "\n".join(json.dumps(row) for row in rows).encode()
+    assert read_bytes(data, schema, JSON)[999] == {"orderId": 999, "part": {"kind": "ss", "k" * 60: 999}}
+    wide = pa.schema([(f"column_{n:03}_of_many", pa.int64()) for n in range(500)])
+    assert read_bytes(b'{"COLUMN_499_OF_MANY":1}\n' * 9, wide, JSON)[8]["column_499_of_many"] == 1
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
 @pytest.mark.parametrize(
-    ("data", "values"),
+    ("record", "sensitive", "reason"),
     [
-        (b'{"A":1,"a":2}\n{"A":1}\n', [2, None]),
-        (b'{"a":null,"n":{"A":5}}\n', [None]),
-        (rb'{"\u0061":1}', [1]),
+        ('{"ID":1,"Id":2,"b":"x"}', False, "column 'id': it is there as 'ID' and 'Id', and it is not known which"),
+        ('{"ID":1,"b":"x"}', True, "column 'id': it is there as 'ID', and readerCaseSensitive is true"),
     ],
 )
-def test_keys_match_exactly_as_in_spark(data: bytes, values: list[int | None]) -> None:
-    assert read_column(data, pa.int64(), JSON) == values
+def test_a_name_in_another_case_that_is_not_taken_is_rescued_or_its_record_is_bad(
+    record: str, sensitive: bool, reason: str, multi_line: bool
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("b", pa.string())])
+    options = FormatOptions("json", multi_line=multi_line, reader_case_sensitive=sensitive)
+    for good in ('{"id":3,"b":"y"}', '{"id":3,"ID":4,"b":"y"}'):
+        data = (f"[{good},{record}]" if multi_line else f"{good}\n{record}").encode()
+        found = read_with_problems(data, schema, options)
+        assert found.rows == [{"id": 3, "b": "y"}, {"id": None, "b": "x"}]
+        assert reason in found.reasons
+        rescuing = replace(options, rescued_data_column="_rescued")
+        rows = read_bytes(data, schema.append(pa.field("_rescued", pa.string())), rescuing)
+        assert [row["id"] for row in rows] == [3, None]
+        assert '"ID":1' in rows[1]["_rescued"]
 
 
 def test_an_array_of_objects_is_as_many_rows() -> None:
@@ -210,11 +261,47 @@ def test_an_array_of_objects_is_as_many_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b'{"x":1}\n', b"{}\n", b'{"x":{"a":1}}\n', b'{"x":"a"}\n{"y":"b"}', b'{"x":["A"]}\n', b'{"A":1}']
+    ("data", "found"),
+    [
+        (b'{"x":1}\n', "x"),
+        (b"{}\n", ""),
+        (b'{"x":{"a":1}}\n', "x"),
+        (b'{"x":["A"],"y":1}\n', "x', 'y"),
+        (b'{"Records":[{"a":1,"b":"z"},{"a":2}]}', "Records"),
+        (b'{"Records":[{"a":"%b"}]}' % (b"z" * 70_000), "Records"),
+        (b'[{"x":1},{"y":"a"}]', "x', 'y"),
+        (b"{'x':'a'}", "x"),
+    ],
 )
 @pytest.mark.parametrize("kind", [pa.int64(), pa.map_(pa.string(), pa.string())])
-def test_an_object_without_any_declared_column_is_refused(data: bytes, kind: pa.DataType) -> None:
-    assert refused(data, pa.schema([("a", kind), ("b", kind)]), JSON).cause == "wrong-columns"
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
+@pytest.mark.parametrize("name", ["o.json", "o.json.gz"])
+def test_an_object_without_any_declared_column_is_refused(
+    data: bytes, found: str, kind: pa.DataType, multi_line: bool, mode: str, name: str
+) -> None:
+    schema = pa.schema([("a", kind), ("b", kind), ("_corrupt_record", pa.string())])
+    options = FormatOptions("json", multi_line=multi_line, mode=mode)
+    with pytest.raises(BadObject, match="none of the declared columns") as caught:
+        read_with_problems(gzip.compress(data) if name.endswith("gz") else data, schema, options, name)
+    assert caught.value.cause == "wrong-columns"
+    assert f"['{found}']".replace("['']", "[]") in caught.value.detail
+
+
+@pytest.mark.parametrize("data", [b'{"x":1,\n"a":null}', b'[{"x":1},\n{"a":1}]', b"[]", b'[{"x":1},{"b":"\\u00e4"}]'])
+def test_a_document_of_which_one_record_names_a_column_is_good(data: bytes) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    assert len(read_bytes(data, schema, FormatOptions("json", multi_line=True))) == data.count(b"{")
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize(
+    ("data", "bad"), [(b'{"Records":[1]}', 0), (b'[{"Records":2},{}]', 0), (b'{"Records":[1]', 1), (b"[]", 0)]
+)
+def test_rescued_data_is_data_and_what_cannot_be_read_is_a_bad_record(data: bytes, bad: int, multi_line: bool) -> None:
+    schema = pa.schema([("a", pa.int64()), ("_rescued", pa.string())])
+    options = FormatOptions("json", multi_line=multi_line, rescued_data_column="_rescued")
+    assert read_with_problems(data, schema, options).problems.count == bad
 
 
 def test_an_object_of_nulls_alone_is_good() -> None:

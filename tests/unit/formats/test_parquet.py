@@ -6,6 +6,7 @@ import io
 import itertools
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -154,6 +155,24 @@ def test_a_name_that_differs_in_case_matches_when_none_matches_exactly() -> None
     assert read_column(parquet(pa.table({"A": [1], "a": [2]})), pa.int64(), PARQUET) == [2]
     schema = pa.schema([("ab", pa.int64())])
     assert refused(parquet(pa.table({"Ab": [1], "aB": [2]})), schema, PARQUET).cause == "wrong-columns"
+
+
+@pytest.mark.parametrize("rescued", [None, "_rescued"])
+def test_names_in_another_case_are_other_names_where_the_option_says_so(rescued: str | None) -> None:
+    options = FormatOptions("parquet", reader_case_sensitive=True, rescued_data_column=rescued)
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), *([(rescued, pa.string())] if rescued else [])])
+    written = pa.table({"A": [1], "b": [2]})
+    for data, read in ((parquet(written), options), (b"A,b\n1,2\n", replace(options, file_format="csv", header=True))):
+        if rescued:
+            (row,) = read_bytes(data, schema, read)
+            assert (row["a"], row["b"]) == (None, 2)
+            assert '"A":' in row["_rescued"].replace('"A": ', '"A":')
+        else:
+            error = refused(data, schema, read)
+            assert (error.cause, "'a' is there as 'A'" in error.detail) == ("wrong-columns", True)
+    deep = pa.schema([("l", pa.list_(pa.struct([("x", pa.int64())])))])
+    error = refused(parquet(pa.table({"l": [[{"X": 1}]]})), deep, FormatOptions("parquet", reader_case_sensitive=True))
+    assert "'x' is there as 'X'" in error.detail
 
 
 def test_a_name_with_a_dot_is_no_path() -> None:

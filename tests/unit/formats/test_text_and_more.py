@@ -84,6 +84,19 @@ def test_other_character_sets_are_read(encoding: str, block: int, monkeypatch: p
     assert read_bytes(data, TWO, FormatOptions("csv", header=True, encoding=encoding)) == [{"a": "ä", "b": "xé"}]
 
 
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-32"])
+def test_without_a_byte_order_mark_the_high_byte_comes_first_as_to_java(encoding: str) -> None:
+    assert lines("ä\n🦆\n".encode(f"{encoding}BE"), encoding=encoding) == ["ä", "🦆"]
+    assert lines(b"", encoding=encoding) == []
+    assert lines(b"\xff", encoding=encoding) == ["\ufffd"]
+    assert lines(b"a\n", encoding=encoding) == (["\u610a"] if encoding == "UTF-16" else ["\ufffd"])
+
+
+def test_a_decoder_that_fails_in_spite_of_all_makes_the_object_bad() -> None:
+    error = refused(b"xn--\xe4\n", TEXT, FormatOptions("text", encoding="idna"))
+    assert (error.cause, "idna" in error.detail) == ("corrupt-object", True)
+
+
 @pytest.mark.parametrize("block", [4, 17, 1 << 20])
 def test_csv_fields_over_several_lines_are_read_with_multi_line(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK_SIZE", block)

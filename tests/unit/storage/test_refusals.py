@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,23 @@ def test_what_may_pass_is_no_refusal(s3: S3Server, refusal: Refusal) -> None:
     with pytest.raises(ObjectStoreError) as trouble:
         read("s3://b/k", storage(s3))
     assert not isinstance(trouble.value, ObjectRefused)
+
+
+@pytest.mark.parametrize("first", [1, 2, 3], ids=["the first request", "the next one", "the last one"])
+@pytest.mark.parametrize("tries", [1, 2, 3])
+def test_an_answer_that_is_cut_off_is_tried_again_and_never_taken_for_the_object(
+    s3: S3Server, first: int, tries: int
+) -> None:
+    s3.objects["b/k"] = data = os.urandom(1_000_000)
+    s3.cuts["b/k"] = range(first, first + tries)
+    with ExitStack() as stack:
+        parts: list[bytes] = []
+        if tries == 3:  # all of them
+            stack.enter_context(pytest.raises(ObjectStoreError, match="'s3://b/k' cannot be read"))
+        file = stack.enter_context(open_object("s3://b/k", storage(s3)))
+        parts += iter(lambda: file.read(500_000), b"")
+    assert b"".join(parts) == (data if tries < 3 else data[: max(0, first - 2) * 500_000])
+    assert s3.requests["GET", "b/k"] == (3 + tries if tries < 3 else first + 2)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from queue_source.coordinator.holding.held_message import UNACKNOWLEDGED, longest_lease
+from queue_source.coordinator.holding.held_message import UNACKNOWLEDGED
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueError, QueueUnavailable
 from queue_source.messages import MessageKey, by_queue
+from queue_source.queues.leases import longest_lease
 from shard_store.failpoints import reach
 from shard_store.sql.transaction import chunks
 

@@ -113,6 +113,10 @@ class Cleaner:
         for due_object in due:
             if due_object.again:
                 ended.append(Ended(due_object.shard_key, due_object.read_at, cleaning.CHANGED, "announced-again"))
+            elif due_object.needed is not None:
+                ended.append(
+                    Ended(due_object.shard_key, due_object.read_at, cause=cleaning.NEEDED, detail=due_object.needed)
+                )
             elif not (azure_uri(due_object.uri) or due_object.uri).startswith(self._allowed) or climbs(due_object.uri):
                 detail = f"{due_object.uri!r} is outside of allowedPrefixes"
                 ended.append(
@@ -175,16 +179,19 @@ class Cleaner:
         """Log one line for a batch, and one for its failures."""
         session = self._session
         outcomes = Counter(end.outcome for end in ended if end.outcome is not None)
-        failed = [end for end in ended if end.outcome is None]
-        session.metrics.add(cleaned=outcomes[cleaning.DONE], cleaningFailures=len(failed))
+        needed = [end for end in ended if end.cause == cleaning.NEEDED]
+        failed = [end for end in ended if end.outcome is None and end.cause != cleaning.NEEDED]
+        session.metrics.add(cleaned=outcomes[cleaning.DONE], cleaningFailures=len(failed), cleaningsNeeded=len(needed))
         source = session.options.source
         logger.info(
-            "source %s: of %d object(s) that were read, %d are %s, and %d are others by now and stay",
+            "source %s: of %d object(s) that were read, %d are %s, %d are others by now and stay, and %d are needed "
+            "elsewhere and wait",
             source,
             len(due),
             outcomes[cleaning.DONE],
             "deleted" if self._destination is None else "moved",
             outcomes[cleaning.CHANGED],
+            len(needed),
         )
         if failed:
             causes = ", ".join(f"{number} {cause}" for cause, number in Counter(end.cause for end in failed).items())

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from queue_source.coordinator.session import Session
 from queue_source.queues.log_ids import log_id_of
 from shard_store.error_table.search import StoredError
-from shard_store.model import ErrorRecord
+from shard_store.model import ErrorRecord, ShardKey
 
 logger = logging.getLogger("cuesqueue")
 
@@ -28,10 +28,14 @@ _LONGEST = 300  # characters of an id or a detail
 
 
 class ErrorLog:
-    """The errors of one pipeline. May be used on any thread."""
+    """The errors of one pipeline. May be used on any thread.
 
-    def __init__(self, session: Session) -> None:
+    `log_id`: finds the log id of a message that announced the shard, while it is in our hands.
+    """
+
+    def __init__(self, session: Session, log_id: Callable[[ShardKey], str | None] = lambda _: None) -> None:
         self._session = session
+        self._log_id = log_id
         self._lock = threading.Lock()
         self._began = session.clock()
         self._lines_left = LINES
@@ -43,8 +47,7 @@ class ErrorLog:
             self._start_period()
             for record in records[: self._lines_left]:
                 log_id = log_id_of(self._session.queues.get(record.queue), dict(record.headers))
-                log_field = {} if log_id is None else {"log_id": log_id}
-                where = {"queue": record.queue, "message": record.message_id, **log_field}
+                where = {"queue": record.queue, "message": record.message_id, "log_id": log_id}
                 self._log(record.scope, record.cause, record.detail, **where)
             self._count(
                 Counter(record.cause for record in records), [record.cause for record in records[: self._lines_left]]
@@ -97,11 +100,12 @@ class ErrorLog:
             delivery_hash=error.delivery_hash,
             queue=error.queue,
             message=error.message_id,
+            log_id=None if error.shard_key is None else self._log_id(error.shard_key),
         )
 
-    def _log(self, scope: str, cause: str, detail: str, **where: str) -> None:
+    def _log(self, scope: str, cause: str, detail: str, **where: str | None) -> None:
         """Log an error. The fields are also attributes of the log record, for handlers that write JSON."""
-        fields = {name: _one_line(text) for name, text in where.items()}
+        fields = {name: _one_line(text) for name, text in where.items() if text is not None}
         texts = " ".join(f"{name}={text}" for name, text in fields.items())
         logger.warning(
             "pipeline %s: bad %s: cause=%s %s: %s",

@@ -8,17 +8,20 @@ shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
-from queue_source.coordinator.holding.held_message import UNACKNOWLEDGED, Due, Message, State, Terms
+from queue_source.coordinator.holding.held_message import UNACKNOWLEDGED, Message, State
 from queue_source.coordinator.holding.message_table import MessageTable
 from queue_source.coordinator.holding.ready import Ready, ReadyQueue, group_of
 from queue_source.coordinator.holding.room import Limits, Receive, Room
 from queue_source.coordinator.holding.shares import Shares
 from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
+from queue_source.queues.leases import Due, Terms
 from shard_store.model import LISTING, Content, Range, Shard, ShardKey, Snapshot, is_end
 
 _EQUAL = Shares()
@@ -123,6 +126,12 @@ class InFlight:
                 self._room.paused = ()
                 self._changed.notify_all()
 
+    def lift_limits(self) -> None:
+        """Hold what any number of triggers could take: the next batch has no limit. `maxInFlight...` limits stay."""
+        with self._changed:
+            self._room.limits = replace(self._room.limits, work=sys.maxsize, batch_bytes=None)
+            self._changed.notify_all()
+
     def forget_proofs(self) -> None:
         """Forget which queues are empty: only a receive that begins later can prove it."""
         with self._changed:
@@ -181,6 +190,11 @@ class InFlight:
         """Select those of the shards for which a message waits."""
         with self._changed:
             return {key for key in keys if self._messages.is_awaited(key)}
+
+    def log_id(self, key: ShardKey) -> str | None:
+        """Find the log id of a message that announced this shard, while it waits for it."""
+        with self._changed:
+            return self._messages.log_id(key)
 
     def announce(self, opened: Iterable[Opened]) -> None:
         """Let these messages, in their order of arrival, wait for the shards they announced.

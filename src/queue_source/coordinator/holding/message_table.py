@@ -10,8 +10,9 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from queue_source.coordinator.holding.held_message import LeaseOrder, Message, State
+from queue_source.coordinator.holding.held_message import Message, State
 from queue_source.messages import Group, MessageKey, Received
+from queue_source.queues.leases import LeaseOrder
 from shard_store.model import Content, ShardKey
 
 
@@ -110,6 +111,10 @@ class MessageTable:
     def is_awaited(self, shard: ShardKey) -> bool:
         """Tell whether a message waits for the shard."""
         return shard in self._waiting
+
+    def log_id(self, shard: ShardKey) -> str | None:
+        """Find the log id of a message that waits for the shard, if one has any."""
+        return next((message.log_id for message in self._waiting.get(shard, ()) if message.log_id is not None), None)
 
     def content(self, shard: ShardKey, otherwise: Content) -> Content:
         """Find the content with its body, where the content is a message in our hands."""

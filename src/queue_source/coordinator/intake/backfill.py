@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
-from queue_source.announcements.contents import Stat, is_chosen, with_versions
+from queue_source.announcements.contents import is_chosen
 from queue_source.announcements.listed import listed_contents
 from queue_source.coordinator.holding.in_flight import InFlight
-from queue_source.coordinator.holding.ready import may_come_in_pieces
 from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
@@ -58,15 +56,12 @@ class Backfill:
     does.
     """
 
-    def __init__(
-        self, session: Session, in_flight: InFlight, ownership: Ownership, open_bucket: OpenBucket, stat: Stat
-    ) -> None:
+    def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership, open_bucket: OpenBucket) -> None:
         options = session.options
         self._session = session
         self._in_flight = in_flight
         self._ownership = ownership
         self._open_bucket = open_bucket
-        self._stat = stat
         self._draining = False
         self._has_taken = False
         self._lock = threading.Lock()
@@ -282,9 +277,7 @@ class Backfill:
             )
             if content is not None
         ]
-        contents = with_versions(
-            [content for _, content in announced], self._stat, partial(may_come_in_pieces, session.options)
-        )
+        contents = [content for _, content in announced]
         if session.names.respelled:
             kept = session.store.kept_ids(session.options.source, [content.shard_id for content in contents])
             contents = [c._replace(shard_id=kept.get(c.shard_id, c.shard_id)) for c in contents]

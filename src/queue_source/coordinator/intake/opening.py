@@ -9,11 +9,11 @@ from functools import partial
 
 from queue_source.announcements.contents import (
     Announced,
-    Stat,
     announced_messages,
     announced_objects,
     with_separate_shards,
 )
+from queue_source.announcements.facts import Stat
 from queue_source.coordinator.ending.error_log import ErrorLog
 from queue_source.coordinator.ending.error_queue import ErrorQueue
 from queue_source.coordinator.holding.in_flight import InFlight, Opened
@@ -23,11 +23,12 @@ from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session
 from queue_source.messages import Received, key_of
 from shard_store.model import BEGINNING, Content, Shard, ShardKey, ShardState, shard_key
+from shard_store.shards.announcing import is_other_version
 from shard_store.sql.transaction import ROWS_PER_STATEMENT
 
 logger = logging.getLogger("cuesqueue")
 
-_NAMED = 10  # reopened objects of a batch of messages that are logged by name
+_NAMED = 10  # objects of a batch of messages that are logged by name
 
 
 @dataclass
@@ -110,7 +111,7 @@ class Opener:
             before = unversioned.get(content.uri)
             return (
                 content
-                if before is None or not _same_version(before, content)
+                if before is None or is_other_version(content, before)
                 else content._replace(shard_id=kept.get(content.uri, content.uri))
             )
 
@@ -190,10 +191,19 @@ class Opener:
         reopened = [shard for shard in shards.values() if shard.reopened]
         for shard in reopened[:_NAMED]:
             logger.info(
-                "pipeline %s: %r was found bad, and is read again: it was announced again", token, shard.content.uri
+                "pipeline %s: %r is read again: nothing of it is published, and it was announced again",
+                token,
+                shard.content.uri,
+            )
+        changed = [shard for shard in shards.values() if shard.changed]
+        for shard in changed[:_NAMED]:
+            logger.warning(
+                "pipeline %s: %r was announced in another version than the one that was read; it is not read again",
+                token,
+                shard.content.uri,
             )
         duplicates = sum(
-            shard.state is not ShardState.OPEN or key in waited_for or shard.token != token
+            (shard.state is not ShardState.OPEN or key in waited_for or shard.token != token) and not shard.changed
             for key, shard in shards.items()
         )
         self._session.metrics.add(
@@ -201,12 +211,6 @@ class Opener:
             ignored=sum(announcement.ignored for announcement in announced),
             foreign=sum(announcement.foreign for announcement in announced),
             reopened=len(reopened),
+            changed=len(changed),
             duplicates=sum(len(announcement.contents) for announcement in announced) - len(shards) + duplicates,
         )
-
-
-def _same_version(first: Content, second: Content) -> bool:
-    """Compare two contents by their ETags; where one has none, by their sizes, as far as these are known."""
-    if first.etag is not None and second.etag is not None:
-        return first.etag == second.etag
-    return first.size is None or second.size is None or first.size == second.size

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from queue_source.coordinator.holding.held_message import Terms, terms_of
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.holding.room import Receive
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
 from queue_source.messages import Received
 from queue_source.queues.base import Capabilities, Queue
+from queue_source.queues.leases import Terms, terms_of
 
 _SHORT_WAIT = 0.2  # seconds of a receive while a caller waits for it
 
@@ -93,7 +93,7 @@ class Receivers:
     def _run(self, name: str, queue: Queue, number: int) -> None:
         session, in_flight = self._session, self._in_flight
         capabilities = self._capabilities(queue)
-        terms = terms_of(capabilities, session.lease)
+        terms = terms_of(capabilities, session.lease, getattr(queue, "log_id_header", None))
         while not session.stopping.is_set():
             if self.hurry and not self.draining and capabilities.empty_is_certain and in_flight.proven_empty(name):
                 # Spark announces AvailableNow soon after the start, and then needs one more receive

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from queue_source.announcements.contents import Stat, is_allowed, is_wanted
+from queue_source.announcements.contents import is_allowed, is_wanted
 from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session, with_back_off
@@ -30,11 +30,10 @@ class Recorded:
     Its shards are held as those of listings: no message leads to them, and a graceful end releases those in no batch.
     """
 
-    def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership, stat: Stat) -> None:
+    def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership) -> None:
         self._session = session
         self._in_flight = in_flight
         self._ownership = ownership
-        self._stat = stat
         self._is_on = session.options.queue.from_store
         self._until: int | None = None  # AvailableNow takes no more than is recorded at its start
         self._looks = 0  # how often `look` was called
@@ -87,7 +86,7 @@ class Recorded:
             return False
         chosen = self._choose(waiting)
         reach("recorded-found")
-        self._ownership.resolve(self._sized(chosen))
+        self._ownership.resolve(chosen)
         reach("recorded-taken")
         return len(waiting) == room
 
@@ -118,21 +117,6 @@ class Recorded:
         reason = "it is outside of allowedPrefixes; name its prefix there, and run `cuesqueue shards reopen`"
         session.store.quarantine(marked, Audit(str(session.token), reason))
         return foreign
-
-    def _sized(self, chosen: Sequence[Shard]) -> list[Shard]:
-        """Give shards the sizes that their notifications lacked, and leave out what only rows of references need."""
-        by_reference = self._session.options.notifications.by_reference
-        unknown = list({shard.content.uri: None for shard in chosen if shard.content.size is None})
-        stated = dict(zip(unknown, self._stat(unknown), strict=True)) if unknown else {}
-        sized: list[Shard] = []
-        for shard in chosen:
-            content = shard.content
-            if content.size is None and (facts := stated.get(content.uri)) is not None:
-                content = content._replace(size=facts.size)
-            if not by_reference:
-                content = content._replace(reference=None)
-            sized.append(shard._replace(content=content))
-        return sized
 
 
 def _plain(shard: Shard) -> str:

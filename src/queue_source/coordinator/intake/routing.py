@@ -6,8 +6,11 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from queue_source.announcements.facts import Stat, looked_up
 from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.holding.ready import may_come_in_pieces
 from queue_source.coordinator.session import Session
 from shard_store.model import STORE, Shard, ShardKey, ShardState
 
@@ -23,6 +26,7 @@ class Ownership:
 
     _session: Session
     _in_flight: InFlight
+    _stat: Stat
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, shards: Iterable[Shard]) -> None:
@@ -61,9 +65,19 @@ class Ownership:
         if self._session.semantics.keeps_shards:
             self.resolve(self._session.store.renewed(self._session.token).values())
 
+    def with_facts(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Give shards the facts that the store lacks, and leave out what only rows of references need."""
+        options, contents = self._session.options, [shard.content for shard in shards]
+        if options.content.kind.is_announced:
+            contents = list(looked_up(contents, self._stat, partial(may_come_in_pieces, options)))
+            if not options.notifications.by_reference:
+                contents = [c if c.reference is None else c._replace(reference=None) for c in contents]
+        both = zip(shards, contents, strict=True)
+        return [shard if shard.content is content else shard._replace(content=content) for shard, content in both]
+
     def _offer(self, ours: Iterable[Shard]) -> None:
         """Offer shards, and release those whose message has gone: the next pipeline that gets it would wait for us."""
-        if released := self._in_flight.offer(ours):
+        if released := self._in_flight.offer(self.with_facts(list(ours))):
             self._session.store.release(self._session.token, released)
 
     def _acquire(self, stale: dict[ShardKey, Shard]) -> None:

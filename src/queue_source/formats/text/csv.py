@@ -84,7 +84,7 @@ class CsvReader:
                 present = self._match_header(line)
                 if self._options.watch_new_columns:
                     check_header(self._shape.full, present, self._options)
-                matches = match_names(self._shape.data.names, present)
+                matches = match_names(self._shape.data.names, present, self._options)
                 require_any(self._shape.data.names, matches, present)
                 self._set_columns(present, matches)
                 end = self.separator.first_end(block.data, offset + len(line) + 1)

@@ -21,14 +21,16 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import OpenObject, Part
-from queue_source.formats.compression import codec_of
+from queue_source.formats.compression import codec_of, refuse_archive
 from queue_source.formats.new_columns import KnownNames, more
 from queue_source.formats.text.blocks import (
     BLOCK_SIZE,
     BOM,
     Block,
+    ExactBytes,
     LineEnds,
     Lines,
+    Separator,
     make_separator,
     unify_lines,
 )
@@ -44,6 +46,7 @@ from queue_source.formats.text.json_grammar import (
     may_exceed_limits,
     parse_objects,
 )
+from queue_source.formats.text.json_names import NameMatcher, Spellings
 from queue_source.formats.text.json_values import ObjectReader, TextNeeded, exceeds, infer_record, infer_records
 from queue_source.formats.text.records import (
     MAX_REASONS,
@@ -67,6 +70,7 @@ _WHITE = b" \t\r\n"
 _BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
 _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 _NO_OBJECT = re.compile(rb"^[ \t]*[^ \t\n{]", re.MULTILINE)
+_OTHER_FIELD = "unexpected field"  # pyarrow's words
 _ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
 
 
@@ -82,6 +86,8 @@ class JsonReader:
         self._leaf = text_leaf(options)
         self._whole = options.single_variant_column
         self._known = KnownNames(schema, options, exceeds, infer_record) if options.watch_new_columns else None
+        self._infers = self._shape.rescued is not None or self._known is not None
+        self._has_others = False  # than the declared fields, as far as it is known
         self.separator = make_separator(options)
         self.only_slowly = any(_is_only_read_slowly(field.type) for field in self._shape.data)
 
@@ -97,11 +103,17 @@ class JsonReader:
             return None
         if not inspected.begin_with_braces and _NO_OBJECT.search(text) is not None:
             return None
-        infers = self._shape.rescued is not None or self._known is not None
+        infers = self._infers
         if (infers or not inspected.are_short) and may_exceed_limits(text, infers=infers):
             return None
         try:
             parsed = self._parse_lines(text)
+            columns = parsed.columns[: len(self._shape.data)]
+            if self._has_others and _has_nulls(columns) and self._spellings.may_differ(text):
+                rewritten = None if self._options.reader_case_sensitive else self._spellings.rewrite(text)
+                if rewritten is None:
+                    return None
+                parsed = self._parse_lines(rewritten)
             # where lines are blank, their number may be right by chance
             guess = parsed.num_rows if inspected.begin_with_braces else -1
             if lines.count_filled(guess, strip=True) != parsed.num_rows:
@@ -206,23 +218,32 @@ class JsonReader:
         texts = [record.decode("utf-8", "replace"), *([None] * (table.num_rows - 1))]
         return table.set_column(place, field, pa.chunked_array([pa.array(texts, field.type)]))
 
-    def require_a_column(self, block: Block) -> None:
-        """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
-        names, present = set(self._shape.data.names), set[str]()
-        if b"\\" not in block.data and not any(name.encode() in block.data for name in names):
-            end = self.separator.first_end(block.data, 0)  # the first record, for the message
-            block = block if end < 0 else Block(block.offset, block.data[:end])
-        for _, line in self.separator.split(block.data):
+    def require_a_column(self, data: bytes, separator: Separator) -> None:
+        """Raise BadObject("wrong-columns") when no record of the text, though good, so much as names a column."""
+        names, present = self._shape.data.names, set[str]()
+        lowered = data.lower() if data.isascii() and b"\\" not in data else None
+        if lowered is not None and not any(name.lower().encode() in lowered for name in names):
+            end = separator.first_end(data, 0)  # the first record, for the message
+            data = data if end < 0 else data[:end]
+        for _, line in separator.split(data) if names else ():
             if not line.strip(_WHITE):
                 continue
             try:
                 named = {key for item in decode_objects(decode_text(line), self._options.max_values) for key in item}
             except ValueError:
                 return  # it is reported as a bad record
-            if named & names:
+            if self._matcher.any_in(named):
                 return
             present |= named
-        require_any(self._shape.data.names, {}, present)
+        require_any(names, {}, present)
+
+    @cached_property
+    def _matcher(self) -> NameMatcher:
+        return NameMatcher(self._shape.data.names, self._options)
+
+    @cached_property
+    def _spellings(self) -> Spellings:
+        return Spellings.of(self._shape.data)
 
     @cached_property
     def _object_reader(self) -> ObjectReader:
@@ -267,7 +288,7 @@ class JsonReader:
 
     def _has_more(self, parsed: pa.Schema) -> bool:
         """Tell whether there is anything but the declared columns (and nulls), where that matters."""
-        if self._shape.rescued is None and self._known is None:
+        if not self._infers:
             return False
         return bool(
             more(pa.struct(list(self._shape.data)), pa.struct(list(parsed)), exactly=self._shape.rescued is not None)
@@ -276,15 +297,26 @@ class JsonReader:
     def _parse_lines(self, lines: bytes) -> pa.Table:
         """Parse the lines with pyarrow, in wire types. Raises pa.ArrowException for what it cannot read."""
         wire_schema = pa.schema([pa.field(field.name, make_wire_type(field.type)) for field in self._shape.data])
+        if not self._has_others:
+            try:  # nothing is lost by it: it ends at the first other field
+                return _parse(lines, wire_schema, "error")
+            except pa.ArrowInvalid as error:
+                if _OTHER_FIELD not in str(error):
+                    raise
+                self._has_others = True
         # what is inferred beside the declared columns costs nothing where there is nothing else
-        others = "ignore" if self._shape.rescued is None and self._known is None else "infer"
-        return pa_json.read_json(
-            pa.BufferReader(lines),
-            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-            parse_options=pa_json.ParseOptions(
-                explicit_schema=wire_schema, newlines_in_values=False, unexpected_field_behavior=others
-            ),
-        )
+        return _parse(lines, wire_schema, "infer" if self._infers else "ignore")
+
+
+def _parse(lines: bytes, schema: pa.Schema, others: str) -> pa.Table:
+    """Parse lines. `others`: what happens with fields that are not in the schema."""
+    return pa_json.read_json(
+        pa.BufferReader(lines),
+        read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+        parse_options=pa_json.ParseOptions(
+            explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior=others
+        ),
+    )
 
 
 def make_wire_type(kind: pa.DataType) -> pa.DataType:
@@ -298,6 +330,18 @@ def make_wire_type(kind: pa.DataType) -> pa.DataType:
         return pa.map_(pa.string(), make_wire_type(kind.item_type))
     textual = pt.is_timestamp(kind) or pt.is_date(kind) or is_bytes(kind)
     return pa.string() if textual or pt.is_large_string(kind) else kind
+
+
+def _has_nulls(columns: Sequence[pa.ChunkedArray]) -> bool:
+    """Tell whether any value, in any depth, is null: its field may be there in another case."""
+    arrays = [chunk for column in columns for chunk in column.chunks]
+    while arrays:
+        array = arrays.pop()
+        if array.null_count:
+            return True
+        if pt.is_struct(array.type) or pt.is_list(array.type):
+            arrays += array.flatten() if pt.is_struct(array.type) else [array.flatten()]
+    return False
 
 
 def _has_odd_numbers(parsed: pa.Table) -> bool:
@@ -340,16 +384,15 @@ class Json(LineFormat):
 
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
-        if text.options.multi_line:
-            for document in text.read_document(text.options.max_document_bytes):
-                yield from reader.read_whole(document)
-            return
-        unseen = part == Part() and text.options.single_variant_column is None
-        for block in text.read_blocks(reader.separator, part):
-            for table in read_block(reader, block):
+        is_document = text.options.multi_line
+        # a message need not have any of the declared columns
+        unseen = part == Part() and text.uri != "" and text.options.single_variant_column is None
+        blocks = text.read_document(text.options.max_document_bytes) if is_document else None
+        for block in blocks or text.read_blocks(reader.separator, part):
+            for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
                     if all(column.null_count == table.num_rows for column in table.columns):
-                        reader.require_a_column(block)
+                        reader.require_a_column(*(_items(block) if is_document else (block.data, reader.separator)))
                     unseen = False
                 yield table
             del block  # it is not held while the next one is read
@@ -369,6 +412,7 @@ class Json(LineFormat):
         return line if line is not None and line.startswith(b"{") and line.endswith(b"}") else None
 
     def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
+        refuse_archive(body)
         # an object in several lines, which no body of a record a line can be taken for
         document = options.multi_line or _is_document(body, options)
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
@@ -385,6 +429,13 @@ class Json(LineFormat):
         if bad.count and not schema.names:
             raise BadObject("corrupt-object", f"no record of it can be read: {bad.reported[0].reason}")
         return schema
+
+
+def _items(document: Block) -> tuple[bytes, Separator]:
+    """Return a document as a line for each record, where a look at its brackets tells them; else as one record."""
+    data = document.data.removeprefix(BOM).lstrip(_WHITE)
+    lines = cut_items(data)
+    return (data, ExactBytes(b"\0")) if lines is None else (lines, LineEnds())
 
 
 def _has_empty_record(table: pa.Table) -> bool:

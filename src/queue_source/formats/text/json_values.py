@@ -20,6 +20,7 @@ import pyarrow.types as pt
 
 from queue_source.formats import variants
 from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
+from queue_source.formats.text.json_names import NameMatcher
 from queue_source.formats.text.records import Record
 from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal
 from queue_source.formats.types import is_bytes, is_text, special_struct
@@ -66,6 +67,7 @@ class ObjectReader:
             (field.name, f"{path}{field.name}", make_converter(field, options, path), _null_of(field.type))
             for field in fields
         ]
+        self._matcher = NameMatcher((field.name for field in fields), options)
         self._names = {field.name for field in fields}
         self._rescues = options.rescued_data_column is not None
 
@@ -74,26 +76,30 @@ class ObjectReader:
         values: list[Any] = []
         rescued: dict[str, Any] = {}
         repeated = value.repeated if isinstance(value, Object) else _NONE
+        spelled, wrong = self._matcher.match(value)
+        if wrong is not None:
+            record.reasons.append(wrong)
         for name, path, convert, null in self._fields:
+            written = spelled.get(name, name)
             converted = None
-            for candidate in repeated[name] if name in repeated else (value.get(name),):
+            for candidate in repeated[written] if written in repeated else (value.get(written),):
                 if candidate is None:
-                    converted = null if name in value else None
+                    converted = null if written in value else None
                     continue
                 record.rescued = None
                 try:
                     converted = convert(candidate, record)
                     if record.rescued:
-                        rescued[name] = record.rescued
+                        rescued[written] = record.rescued
                 except ValueError as error:
                     if self._rescues:
-                        rescued[name] = candidate
+                        rescued[written] = candidate
                     else:
                         record.reasons.append(f"column {path!r}: {error}")
             values.append(converted)
         if self._rescues:
-            names = self._names
-            rescued.update([(name, inner) for name, inner in value.items() if name not in names])
+            taken = self._names.union(spelled.values()) if spelled else self._names
+            rescued.update([(name, inner) for name, inner in value.items() if name not in taken])
         return values, rescued
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import codecs
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
-from queue_source.errors import OptionError
+from queue_source.errors import BadObject, OptionError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Format, OpenObject, Part, Tables
-from queue_source.formats.compression import Pieces, Readable, Stored, codec_of, decompressed
+from queue_source.formats.compression import Pieces, Readable, Stored, codec_of, decompressed, refuse_archive
 from queue_source.formats.text import blocks
 from queue_source.formats.text.blocks import BOM, Block, Lines, Separator, cut_blocks, make_separator, unify_lines
 from queue_source.formats.text.records import RecordReader, has_too_many_cells, read_block
@@ -29,18 +30,26 @@ _DECODED_AT_ONCE = 1 << 20
 _MEMORY_FACTOR = 12
 """How many times its size a record that is allowed may take in memory while it is read, with what is around it."""
 _LARGEST_STRINGS = (1 << 31) - 1
+_MARKS = {
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+}
 
 
 class TextObject:
     """An open object of a format of text."""
 
     def __init__(self, source: OpenObject, options: FormatOptions, bad: BadRecords, part: Part) -> None:
-        """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header."""
+        """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header.
+
+        Raises BadObject("archive"), for every part of an object.
+        """
         self.uri = source.uri
         self.options = options
         self.bad = bad
         self._file, self._size = source.file, source.size
         first = source.file.read(min(source.size, _AHEAD if part.start else blocks.BLOCK_SIZE))
+        refuse_archive(first)
         self.codec = codec_of(source.uri, first)
         self._stored = Stored(source.file, source.size, first)
 
@@ -75,9 +84,20 @@ class TextObject:
 
 
 def _decode_pieces(stream: Readable, encoding: str) -> Iterator[bytes]:
-    """Decode another character set to UTF-8. What is no text becomes U+FFFD, as in Spark."""
-    pieces = iter(lambda: stream.read(_DECODED_AT_ONCE), b"")
-    return (text.encode("utf-8", "replace") for text in codecs.iterdecode(pieces, encoding, "replace"))
+    """Decode another character set to UTF-8. What is no text becomes U+FFFD, as in Spark.
+
+    Raises BadObject("corrupt-object") where the decoder itself fails.
+    """
+    first = stream.read(_DECODED_AT_ONCE)
+    marks = _MARKS.get(codecs.lookup(encoding).name)
+    if marks is not None and not first.startswith(marks):
+        encoding += "-be"  # as to Java, where Python refuses it
+    try:
+        pieces = chain((first,), iter(lambda: stream.read(_DECODED_AT_ONCE), b""))
+        for text in codecs.iterdecode(pieces, encoding, "replace"):
+            yield text.encode("utf-8", "replace")
+    except (UnicodeError, LookupError) as error:
+        raise BadObject("corrupt-object", f"not {encoding}: {error}") from error
 
 
 class LineFormat(Format):
@@ -121,6 +141,8 @@ class LineFormat(Format):
 
     def combine(self, contents: Sequence[bytes], schema: pa.Schema, options: FormatOptions) -> pa.Table | None:
         filled = [data for data in contents if data]
+        for data in filled:
+            refuse_archive(data)
         if not filled:
             return schema.empty_table()
         reader = self.reader(schema, options, BadRecords(options.mode), "")

@@ -16,6 +16,7 @@ from queue_source.errors import BadObject
 from queue_source.formats.typed.shredded import is_shredded, unshredded
 from queue_source.formats.types import is_bytes, is_text, special_struct
 from queue_source.formats.zones import instants
+from queue_source.options.content import FormatOptions
 
 LeafConverter = Callable[[pa.Array, pa.DataType], pa.Array]
 """Converts an array without children to exactly the type asked for; raises ValueError with the reason."""
@@ -24,10 +25,13 @@ _DETAIL_LIMIT = 500
 _TEXTS = (1 << 31) - 1  # bytes of the texts of an array
 
 
-def match_names(declared: Iterable[str], present: Iterable[str]) -> dict[str, str]:
+def match_names(
+    declared: Iterable[str], present: Iterable[str], options: FormatOptions | None = None
+) -> dict[str, str]:
     """Match each declared name with a present one: the same, or else the only one that differs just in case.
 
-    Declared names without a match are left out. Raises BadObject("wrong-columns") when two names match equally well.
+    Declared names without a match are left out. Raises BadObject("wrong-columns") when two names match equally well, or
+    one in another case that the `options` neither allow nor rescue.
     """
     counts: dict[str, int] = {}
     for name in present:
@@ -38,6 +42,12 @@ def match_names(declared: Iterable[str], present: Iterable[str]) -> dict[str, st
     matches: dict[str, str] = {}
     for name in declared:
         candidates = [name] * counts[name] if name in counts else folded.get(name.casefold(), [])
+        if options is not None and options.reader_case_sensitive and name not in counts and candidates:
+            if options.rescued_data_column is not None:
+                continue
+            raise BadObject(
+                "wrong-columns", f"column {name!r} is there as {candidates[0]!r}, and readerCaseSensitive is true"
+            )
         if len(candidates) > 1:
             raise BadObject("wrong-columns", f"column {name!r} is there more than once: {', '.join(candidates)}")
         if candidates:

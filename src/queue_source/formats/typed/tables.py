@@ -7,7 +7,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +15,14 @@ import pyarrow as pa
 from queue_source.errors import BadObject, CuesqueueError
 from queue_source.formats.bad_records import BadRecords
 from queue_source.formats.base import Format, OpenObject, Part, Tables
+from queue_source.formats.compression import refuse_archive
 from queue_source.formats.new_columns import Tree, check_file, more, no_data
 from queue_source.formats.typed.columns import conform_column, match_names, require_any, shorten, typed_leaf
-from queue_source.formats.types import spark_schema
+from queue_source.formats.types import inner_types, spark_schema
 from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
+
+_FIRST_BYTES = 512
 
 
 class TypedFormat(Format):
@@ -53,7 +56,7 @@ class ColumnarFormat(TypedFormat):
 
 @contextmanager
 def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
-    """Map a decoder's errors to BadObject("corrupt-object"); failures of the store, or of memory, stay as they are."""
+    """Map a decoder's errors to BadObject("corrupt-object"), or "archive"; failures of store or memory stay."""
     try:
         yield
     except (CuesqueueError, MemoryError):
@@ -61,6 +64,8 @@ def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
     except Exception as error:
         if file.failure is not None:
             raise file.failure from error
+        file.seek(0)
+        refuse_archive(file.read(_FIRST_BYTES))
         raise BadObject("corrupt-object", shorten(f"not readable as {format_name}: {error}")) from error
 
 
@@ -85,14 +90,32 @@ def choose(schema: pa.Schema, written: pa.Schema, options: FormatOptions, uri: s
     data = [field for field in schema if field.name != options.rescued_data_column]
     if options.watch_new_columns:
         check_file(schema, written, options)
-    matches = match_names([field.name for field in data], written.names)
+    matches = match_names([field.name for field in data], written.names, options)
+    if options.reader_case_sensitive:
+        for field in data:
+            if field.name in matches:
+                _check_case(field.type, written.field(matches[field.name]).type, options)
     rescued: Tree = {}
     if options.rescued_data_column is not None:
         passed = {name.casefold() for name in no_data(options)}
         others = pa.struct([field for field in written if field.name.casefold() not in passed])
-        rescued = more(pa.struct(data), others) or {}
+        rescued = more(pa.struct(data), others, exactly=options.reader_case_sensitive) or {}
     require_any([field.name for field in data], {**matches, **dict.fromkeys(rescued, "")}, written.names)
     return Chosen(matches, rescued, uri)
+
+
+def _check_case(declared: pa.DataType, written: pa.DataType, options: FormatOptions) -> None:
+    """Raise BadObject("wrong-columns") where a part of a column is there in another case: parts are not rescued so."""
+    if pa.types.is_struct(declared) and pa.types.is_struct(written):
+        fields, parts = (list(map(kind.field, range(kind.num_fields))) for kind in (declared, written))
+        names = [part.name for part in parts]
+        matches = match_names([f.name for f in fields], names, replace(options, rescued_data_column=None))
+        for field in fields:
+            if field.name in matches:
+                _check_case(field.type, parts[names.index(matches[field.name])].type, options)
+    else:
+        for inner, part in zip(inner_types(declared), inner_types(written), strict=False):
+            _check_case(inner, part, options)
 
 
 def conformed(table: pa.Table, schema: pa.Schema, chosen: Chosen, options: FormatOptions) -> pa.Table:

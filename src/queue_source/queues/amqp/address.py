@@ -7,20 +7,17 @@ amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S                              (to s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import pika
 
 from queue_source.errors import QueueConfigurationError
-from queue_source.queues.urls import without_fragment
+from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of, without_fragment
 from queue_source.tags import EVERYTHING, parse_filters
 from shard_store.redaction import redact_url
 
-_OURS = ("source", "pool", "listener", "tags", "queue_type", "consumer_timeout", "mandatory", "log_id_header")
 _PIKAS = (
     "heartbeat",
     "ssl_options",
@@ -83,12 +80,12 @@ def parse_address(url: str) -> Address:
 
     try:
         parts = urlsplit(without_fragment(url))
-        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        pairs = query_of(url)
         password = parts.password
         _ = parts.port
     except ValueError:  # from None, here and below: the texts hold the URL, with its password
         raise refused("not a URL of RabbitMQ; write amqp://USER:PASSWORD@HOST/VHOST?source=S&pool=P") from None
-    parameters = _once(pairs, refused)
+    parameters = checked_parameters("amqp", pairs, name, _PIKAS)
     if "/" in parts.path[1:]:
         raise refused("the URL has a / in the name of the virtual host; write it as %2F")
     source = parameters.get("source", "")
@@ -108,7 +105,7 @@ def parse_address(url: str) -> Address:
         raise refused("tags= is the filter of a pool or a listener; add pool=NAME or listener=true")
     if parameters.get("queue_type") not in (None, "classic", "quorum"):
         raise refused(f"queue_type={parameters['queue_type']!r} is not known; write classic or quorum")
-    pika_parameters = [(key, value) for key, value in pairs if key not in _OURS]
+    pika_parameters = [(key, value) for key, value in pairs if key in _PIKAS]
     user = parts.username is not None and parts.password is None
     address = Address(
         name=name,
@@ -125,7 +122,7 @@ def parse_address(url: str) -> Address:
         queue_type=parameters.get("queue_type"),
         consumer_timeout=_seconds(parameters.get("consumer_timeout", str(_CONSUMER_TIMEOUT)), refused),
         mandatory=_boolean("mandatory", parameters.get("mandatory", "true"), refused),
-        log_id_header=parameters.get("log_id_header") or None,
+        log_id_header=parameters.get(LOG_ID_HEADER) or None,
     )
     try:
         address.parameters()
@@ -134,20 +131,6 @@ def parse_address(url: str) -> Address:
         names = ", ".join(key for key, _ in pika_parameters) or "the host or port"
         raise refused(f"the broker cannot be reached by this URL ({cause}): check {names}") from None
     return address
-
-
-def _once(pairs: list[tuple[str, str]], refused: Any) -> Mapping[str, str]:
-    """Collect the parameters by name; filters may occur several times, everything else once."""
-    parameters: dict[str, str] = {}
-    for key, value in pairs:
-        if key not in (*_OURS, *_PIKAS):
-            close = get_close_matches(key, [*_OURS, *_PIKAS], n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(_OURS)} and pika's own"
-            raise refused(f"unknown parameter {key!r}{hint}")
-        if key in parameters and key != "tags":
-            raise refused(f"the URL has several {key}= parameters; name one")
-        parameters[key] = f"{parameters[key]},{value}" if key in parameters else value
-    return parameters
 
 
 def _check_name(what: str, name: str, refused: Any) -> None:

@@ -48,6 +48,7 @@ class AmqpQueue(BaseQueue):
     def __init__(self, url: str) -> None:
         self._address = address = parse_address(url)
         super().__init__(address.name)
+        self.log_id_header = address.log_id_header
         self._capabilities = Capabilities(
             max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
@@ -66,11 +67,6 @@ class AmqpQueue(BaseQueue):
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
-
-    @property
-    def log_id_header(self) -> str | None:
-        """The header that contains the log id, where the URL names one: log lines about a message have it."""
-        return self._address.log_id_header
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
@@ -122,7 +118,7 @@ class AmqpQueue(BaseQueue):
         check_tag(message.tag)
         if message.group is not None:
             raise ValueError("RabbitMQ has no ordered groups; leave group out")
-        return properties_for(checked_headers(stamped(message.headers, self._address.log_id_header)))
+        return properties_for(checked_headers(stamped(message.headers, self.log_id_header)))
 
     def _send(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> None:
         outcome = self._run(self._session.send(tag, messages))

@@ -27,6 +27,7 @@ from requests.adapters import HTTPAdapter
 
 from queue_source.common.azure import new_credential
 from queue_source.errors import QueueConfigurationError
+from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
 from shard_store.redaction import redact_url
 
 FORM = "azurequeue://ACCOUNT/NAME"
@@ -63,6 +64,7 @@ class Address:
     account: str
     queue: str
     service: str
+    log_id_header: str | None = None
 
     @property
     def name(self) -> str:
@@ -73,12 +75,13 @@ def parse_address(url: str, access: Access) -> tuple[Address, Access]:
     """Return the queue that the URL names, and its access with what the environment and a connection string add."""
     name = redact_url(url)
     try:
-        parts = urlsplit(url)
+        parts, parameters = urlsplit(url), query_of(name)
     except ValueError:
         raise QueueConfigurationError(name, f"not a URL; write {FORM}") from None
-    if parts.query or parts.fragment or "@" in parts.netloc:
+    log_id_header = checked_parameters("azurequeue", parameters, name).get(LOG_ID_HEADER) or None
+    if parts.fragment or "@" in parts.netloc:
         raise QueueConfigurationError(
-            name, "the URL of an Azure queue has no parameters and no password; set the options azureQueue.* instead"
+            name, "the URL of an Azure queue has no password; set the options azureQueue.* instead"
         )
     queue = parts.path.removeprefix("/").removesuffix("/")
     account = parts.netloc.lower()
@@ -99,7 +102,7 @@ def parse_address(url: str, access: Access) -> tuple[Address, Access]:
             f"is of the account {owner!r}, and azureQueue.connectionStringSecret of {connected['accountname']!r}; use "
             "the connection string of the queue's account",
         )
-    return Address(owner, queue, _service(owner, access.endpoint_url)), access
+    return Address(owner, queue, _service(owner, access.endpoint_url), log_id_header), access
 
 
 def _connection(name: str, text: str | None) -> dict[str, str] | None:

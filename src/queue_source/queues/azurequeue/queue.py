@@ -27,6 +27,7 @@ from queue_source.queues.azurequeue.errors import error_code, is_stale, service_
 from queue_source.queues.azurequeue.leases import Lease, Leases
 from queue_source.queues.azurequeue.messages import Encoding, content_of, text_of
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
+from queue_source.queues.log_ids import stamped_messages
 
 LARGEST_PAGE = 32
 LONGEST_LEASE = 7 * 86_400
@@ -52,6 +53,7 @@ class AzureQueue(BaseQueue):
             raise QueueConfigurationError(url, f"message encoding {message_encoding!r} is unknown") from None
         self._address, self._access = parse_address(url, Access(**access))
         super().__init__(self._address.name)
+        self.log_id_header = self._address.log_id_header
         self._lock = threading.Lock()
         self._made: QueueClient | None = None
         self._credential: Any = None
@@ -143,7 +145,8 @@ class AzureQueue(BaseQueue):
     ) -> list[str]:
         """Send one after the other: an error says how many messages were sent before it."""
         messages = [Outgoing(body, tag, headers or {}) for body in encode_payloads(payloads)]
-        texts = convert_each(messages, lambda message: text_of(message, self._encoding))
+        stamped = stamped_messages(messages, self.log_id_header)
+        texts = convert_each(stamped, lambda message: text_of(message, self._encoding))
         ids: list[str] = []
         for text in texts:
             try:
@@ -155,7 +158,8 @@ class AzureQueue(BaseQueue):
 
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
         """Send several at the same time: a storage queue promises no order."""
-        texts = convert_each(messages, lambda message: text_of(message, self._encoding))
+        stamped = stamped_messages(messages, self.log_id_header)
+        texts = convert_each(stamped, lambda message: text_of(message, self._encoding))
         ids: dict[int, str] = {}
 
         def send(place: int) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.kafka_settings import FORM, REFUSED, is_secret
+from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
 from shard_store.redaction import HIDDEN, redact_text, redact_url
 
 PORT = 9092
@@ -30,6 +30,7 @@ class Address:
     topic: str
     group: str | None
     settings: Mapping[str, str] = field(repr=False)
+    log_id_header: str | None = None
 
     def hide(self, text: str) -> str:
         """Return a text of librdkafka, in which a broker's words may be, without the secrets of the settings."""
@@ -57,15 +58,11 @@ def parse_address(url: str, settings: Mapping[str, str]) -> Address:
     topic = unquote(parts.path[1:])
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise refused(f"names no topic (letters, digits, '.', '_' and '-'); write {FORM}")
-    parameters = parse_qsl(parts.query, keep_blank_values=True)
-    for key, _ in parameters:
-        if key != "group":
-            close = "; did you mean 'group'?" if get_close_matches(key, ["group"]) else ""
-            raise refused(f"unknown parameter {key!r}{close or '; settings of librdkafka are options kafka.SETTING'}")
-    groups = [value for _, value in parameters]
-    if len(groups) > 1 or "" in groups:
-        raise refused(f"names {len(groups)} groups, or an empty one; write {FORM}")
+    parameters = checked_parameters("kafka", query_of(url), name)
+    group = parameters.get("group")
+    if group == "":
+        raise refused(f"names an empty group; write {FORM}")
     if ours := next((setting for setting in settings if setting in REFUSED), None):
         raise refused(f"option 'kafka.{ours}' is the adapter's own: {REFUSED[ours]}")
     with_ports = ",".join(f"{match[1]}{match[2] or f':{PORT}'}" for match in matches if match)
-    return Address(name, with_ports, topic, groups[0] if groups else None, dict(settings))
+    return Address(name, with_ports, topic, group, dict(settings), parameters.get(LOG_ID_HEADER) or None)

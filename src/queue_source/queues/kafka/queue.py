@@ -26,6 +26,7 @@ from queue_source.queues.kafka.messages import copy_of, received, record_of
 from queue_source.queues.kafka.reader import Reader
 from queue_source.queues.kafka.sender import Sender
 from queue_source.queues.kafka.service import Service
+from queue_source.queues.log_ids import stamped_messages
 from queue_source.queues.urls import canonical
 
 LARGEST_BATCH = 1000
@@ -49,6 +50,7 @@ class KafkaQueue(BaseQueue):
     ) -> None:
         self._address = address = parse_address(url, settings or {})
         super().__init__(address.name)
+        self.log_id_header = address.log_id_header
         if starting_offsets not in ("earliest", "latest"):
             raise QueueConfigurationError(self.name, f"starting_offsets={starting_offsets!r}; write earliest or latest")
         self._starting = starting_offsets
@@ -110,7 +112,8 @@ class KafkaQueue(BaseQueue):
         """Append to the topic. Messages of one group, or with one `Kafka-Key`, are in one partition, in their order."""
         self._refuse_closed()
         largest = self._sender.largest
-        return self._sender.send(convert_each(messages, lambda message: record_of(message, largest)))
+        stamped = stamped_messages(messages, self.log_id_header)
+        return self._sender.send(convert_each(stamped, lambda message: record_of(message, largest)))
 
     def depth(self) -> Depth:
         """Count the offsets behind the group's: more than messages, where transactions or compaction leave gaps.

@@ -28,8 +28,10 @@ from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, convert_each, copy_of, peek_by_receiving
 from queue_source.queues.base import Capabilities, Depth
-from queue_source.queues.log_ids import split_log_id_header, stamped_messages
+from queue_source.queues.log_ids import stamped_messages
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
+from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
+from shard_store.redaction import redact_url
 
 LONGEST_LEASE = 600
 TAG = "cuesqueue-tag"
@@ -65,13 +67,14 @@ class PubSubQueue(BaseQueue):
         endpoint: str | None = None,
         shortest_wait: float = _SHORTEST_WAIT,
     ) -> None:
-        plain, self.log_id_header = split_log_id_header(url)
-        parts = _URL.fullmatch(plain)
+        name = redact_url(url)
+        self.log_id_header = checked_parameters("pubsub", query_of(url), name).get(LOG_ID_HEADER) or None
+        parts = _URL.fullmatch(url.partition("?")[0])
         if parts is None:
-            raise QueueConfigurationError(url, f"is not of the form {_FORM}")
+            raise QueueConfigurationError(name, f"is not of the form {_FORM}")
         owner = parts["project"] or project
         if not owner:
-            raise QueueConfigurationError(url, f"names no project; write {_FORM} or set option 'gcp.project'")
+            raise QueueConfigurationError(name, f"names no project; write {_FORM} or set option 'gcp.project'")
         super().__init__(f"pubsub://{owner}/{parts['subscription']}")
         self._path = f"projects/{owner}/subscriptions/{parts['subscription']}"
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from sqlalchemy.engine import URL
 
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.sql.database import Address
-from queue_source.queues.urls import without_fragment
+from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of, without_fragment
 from queue_source.tags import parse_filters
 from shard_store.redaction import redact_url
 
-_PARAMETERS = ("dir", "pool", "listener", "tags", "mandatory", "log_id_header")
+LISTENER = "listener-"
+"""What the names of the private queues of listeners begin with."""
+
 _NAME = re.compile(r"[\w.\-]{1,200}")
 _FORM = "write sim://SOURCE?dir=PATH, with &pool=NAME and &tags=FILTER where they are wanted"
 
@@ -26,7 +27,8 @@ _FORM = "write sim://SOURCE?dir=PATH, with &pool=NAME and &tags=FILTER where the
 class SimAddress:
     """A `sim://` URL taken apart.
 
-    `table` holds the pool's messages; `filters` is None where the URL names none.
+    `table` holds the pool's messages; `filters` is None where the URL names none. `is_named`: the URL says what is read
+    here; one that does not may be a sender's.
     """
 
     table: Address
@@ -36,7 +38,7 @@ class SimAddress:
     listener: bool
     filters: tuple[str, ...] | None
     mandatory: bool
-    log_id_header: str | None
+    is_named: bool
 
 
 def parse_address(url: str) -> SimAddress:
@@ -47,14 +49,7 @@ def parse_address(url: str) -> SimAddress:
         return QueueConfigurationError(name, f"{problem}; {_FORM}")
 
     parts = urlsplit(without_fragment(url))
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
-    parameters = dict(pairs)
-    for key in parameters:
-        if key not in _PARAMETERS:
-            close = get_close_matches(key, _PARAMETERS, n=1)
-            raise refused(f"unknown parameter {key!r}" + (f", did you mean {close[0]!r}?" if close else ""))
-    if len(pairs) > len(parameters):
-        raise refused("a parameter is given twice")
+    parameters = checked_parameters("sim", query_of(url), name)
     source, pool = parts.netloc, parameters.get("pool", parts.netloc)
     if parts.path not in ("", "/") or not _NAME.fullmatch(source) or not _NAME.fullmatch(pool):
         raise refused("source and pool are named by letters, digits, '.', '-' and '_'")
@@ -64,15 +59,18 @@ def parse_address(url: str) -> SimAddress:
         if parameters.get(key, "true") not in ("true", "false"):
             raise refused(f"{key}={parameters[key]!r} is neither true nor false")
     listener = parameters.get("listener") == "true"
+    if pool.startswith(LISTENER):
+        raise refused(f"names that start with {LISTENER!r} are those of listeners")
     if listener and "pool" in parameters:
         raise refused("a listener has a private queue and no pool")
     try:
         filters = parse_filters(parameters["tags"]) if "tags" in parameters else None
     except ValueError as error:
         raise refused(str(error)) from None
-    pool = f"listener-{uuid.uuid4().hex}" if listener else pool
+    pool = f"{LISTENER}{uuid.uuid4().hex}" if listener else pool
     folder = Path(parameters["dir"])
     database = URL.create("sqlite", database=str(folder / f"{source}.sim.db"))
     mandatory = parameters.get("mandatory", "true") == "true"
-    table = Address(database, pool, name)
-    return SimAddress(table, folder, source, pool, listener, filters, mandatory, parameters.get("log_id_header"))
+    table = Address(database, pool, name, parameters.get(LOG_ID_HEADER) or None)
+    is_named = not parameters.keys().isdisjoint(("pool", "listener", "tags"))
+    return SimAddress(table, folder, source, pool, listener, filters, mandatory, is_named)

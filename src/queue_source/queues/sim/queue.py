@@ -7,21 +7,23 @@ orders faults in its own process for the reader that Spark runs in another.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
+from pathlib import Path
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import convert_each
 from queue_source.queues.base import Depth
-from queue_source.queues.log_ids import stamped
 from queue_source.queues.sim import tables as sim_tables
-from queue_source.queues.sim.address import parse_address
+from queue_source.queues.sim.address import LISTENER, parse_address
+from queue_source.queues.sim.listening import hold, is_held
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import create_tables, messages
 from queue_source.queues.sql.rows import QueueRows
-from queue_source.tags import check_tag, matches_any
+from queue_source.tags import EVERYTHING, check_tag, matches_any
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
 
@@ -44,6 +46,9 @@ class Fault(str, Enum):
 class SimQueue(SqlQueue):
     """One pool of a source; without `pool=` the one that has the source's name; or a private one with `listener=true`.
 
+    A pool is made by the first use of a URL that names it, or receives from it. Sending by another URL makes one only
+    where the source has none, unless such messages may be dropped (`mandatory=false`).
+
     `clock` and `sleep` are those of `SqlQueue`: with them no test has to wait for a lease to end.
     """
 
@@ -58,11 +63,8 @@ class SimQueue(SqlQueue):
         self._sim = parse_address(url)
         super().__init__(self._sim.table, clock=clock, sleep=sleep, patience=patience)
         self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.listener)
-
-    @property
-    def log_id_header(self) -> str | None:
-        """The header that contains the log id, where the URL names one: log lines about a message have it."""
-        return self._sim.log_id_header
+        self._is_bound = False
+        self._lock: int | None = None  # a listener's
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -83,6 +85,8 @@ class SimQueue(SqlQueue):
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
+        self._opened()
+        self._bind()
         if self._faulty():
             self._connected("receive")
             for seconds in self._met(Fault.SLOW_RECEIVE, "receive", 1):
@@ -128,10 +132,7 @@ class SimQueue(SqlQueue):
         """Send to every pool of the source with a filter that matches the tag; raises without one, as RabbitMQ does."""
         convert_each(messages, lambda message: check_tag(message.tag))
         self._connected("send")
-        header = self.log_id_header
-        return super().send_messages(
-            [message._replace(headers=stamped(message.headers, header)) for message in messages]
-        )
+        return super().send_messages(messages)
 
     def joins(self, database: Database) -> bool:
         """Return False: the queues that are simulated have no transactions with a store."""
@@ -140,7 +141,14 @@ class SimQueue(SqlQueue):
     def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
         tags = {message.tag for message in sent}
         heard: set[str] = set()
-        for pool, filters in sim_tables.pools(transaction).items():
+        pools = dict(sim_tables.pools(transaction))
+        for pool in [pool for pool in pools if pool.startswith(LISTENER) and not is_held(self._lock_of(pool))]:
+            self._remove(transaction, pool)  # its process was killed
+            del pools[pool]
+        if not pools and self._sim.mandatory and not self._sim.is_named:
+            sim_tables.bind(transaction, self._sim.pool, None)
+            pools = {self._sim.pool: (EVERYTHING,)}
+        for pool, filters in pools.items():
             passing = {tag for tag in tags if matches_any(filters, tag)}
             heard |= passing
             matching = [(message, key) for message, key in zip(sent, ids, strict=True) if message.tag in passing]
@@ -166,6 +174,10 @@ class SimQueue(SqlQueue):
         if self._sim.listener and self._created and not self._closed.is_set():
             self.delete()
         super().close()
+        if self._lock is not None:
+            self._lock_of(self._sim.pool).unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
 
     # --- for people and commands -------------------------------------------------------------------------------------
 
@@ -173,25 +185,41 @@ class SimQueue(SqlQueue):
         """Tell whether the pool is bound to the source; creates nothing."""
         return self._query(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
 
+    def create(self) -> None:
+        """Create the pool where it is absent."""
+        self._opened()
+        self._bind()
+
     def delete(self) -> None:
         """Delete the pool, its messages, and the faults that were ordered for it."""
-
-        def remove(transaction: Transaction) -> None:
-            self._rows.purge(transaction)
-            sim_tables.forget(transaction, self._sim.pool)
-
         if self.exists():
-            self._run(remove)
-        self._created = False
+            self._run(lambda transaction: self._remove(transaction, self._sim.pool))
+        self._created = self._is_bound = False
+
+    def _remove(self, transaction: Transaction, pool: str) -> None:
+        QueueRows(pool, self.name).purge(transaction)
+        sim_tables.forget(transaction, pool)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _create(self) -> None:
         self._sim.folder.mkdir(parents=True, exist_ok=True)
         create_tables(self._database, messages.metadata, sim_tables.metadata)
+        if self._sim.listener and self._lock is None:
+            self._lock = hold(self._lock_of(self._sim.pool))
+        if self._sim.is_named:
+            self._bind()
+
+    def _bind(self) -> None:
+        """Make the pool, with the filters that the URL names."""
         pool, filters = self._sim.pool, self._sim.filters
-        if not self._database.read(lambda transaction: sim_tables.is_bound(transaction, pool, filters)):
-            self._database.write(lambda transaction: sim_tables.bind(transaction, pool, filters))
+        if not self._is_bound:
+            if not self._database.read(lambda transaction: sim_tables.is_bound(transaction, pool, filters)):
+                self._database.write(lambda transaction: sim_tables.bind(transaction, pool, filters))
+            self._is_bound = True
+
+    def _lock_of(self, pool: str) -> Path:
+        return self._sim.folder / f"{self._sim.source}.{pool}.lock"
 
     def _connected(self, verb: str) -> None:
         if self._faulty() and self._met(Fault.DISCONNECT, verb, 1):

@@ -24,6 +24,7 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.queues.urls import LOG_ID_HEADER, PARAMETERS, checked_parameters
 from shard_store.redaction import redact_url
 from shard_store.sql.database import Database, ErrorKinds
 from shard_store.sql.dialects import Trouble
@@ -33,6 +34,10 @@ from shard_store.sql.transaction import Transaction
 LONGEST_NAME = 255  # of queues and groups: both are index columns
 _ID = " table"  # no queue's name: those have no spaces around them
 _YEAR_9999 = 253_370_764_800_000_000  # its beginning: jobs that delete old messages by SQL leave the id
+
+# what SQLAlchemy hands to Python's sqlite3, and with uri=true to SQLite
+_SQLITE = ("timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements", "plugin", "uri")
+_SQLITE_URI = ("mode", "cache", "immutable", "nolock", "psow", "vfs", "modeof")
 
 metadata = MetaData()
 
@@ -72,15 +77,22 @@ Index(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A `sql+...` URL taken apart: the database, the queue in it, and the name for people (without secrets)."""
+    """A `sql+...` URL taken apart: the database, the queue in it, and the name for people (without secrets).
+
+    `log_id_header`: the header that contains the log id, where the URL names one.
+    """
 
     url: URL
     queue: str
     name: str
+    log_id_header: str | None = None
 
 
 def parse_address(url: str) -> Address:
-    """Take `sql+SQLALCHEMY-URL?queue=NAME` apart; `queue` is ours, every other parameter is the database's."""
+    """Take `sql+SQLALCHEMY-URL?queue=NAME` apart; what is not ours is the driver's (`?sslmode=...`, `?charset=...`).
+
+    Drivers refuse what they do not know, except that of SQLite, for which SQLAlchemy picks what it knows.
+    """
     name = redact_url(url)
     try:
         parsed = make_url(url.removeprefix("sql+"))
@@ -89,15 +101,19 @@ def parse_address(url: str) -> Address:
         raise QueueConfigurationError(
             name, "not a database URL; write sql+sqlite:///FILE?queue=NAME or sql+postgresql://USER@HOST/DB?queue=NAME"
         ) from None
-    queue = parsed.query.get("queue", "")
-    if not isinstance(queue, str):
-        raise QueueConfigurationError(name, "the URL has several queue= parameters; name one")
+    drivers = None
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        drivers = (*_SQLITE, *_SQLITE_URI) if parsed.query.get("uri") == "true" else _SQLITE
+    pairs = [(key, value) for key, values in parsed.normalized_query.items() for value in values]
+    parameters = checked_parameters("sql", pairs, name, drivers)
+    queue = parameters.get("queue", "")
     if not queue or queue != queue.strip() or len(queue) > LONGEST_NAME or not queue.isprintable():
         raise QueueConfigurationError(
             name,
             f"the URL needs queue=NAME (1 to {LONGEST_NAME} printable characters), as in sql+sqlite:///jobs.db?queue=jobs",
         )
-    return Address(parsed.difference_update_query(["queue"]), queue, name)
+    plain = parsed.difference_update_query(PARAMETERS["sql"])
+    return Address(plain, queue, name, parameters.get(LOG_ID_HEADER) or None)
 
 
 def open_database(

@@ -19,6 +19,7 @@ from queue_source.errors import QueueConfigurationError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
 from queue_source.queues.base import Capabilities, Depth, Extras
+from queue_source.queues.log_ids import stamped_messages
 from queue_source.queues.sql.database import (
     Address,
     create_tables,
@@ -63,6 +64,7 @@ class SqlQueue(BaseQueue):
     ) -> None:
         address = url if isinstance(url, Address) else parse_address(url)
         super().__init__(address.name)
+        self.log_id_header = address.log_id_header
         self._database = open_database(address, clock, patience)
         self._rows = QueueRows(address.queue, address.name)
         self._clock = clock
@@ -147,7 +149,7 @@ class SqlQueue(BaseQueue):
 
     def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
         """Send all of the messages or none, in one transaction, durable when this returns."""
-        sent = convert_each(messages, checked)
+        sent = convert_each(stamped_messages(messages, self.log_id_header), checked)
         ids = [uuid.uuid4().hex for _ in sent]
         return self._run(lambda transaction: self._insert(transaction, sent, ids)) if sent else []
 
@@ -158,7 +160,7 @@ class SqlQueue(BaseQueue):
         return True
 
     def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
-        self._rows.insert(transaction, convert_each(messages, checked))
+        self._rows.insert(transaction, convert_each(stamped_messages(messages, self.log_id_header), checked))
 
     def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
         self._rows.insert(transaction, sent, ids)

@@ -24,6 +24,7 @@ from botocore.config import Config
 
 from queue_source.common.aws import new_session, role_session
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
+from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
 from shard_store.redaction import redact_text, redact_url
 
 LONGEST_WAIT = 20
@@ -65,31 +66,31 @@ class Address:
         return self.queue.endswith(".fifo")
 
 
-def parse_address(url: str) -> Address:
-    name = redact_url(url)
+def parse_address(url: str) -> tuple[Address, str | None]:
+    """Return the queue that the URL names, and the header that contains the log id, where it names one."""
+    url, name = url.partition("?")[0], redact_url(url)
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port, parameters = parts.port, query_of(name)
     except ValueError:
         raise QueueConfigurationError(name, f"not a URL; write {_FORMS}") from None
-    if parts.query or parts.fragment or "@" in parts.netloc:
-        raise QueueConfigurationError(
-            name,
-            "the URL of an SQS queue has no parameter but log_id_header=NAME, and no password; set the options sqs.* "
-            "instead",
-        )
+    log_id_header = checked_parameters("sqs", parameters, name).get(LOG_ID_HEADER) or None
+    if parts.fragment or "@" in parts.netloc:
+        raise QueueConfigurationError(name, "the URL of an SQS queue has no password; set the options sqs.* instead")
+    name = redact_url(url)
     if parts.scheme == "sqs":
         if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
             raise QueueConfigurationError(name, f"names no SQS queue; write {_FORMS}")
-        return Address(name, parts.netloc, None, None, None)
+        return Address(name, parts.netloc, None, None, None), log_id_header
     _, _, account_path = parts.path.partition("/")
     account, _, queue = account_path.partition("/")
     if not account or not _NAME.fullmatch(queue) or not parts.hostname:
         raise QueueConfigurationError(name, f"names no SQS queue; write {_FORMS}")
     aws = _AWS_HOST.fullmatch(parts.hostname)
     if aws and aws["domain"] in _STANDARD_DOMAINS and port is None and parts.hostname.startswith("sqs."):
-        return Address(name, queue, url, aws["region"], None)
-    return Address(name, queue, url, aws["region"] if aws else None, f"{parts.scheme}://{parts.netloc}")
+        return Address(name, queue, url, aws["region"], None), log_id_header
+    region, endpoint = aws["region"] if aws else None, f"{parts.scheme}://{parts.netloc}"
+    return Address(name, queue, url, region, endpoint), log_id_header
 
 
 def make_client(address: Address, access: Access, service: str = "sqs") -> Any:

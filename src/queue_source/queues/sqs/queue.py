@@ -21,7 +21,7 @@ from queue_source.errors import QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of, peek_by_receiving
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
-from queue_source.queues.log_ids import split_log_id_header, stamped, stamped_messages
+from queue_source.queues.log_ids import stamped, stamped_messages
 from queue_source.queues.sqs import messages as sqs_messages
 from queue_source.queues.sqs.client import (
     LONGEST_WAIT,
@@ -54,8 +54,7 @@ class SqsQueue(BaseQueue):
     """
 
     def __init__(self, url: str, **access: str | None) -> None:
-        plain, self.log_id_header = split_log_id_header(url)
-        self._address = parse_address(plain)
+        self._address, self.log_id_header = parse_address(url)
         super().__init__(self._address.shown)
         self._access = Access(**access)
         self._lock = threading.RLock()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -20,13 +21,11 @@ _INDEXED = 32
 """Columns with statistics, unless the table says otherwise; so many have other writers of Delta."""
 _TEXT = 32
 """Characters of a text that bounds a column."""
-_EXACT_DIGITS = 15
-"""Digits of a decimal that every reader of a JSON number gets back."""
 _DECIMAL = "decimal("
 _LAST_CHARACTER = "\U0010ffff"
 _EPOCH = date(1970, 1, 1)
 _MICROSECONDS = {"timestamp": "Z", "timestamp_ntz": ""}
-_INTEGERS = frozenset({"byte", "short", "integer", "long"})
+_AS_THEY_ARE = frozenset({"byte", "short", "integer", "long", "boolean"})
 _FLOATS = frozenset({"float", "double"})
 
 
@@ -56,9 +55,7 @@ class _Bounds:
         if statistics is None or not statistics.has_min_max:
             self.bounded = False
             return
-        low, high = statistics.min_raw, statistics.max_raw
-        if self.is_decimal and isinstance(low, bytes):
-            low, high = (int.from_bytes(raw, "big", signed=True) for raw in (low, high))
+        low, high = (statistics.min, statistics.max) if self.is_decimal else (statistics.min_raw, statistics.max_raw)
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
 
@@ -74,7 +71,7 @@ class Statistics:
         self._with_nan: set[tuple[str, ...]] = set()
 
     def add(self, rows: pa.Table) -> None:
-        """Look for NaN, which Parquet's bounds leave out, and which is greater than all others to Spark."""
+        """Look for NaN, which Parquet's bounds leave out: it is greater than all others to Spark."""
         for leaf in self._floats:
             if leaf.path not in self._with_nan:
                 values: Any = rows.column(leaf.path[0])
@@ -96,11 +93,13 @@ class Statistics:
             of_column = bounds[number]
             if of_column.nulls is not None:
                 _put(summary["nullCount"], leaf.path, of_column.nulls)
+            if leaf.path in self._with_nan:
+                low = of_column.low if of_column.bounded else -math.inf  # a group of rows has nothing else
+                of_column.bounded, of_column.low, of_column.high = True, low, math.inf
             if of_column.bounded and of_column.low is not None:
                 _put(summary["minValues"], leaf.path, _value(leaf.kind, of_column.low, is_low=True))
-                if leaf.path not in self._with_nan:
-                    _put(summary["maxValues"], leaf.path, _value(leaf.kind, of_column.high, is_low=False))
-        return json.dumps(summary, ensure_ascii=False, allow_nan=False)
+                _put(summary["maxValues"], leaf.path, _value(leaf.kind, of_column.high, is_low=False))
+        return _json(summary)
 
 
 def _leaves(path: tuple[str, ...], kind: DeltaType) -> Iterator[Leaf]:
@@ -138,11 +137,11 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _value(kind: str, raw: Any, *, is_low: bool) -> Any:
-    """Return a bound as the log has it; None where there is none that all readers understand."""
-    if kind in _INTEGERS:
+    """Return a bound as the log has it; None where there is none: to deltalake's filters it has no rows then."""
+    if kind in _AS_THEY_ARE or kind.startswith(_DECIMAL):
         return raw
     if kind in _FLOATS:
-        return raw if math.isfinite(raw) else None
+        return raw if math.isfinite(raw) else "Infinity" if raw > 0 else "-Infinity"
     if kind == "string":
         text = raw.decode("utf-8", "replace")
         return text if len(text) <= _TEXT else text[:_TEXT] + ("" if is_low else _LAST_CHARACTER)
@@ -153,7 +152,7 @@ def _value(kind: str, raw: Any, *, is_low: bool) -> Any:
             return _moment(raw if is_low else raw + 999) + _MICROSECONDS[kind]
     except OverflowError:
         return None
-    return _decimal(kind, raw) if kind.startswith(_DECIMAL) else None
+    return None
 
 
 def _moment(microseconds: int) -> str:
@@ -162,8 +161,8 @@ def _moment(microseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def _decimal(kind: str, unscaled: int) -> float | int | None:
-    precision, scale = (int(part) for part in kind[len(_DECIMAL) : -1].split(","))
-    if precision > _EXACT_DIGITS:
-        return None
-    return unscaled if scale == 0 else unscaled / 10**scale
+def _json(value: Any) -> str:
+    """Return the text; decimals as numbers with all their digits, as Spark writes and reads them."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_json(v)}" for name, v in value.items()) + "}"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, allow_nan=False)

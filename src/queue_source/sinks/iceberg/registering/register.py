@@ -16,7 +16,7 @@ from queue_source.read.plan_store import PlanStore
 from queue_source.read.refused import Refusals
 from queue_source.sinks.base import Batch, Sink
 from queue_source.sinks.iceberg.files import write_files
-from queue_source.sinks.iceberg.registering.candidates import Candidate, TableOfFiles
+from queue_source.sinks.iceberg.registering.candidates import Candidate, TableOfFiles, same_place
 from queue_source.sinks.iceberg.registering.copying import Copy, all_rows
 from queue_source.sinks.iceberg.registering.footers import Described, describe
 from queue_source.sinks.iceberg.registering.objects import Named, Refused, TaskObjects
@@ -24,6 +24,7 @@ from queue_source.sinks.iceberg.registering.registration import Registration
 from queue_source.sinks.iceberg.tables import TableMaker, Target
 from queue_source.sinks.named_rows import check_columns
 from queue_source.storage.files import open_object
+from queue_source.uris import azure_uri
 from shard_store.failpoints import reach
 from shard_store.store import ShardStore
 
@@ -32,7 +33,6 @@ logger = logging.getLogger("cuesqueue")
 THREADS = 16
 """Footers that a task asks for at the same time: each takes two or three answers of a store."""
 _TRIES = 3
-_CLEANED_LATELY = 300.0  # seconds
 _COPIED_INSTEAD = frozenset({"wrong-columns", "wrong-partition", "unsupported-key"})
 """Causes for which the rows of an object can still be read."""
 
@@ -48,20 +48,11 @@ class RegisteringSink(Sink):
         self._store: PlanStore | None = None
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
-        """Check the rows' columns and the sources, and prepare the table, if it exists.
+        """Check the rows' columns, and prepare the table, if it exists.
 
-        Refuses sources whose reader deletes or moves objects (`cleanSource`). An absent table is made by the first task
-        that knows its columns.
+        An absent table is made by the first task that knows its columns.
         """
         check_columns(schema, "register", self._column)
-        for pipeline in self._options.pipelines:
-            source = store.current_plan(pipeline).source
-            if store.was_won(f"clean {source}", _CLEANED_LATELY):
-                raise OptionError(
-                    "register",
-                    f"makes data files of the objects of source {source!r}, and its reader has cleanSource, which "
-                    "deletes or moves them; leave cleanSource out, and start the query again five minutes later",
-                )
         maker = TableMaker(self._options, by_name=True)
         if (table := maker.mapped(store)) is None:
             maker.check_place()
@@ -81,7 +72,13 @@ class RegisteringSink(Sink):
     def commit(
         self, store: ShardStore, batch: Batch, written: Sequence[TaskObjects], *, row_schema: str, batch_id: int
     ) -> None:
-        """Record refused objects, then commit: if this attempt dies in between, the next one skips them."""
+        """Record refused objects, then commit: if this attempt dies in between, the next one skips them.
+
+        Before all else the objects are kept from `cleanSource` of any source (invariant 15).
+        """
+        places = {same_place(named.uri) for task in written for named, _ in task.registered}
+        if places:
+            store.note_registered({azure_uri(place) or place for place in places})
         Registration(self._options, store, batch, written, batch_id).run()
 
 

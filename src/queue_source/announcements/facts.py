@@ -1,0 +1,85 @@
+"""The facts about an object (size, version, time, order), whichever way it comes in: one constructor (invariant 14).
+
+A message, a listing, a route and an operator's word each say a part of them; a look-up at the object's store says the
+rest. What was announced takes precedence: the object may have been replaced since. Pure, except for look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from queue_source.messages import ObjectNotice
+from queue_source.options import NotificationOptions
+from shard_store.model import Content, Reference, micros
+
+
+class Stated(Protocol):
+    """The facts that a store reports of an object.
+
+    Its size in bytes; its time (aware) and its ETag, where the store has them.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def modified(self) -> datetime | None: ...
+
+    @property
+    def etag(self) -> str | None: ...
+
+
+Stat = Callable[[Sequence[str]], Sequence[Stated | None]]
+"""Asks for many URIs at once; None where an object is missing (reading it reports that)."""
+
+InPieces = Callable[[str, int], bool]
+"""Whether an object (URI, size in bytes) may be read in pieces, by several tasks or micro-batches."""
+
+
+def content_of(
+    notice: ObjectNotice,
+    options: NotificationOptions,
+    *,
+    version: str | None = None,
+    tag: str | None = None,
+    **delivery: Any,
+) -> Content:
+    """Return the content that an object is read as. `delivery`: the fields of `Content` about what has announced it.
+
+    With `allowOverwrites` the identity has the object's version where its bucket keeps versions, else its ETag, else
+    `version`.
+    """
+    version = notice.version or notice.etag or version
+    identity = f"{notice.uri}#{version}" if options.allow_overwrites and version is not None else notice.uri
+    reference = None
+    if options.by_reference:
+        modified, happened = (None if at is None else micros(at) for at in (notice.modified, notice.event_time))
+        reference = Reference(notice.version, modified, happened, tag)
+    facts: dict[str, Any] = {"size": notice.size, "etag": notice.etag, "sequence": notice.sequence}
+    return Content(identity, notice.uri, **facts, reference=reference, **delivery)
+
+
+def lacks_facts(uri: str, size: int | None, etag: str | None, in_pieces: InPieces) -> bool:
+    """Tell whether the store is to be asked: plans need an object's size, and its pieces have to be of one version."""
+    return size is None or (etag is None and in_pieces(uri, size))
+
+
+def with_facts(content: Content, stated: Stated | None, in_pieces: InPieces) -> Content:
+    """Return the content with what a look-up has found: the version that it met is the one that all pieces are of."""
+    if stated is None:
+        return content
+    size, etag = stated.size if content.size is None else content.size, content.etag
+    if etag is None and size == stated.size and in_pieces(content.uri, size):
+        etag = stated.etag
+    return content._replace(size=size, etag=etag)
+
+
+def looked_up(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> Sequence[Content]:
+    """Return the contents with the facts that they lack, for which the store is asked once."""
+    unknown = list({c.uri: None for c in contents if lacks_facts(c.uri, c.size, c.etag, in_pieces)})
+    if not unknown:
+        return contents
+    stated = dict(zip(unknown, stat(unknown), strict=True))
+    return [with_facts(c, stated.get(c.uri), in_pieces) for c in contents]
