@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -325,3 +326,36 @@ def test_a_host_that_does_not_answer_is_passing_trouble() -> None:
             queue.receive(1, 60, 0)
         with pytest.raises(QueueUnavailable, match="cannot be reached"):
             queue.acknowledge([Receipt("6ea5bd4d-0ab3-4c0f-a5b5-1f3bb3a1a1a1/AgAA")])
+
+
+def test_a_host_that_takes_a_request_and_never_answers_is_passing_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queue_source.queues.azurequeue.access._READ_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with AzureQueue("azurequeue://account/files", access_key=KEY, endpoint_url=endpoint) as queue:
+            with pytest.raises(QueueUnavailable, match="timed out"):
+                queue.acknowledge([Receipt("6ea5bd4d-0ab3-4c0f-a5b5-1f3bb3a1a1a1/AgAA")])
+
+
+def test_what_a_request_brings_after_the_queue_was_closed_is_given_back_at_once_and_nothing_else_is_asked(
+    server: AzureQueueServer, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = opened()
+    other = opened(queue.name)
+    queue.send(["a", "b"])
+    (held,) = queue.receive(1, 60, 0)
+    client = queue._client()
+    receive = client.receive_messages
+
+    def closed_under_way(**options: Any) -> Any:
+        queue.close()
+        return receive(**options)
+
+    monkeypatch.setattr(client, "receive_messages", closed_under_way)
+    assert queue.receive(10, 600, 0) == []
+    assert [message.body for message in other.receive(10, 60, 0)] == [b"b"]
+    before = server.calls()
+    for use in (queue.acknowledge, queue.nack, lambda receipts: queue.extend(receipts, 60)):
+        with pytest.raises(QueueConfigurationError, match="is closed"):
+            use([held.receipt])
+    assert server.calls() == before

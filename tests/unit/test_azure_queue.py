@@ -8,16 +8,12 @@ import threading
 from typing import Any
 
 import pytest
-from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import (
     ClientAuthenticationError,
     HttpResponseError,
     ServiceRequestError,
     ServiceResponseError,
 )
-from azure.core.pipeline import PipelineContext, PipelineRequest
-from azure.core.pipeline.transport import HttpTransport
-from azure.storage.queue._shared.authentication import SharedKeyCredentialPolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +24,6 @@ from queue_source.queues.azurequeue.access import Access, parse_address
 from queue_source.queues.azurequeue.errors import service_errors
 from queue_source.queues.azurequeue.leases import Leases
 from queue_source.queues.azurequeue.messages import LARGEST, Encoding, content_of, text_of
-from queue_source.queues.azurequeue.requests import MessageRequests
 
 KEY = base64.b64encode(b"the key of an account").decode()
 EVENT = '[{"topic": "/subscriptions/x", "eventType": "Microsoft.Storage.BlobCreated"}]'
@@ -297,68 +292,3 @@ def test_errors_of_the_client_are_ours_with_the_next_step_and_without_tokens(
     assert type(raised.value) is kind
     assert "abc" not in str(raised.value)
     assert raised.value.__cause__ is None
-
-
-# --- requests for single messages ------------------------------------------------------------------------------------
-
-
-class Wire(HttpTransport[Any, Any]):
-    """What would be sent; each request is answered as the service answers it."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def send(self, request: Any, **_: Any) -> Any:
-        self.sent.append(request)
-        answer = Answer(204, "")
-        answer.headers["x-ms-popreceipt"] = "next"
-        return answer
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class Token:
-    """A credential of an identity."""
-
-    def get_token(self, *scopes: str, **_: Any) -> AccessToken:
-        assert scopes == ("https://storage.azure.com/.default",)
-        return AccessToken("a-token", 2**33)
-
-
-def requests_with(credential: Any) -> tuple[MessageRequests, Wire]:
-    wire = Wire()
-    return MessageRequests("https://account.queue.core.windows.net/files", "2026-02-06", credential, wire), wire
-
-
-def test_a_message_is_addressed_by_its_encoded_receipt() -> None:
-    requests, wire = requests_with(AzureNamedKeyCredential("account", KEY))
-    assert requests.update(ID, "a+b/=", 60) == "next"
-    requests.delete(ID, "a+b/=")
-    update, delete = wire.sent
-    place = f"https://account.queue.core.windows.net/files/messages/{ID}?popreceipt=a%2Bb%2F%3D"
-    assert (update.method, update.url) == ("PUT", f"{place}&visibilitytimeout=60")
-    assert (delete.method, delete.url) == ("DELETE", place)
-
-
-def test_the_signature_is_that_of_azures_own_client() -> None:
-    """For the same request: what the service documents, as its library does it."""
-    requests, wire = requests_with(AzureNamedKeyCredential("account", KEY))
-    requests.update(ID, "a+b/=", 60)
-    request = wire.sent[0]
-    own = request.headers.pop("Authorization")
-    policy: Any = SharedKeyCredentialPolicy
-    policy("account", KEY).on_request(PipelineRequest(request, PipelineContext(wire)))
-    assert request.headers["Authorization"] == own
-
-
-def test_tokens_go_where_they_belong() -> None:
-    requests, wire = requests_with(AzureSasCredential("sv=1&sig=abc"))
-    requests.delete(ID, "r")
-    assert wire.sent[0].url.endswith("?popreceipt=r&sv=1&sig=abc")
-    requests, wire = requests_with(Token())
-    requests.delete(ID, "r")
-    assert wire.sent[0].headers["Authorization"] == "Bearer a-token"

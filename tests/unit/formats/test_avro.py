@@ -72,7 +72,8 @@ def test_bad_avro_is_a_bad_object(codec: str) -> None:
     data = avro([{"name": "a", "type": "long"}], [{"a": i} for i in range(5000)], codec)
     assert len(read_bytes(data, ONE, AVRO)) == 5000
     assert refused(data, pa.schema([("x", pa.int64())]), AVRO).cause == "wrong-columns"
-    for bad in (b"Obj\x01", b"hello", data[: len(data) // 2], data[:-1]):
+    cut, lying = data + b"\x82", data + b"\x05\x00" + data[-16:]  # in the number of a block; minus three records
+    for bad in (b"Obj\x01", b"hello", data[: len(data) // 2], data[:-1], cut, lying):
         assert refused(bad, ONE, AVRO).cause == "corrupt-object"
     for at in range(0, len(data), len(data) // 50):
         with contextlib.suppress(BadObject):  # any other error fails this test

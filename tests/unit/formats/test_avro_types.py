@@ -150,6 +150,12 @@ def test_a_pyarrow_without_a_codec_is_refused_when_the_query_starts(monkeypatch:
         check_schema(ONE, AVRO)
 
 
+def test_what_no_reader_needs_to_understand_is_no_damage() -> None:
+    """Avro's library for Java reads both; `fastavro.block_reader` refuses both (decision 0043)."""
+    wrong_default = [{"name": "a", "type": "long", "default": "x"}]
+    assert read_column(block(wrong_default, 1, b"\x02", metadata={"own": b"\xff\xfe"}), pa.int64(), AVRO) == [1]
+
+
 def test_an_unknown_codec_is_named() -> None:
     assert "'lzo'" in refused(block([{"name": "a", "type": "long"}], 1, b"\x02", "lzo"), ONE, AVRO).detail
 

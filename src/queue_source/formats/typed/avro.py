@@ -45,7 +45,7 @@ class Avro(TypedFormat):
         return options.max_decode_memory or usual_limit() // 2
 
     def schema_of(self, file: ObjectFile) -> pa.Schema:
-        types = _types(Blocks(file, file.size(), Limits(0, 1)))
+        types = _types(Blocks(file, Limits(0, 1)))
         return pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
@@ -53,7 +53,7 @@ class Avro(TypedFormat):
         file, limits = source.file, Limits(source.size, options.max_expansion)
         self.require_installed()
         with damage_is_bad(file, "Avro"):
-            blocks = Blocks(file, source.size, limits)
+            blocks = Blocks(file, limits)
             types = _types(blocks)
             chosen = choose(schema, _declared(types, options), options, file.uri)
             columns = {name: types.column(types.fields[name]) for name in chosen.names}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from queue_source.formats.typed.files import ReadAhead
 from queue_source.formats.typed.limits import Limits
 from queue_source.formats.varints import LONGEST, read_varint, snappy_length, without_zigzag
 from queue_source.storage.files import ObjectFile
@@ -39,19 +40,19 @@ class Blocks:
     Raises ValueError and what codecs raise where the object is damaged, BadObject beyond the limits.
     """
 
-    def __init__(self, file: ObjectFile, size: int, limits: Limits) -> None:
-        self._input = _Input(file, size)
+    def __init__(self, file: ObjectFile, limits: Limits) -> None:
+        self._input = ReadAhead(file, _AHEAD)
         self._limits = limits
-        if self._input.exactly(4) != _MAGIC:
+        if self._exactly(4) != _MAGIC:
             raise ValueError("it does not begin as Avro does")
         self.metadata: dict[str, bytes] = {}
-        while count := self._input.number():
+        while count := self._number():
             if count < 0:
-                self._input.number()  # bytes, to skip
+                self._number()  # bytes, to skip
             for _ in range(abs(count)):
-                name = self._input.counted(_HEADER).decode()
-                self.metadata[name] = self._input.counted(_HEADER)
-        self._sync = self._input.exactly(_SYNC)
+                name = self._text().decode()
+                self.metadata[name] = self._text()
+        self._sync = self._exactly(_SYNC)
         codec = self.metadata.get("avro.codec", b"null").decode()
         if codec not in _CODECS:
             raise ValueError(f"its codec {codec!r} is none of Avro's: {', '.join(_CODECS)}")
@@ -59,58 +60,37 @@ class Blocks:
         self.schema: Any = json.loads(self.metadata.get("avro.schema", b""))
 
     def __iter__(self) -> Iterator[Block]:
-        while not self._input.at_end:
-            records = self._input.number()
-            size = self._input.number()
+        while self._input.place < self._input.size():
+            records = self._number()
+            size = self._number()
             if records < 0 or size < 0:
                 raise ValueError("a block has a negative size")
             self._limits.check_rows(records)
-            stored = self._input.exactly(size)
-            if self._input.exactly(_SYNC) != self._sync:
+            stored = self._exactly(size)
+            if self._exactly(_SYNC) != self._sync:
                 raise ValueError("a block does not end where it says")
             data = self._decompress(stored)
             if records > len(data):
                 self._limits.check_empty(records)
             yield Block(records, data)
 
-
-class _Input:
-    """The bytes of an object, in order."""
-
-    def __init__(self, file: ObjectFile, size: int) -> None:
-        self._file = file
-        self._left = size  # not yet asked for
-        self._ahead = b""
-        self._place = 0
-
-    @property
-    def at_end(self) -> bool:
-        return self._place == len(self._ahead) and not self._left
-
-    def exactly(self, size: int) -> bytes:
-        missing = self._place + size - len(self._ahead)
-        if missing > self._left:
+    def _exactly(self, size: int) -> bytes:
+        is_there = self._input.place + size <= self._input.size()
+        data = bytes(self._input.read(size)) if is_there else b""
+        if len(data) < size:
             raise ValueError("it ends in the middle")
-        if missing > 0:
-            more = self._file.read(min(max(missing, _AHEAD), self._left))
-            self._left -= len(more)
-            self._ahead, self._place = self._ahead[self._place :] + more, 0
-            if len(more) < missing:
-                raise ValueError("it ends in the middle")
-        data = self._ahead[self._place : self._place + size]
-        self._place += size
         return data
 
-    def counted(self, limit: int) -> bytes:
-        size = self.number()
-        if not 0 <= size <= limit:
+    def _text(self) -> bytes:
+        size = self._number()
+        if not 0 <= size <= _HEADER:
             raise ValueError(f"a text of {size} bytes in its header")
-        return self.exactly(size)
+        return self._exactly(size)
 
-    def number(self) -> int:
-        data = self.exactly(1)
+    def _number(self) -> int:
+        data = self._exactly(1)
         while data[-1] > 0x7F and len(data) < LONGEST:
-            data += self.exactly(1)
+            data += self._exactly(1)
         value, _ = read_varint(data)
         return without_zigzag(value)
 

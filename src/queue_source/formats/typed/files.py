@@ -53,9 +53,9 @@ class ArrowReadable(ABC):
 class ReadAhead(ArrowReadable):
     """Fetches more and more with each request, as long as what is asked for follows what was asked for before."""
 
-    def __init__(self, file: ObjectFile) -> None:
+    def __init__(self, file: ObjectFile, at_least: int = AT_LEAST) -> None:
         super().__init__(file.size())
-        self._file = file
+        self._file, self._at_least = file, at_least
         self._asked = self._start = 0
         self._data = memoryview(b"")
 
@@ -66,7 +66,7 @@ class ReadAhead(ArrowReadable):
             ahead = min(2 * len(self._data), AT_MOST) if follows else 0
             self._data = memoryview(b"")
             self._file.seek(start)
-            self._start, self._data = start, memoryview(self._file.read(max(end - start, ahead, AT_LEAST)))
+            self._start, self._data = start, memoryview(self._file.read(max(end - start, ahead, self._at_least)))
         data = self._data[start - self._start : max(end - self._start, 0)]
         self.place = self._asked = start + len(data)
         return data

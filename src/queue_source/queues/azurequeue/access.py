@@ -11,6 +11,8 @@ the address of an emulator, where paths begin with the account, or the whole add
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import re
 from collections.abc import Mapping
@@ -18,12 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import requests
+from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.queue import LinearRetry, QueueClient
+from requests.adapters import HTTPAdapter
 
 from queue_source.common.azure import new_credential
 from queue_source.errors import QueueConfigurationError
-from queue_source.queues.azurequeue.requests import MessageRequests
-from queue_source.queues.azurequeue.transport import new_transport
 from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
 from shard_store.redaction import redact_url
 
@@ -37,6 +40,7 @@ _KEY_VARIABLE = "AZURE_STORAGE_KEY"
 _TOKEN_VARIABLE = "AZURE_STORAGE_SAS_TOKEN"
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 30
+_CONNECTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,10 @@ def _service(account: str, endpoint: str | None) -> str:
 
 def make_credential(address: Address, access: Access) -> Any:
     """Make the credential of the account; one that has a method `close` is to be closed."""
+    try:
+        base64.b64decode(access.access_key or "", validate=True)
+    except binascii.Error:
+        raise ValueError("the account's key is not in base64") from None
     return new_credential(
         address.account,
         account_key=access.access_key,
@@ -171,20 +179,22 @@ def make_credential(address: Address, access: Access) -> Any:
     )
 
 
-def make_client(address: Address, credential: Any, connections: int) -> tuple[Any, MessageRequests]:
-    """Make a client of the queue, and what makes its requests for single messages; all threads may use them.
+def new_session() -> requests.Session:
+    """Make the connections of a queue, for all its threads; after `close` they are made again when they are needed."""
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS, pool_block=True))
+    return session
 
-    Closing the client closes the connections of both. No request is made.
-    """
-    transport = new_transport(address.service, connections, _CONNECT_SECONDS, _READ_SECONDS)
-    client = QueueClient(
+
+def make_client(address: Address, credential: Any, session: requests.Session) -> QueueClient:
+    """Make a client of the queue, which all threads may use. No request is made."""
+    return QueueClient(
         address.service,
         address.queue,
         credential,
-        transport=transport,
-        connection_timeout=_CONNECT_SECONDS,
-        read_timeout=_READ_SECONDS,
+        transport=RequestsTransport(
+            session=session, session_owner=False, connection_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS
+        ),
         retry_policy=LinearRetry(backoff=1, retry_total=1, random_jitter_range=1),  # the receivers back off themselves
     )
-    url = f"{address.service}/{address.queue}"
-    return client, MessageRequests(url, client.api_version, credential, transport)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from queue_source.messages import Receipt
 
@@ -14,6 +15,7 @@ _RECEIPT = re.compile(r"([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})/(
 _KEPT_SECONDS = 600.0  # beyond its end: then a lease is given up for lost, or its message is done
 
 
+@dataclass(slots=True, eq=False)
 class Lease:
     """One delivery of a message: `pop_receipt` is valid for the next request, and another after it.
 
@@ -21,19 +23,11 @@ class Lease:
     `is_over`: it was ended by us, or found lost.
     """
 
-    __slots__ = ("is_over", "lock", "message_id", "pop_receipt", "until")
-
-    def __init__(self, message_id: str, pop_receipt: str, until: float) -> None:
-        self.message_id = message_id
-        self.pop_receipt = pop_receipt
-        self.until = until
-        self.lock = threading.Lock()
-        self.is_over = False
-
-
-def receipt_of(message_id: str, pop_receipt: str) -> Receipt:
-    """Return the receipt that names the delivery for as long as it lasts."""
-    return Receipt(f"{message_id}/{pop_receipt}")
+    message_id: str
+    pop_receipt: str
+    until: float
+    is_over: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Leases:
@@ -47,7 +41,8 @@ class Leases:
         return len(self._leases)
 
     def add(self, message_id: str, pop_receipt: str, until: float) -> Receipt:
-        receipt = receipt_of(message_id, pop_receipt)
+        """Note a delivery; return the receipt that names it for as long as it lasts."""
+        receipt = Receipt(f"{message_id}/{pop_receipt}")
         with self._lock:
             self._leases[receipt] = Lease(message_id, pop_receipt, until)
         return receipt

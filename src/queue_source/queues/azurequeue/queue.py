@@ -12,20 +12,20 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from azure.core.exceptions import HttpResponseError
+from azure.storage.queue import QueueClient
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
-from queue_source.queues.azurequeue.access import Access, make_client, make_credential, parse_address
+from queue_source.queues.azurequeue.access import Access, make_client, make_credential, new_session, parse_address
 from queue_source.queues.azurequeue.errors import error_code, is_stale, service_errors
 from queue_source.queues.azurequeue.leases import Lease, Leases
 from queue_source.queues.azurequeue.messages import Encoding, content_of, text_of
-from queue_source.queues.azurequeue.requests import MessageRequests
 from queue_source.queues.base import Capabilities, Depth, Payload, encode_payloads
 from queue_source.queues.log_ids import stamped_messages
 
@@ -34,9 +34,8 @@ LONGEST_LEASE = 7 * 86_400
 _MOVING = 30  # seconds in which a message that is copied elsewhere stays ours
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between receives of an empty queue
 _SIDE_BY_SIDE = 16  # requests of one call
-_FAST = 0.001  # seconds of a request
-_USUAL = 0.02
-_CONNECTIONS = 64
+_ONCE = {"retry_total": 0}
+"""A deletion or an extension whose answer is lost has spent its receipt: the client's own retry would find it stale."""
 
 _Item = TypeVar("_Item")
 
@@ -56,11 +55,10 @@ class AzureQueue(BaseQueue):
         super().__init__(self._address.name)
         self.log_id_header = self._address.log_id_header
         self._lock = threading.Lock()
-        self._made: tuple[Any, MessageRequests] | None = None
+        self._made: QueueClient | None = None
         self._credential: Any = None
-        self._workers: ThreadPoolExecutor | None = None
+        self._session = new_session()
         self._leases = Leases()
-        self._request_seconds = _USUAL
 
     @property
     def capabilities(self) -> Capabilities:
@@ -75,24 +73,26 @@ class AzureQueue(BaseQueue):
         until = time.monotonic() + wait
         pause = _FIRST_PAUSE
         while max_messages > 0:
-            messages = self._page(min(max_messages, LARGEST_PAGE), lease)
-            if self._closed.is_set():
-                self.nack([message.receipt for message in messages])
-                self._client().close()  # closes the connections that the request opened again
-                return []
+            started = time.monotonic()
+            page = self._page(min(max_messages, LARGEST_PAGE), max(1, _whole(lease)))
             remaining = until - time.monotonic()
-            if messages or remaining <= 0 or self._closed.wait(min(pause, remaining)):
-                return messages
+            if page or remaining <= 0 or self._closed.wait(min(pause, remaining)):
+                return [self._received(message, started + min(lease, LONGEST_LEASE)) for message in page]
             pause = min(2 * pause, _LONGEST_PAUSE)
         return []
 
-    def _page(self, max_messages: int, lease: float) -> list[Received]:
-        seconds = max(1, _whole(lease))
-        started = time.monotonic()
+    def _page(self, max_messages: int, seconds: int) -> list[Any]:
+        """Make one request; messages that come after the queue was closed are given back at once."""
+        client = self._client()
         with service_errors(self.name):
-            pages = self._client().receive_messages(messages_per_page=max_messages, visibility_timeout=seconds)
+            pages = client.receive_messages(messages_per_page=max_messages, visibility_timeout=seconds)
             page = list(next(pages.by_page(), ()))
-        return [self._received(message, started + min(lease, LONGEST_LEASE)) for message in page]
+            if self._closed.is_set():
+                with self._session:  # its connections were opened again
+                    for message in page:
+                        client.update_message(message.id, message.pop_receipt, visibility_timeout=0, **_ONCE)
+                return []
+        return page
 
     def _received(self, message: Any, until: float) -> Received:
         content = content_of(message.content or "", self._encoding)
@@ -113,10 +113,8 @@ class AzureQueue(BaseQueue):
         return self._change(receipts, max(1, _whole(lease)), ends=False)
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
-        requests = self._requests()
-
         def delete(receipt: Receipt, lease: Lease) -> None:
-            requests.delete(lease.message_id, lease.pop_receipt)
+            self._client().delete_message(lease.message_id, lease.pop_receipt, **_ONCE)
             self._leases.end(receipt, lease)
 
         return self._for_each(receipts, delete)
@@ -188,10 +186,7 @@ class AzureQueue(BaseQueue):
     def close(self) -> None:
         self._closed.set()
         with self._lock:
-            if self._workers is not None:
-                self._workers.shutdown(wait=False)
-            if self._made is not None:
-                self._made[0].close()
+            self._session.close()
             if hasattr(self._credential, "close"):
                 self._credential.close()
 
@@ -250,15 +245,16 @@ class AzureQueue(BaseQueue):
 
     def _change(self, receipts: Sequence[Receipt], seconds: int, *, ends: bool) -> set[Receipt]:
         """Let the leases end in so many seconds; `ends`: they are ours no longer. Returns those that were stale."""
-        requests = self._requests()
 
         def update(receipt: Receipt, lease: Lease) -> None:
             started = time.monotonic()
-            pop_receipt = requests.update(lease.message_id, lease.pop_receipt, seconds)
+            message = self._client().update_message(
+                lease.message_id, lease.pop_receipt, visibility_timeout=seconds, **_ONCE
+            )
             if ends:
                 self._leases.end(receipt, lease)
             else:
-                self._leases.extend(receipt, lease, pop_receipt, started + seconds)
+                self._leases.extend(receipt, lease, str(message.pop_receipt), started + seconds)
 
         return self._for_each(receipts, update)
 
@@ -286,57 +282,32 @@ class AzureQueue(BaseQueue):
         return stale
 
     def _at_once(self, work: Callable[[_Item], None], items: Sequence[_Item], done: str) -> None:
-        """Work on all items, in as many threads as the last requests were slow; raise the worst error at the end.
+        """Work on all items, several at the same time; raise the worst error at the end.
 
-        The other items are no worse for an error. Requests that take a millisecond are made by one thread: then Python
-        itself is the limit, and further threads would only wait for each other.
+        The other items are no worse for an error.
         """
-        waiting = iter(items)
-        errors: list[QueueError] = []
 
-        def work_on_some() -> None:
-            for item in waiting:  # a list's iterator gives each item to one thread
-                try:
-                    work(item)
-                except QueueError as error:
-                    errors.append(error)
+        def attempt(item: _Item) -> QueueError | None:
+            try:
+                work(item)
+            except QueueError as error:
+                return error
+            return None
 
-        started = time.monotonic()
-        threads = min(_SIDE_BY_SIDE, len(items), math.ceil(self._request_seconds / _FAST))
-        helpers = self._start(work_on_some, threads - 1)
-        work_on_some()
-        for helper in helpers:
-            helper.result()
-        if items:
-            took = (time.monotonic() - started) * (1 + len(helpers)) / len(items)
-            self._request_seconds = (self._request_seconds + took) / 2
+        with ThreadPoolExecutor(_SIDE_BY_SIDE, "cuesqueue-azure-queue") as threads:
+            errors = [error for error in threads.map(attempt, items) if error is not None]
         if errors:
             worst = min(errors, key=lambda error: isinstance(error, QueueUnavailable))
             problem = f"{len(errors)} of {len(items)} messages were not {done}: {worst.problem}"
             raise type(worst)(self.name, problem)
 
-    def _start(self, work: Callable[[], None], threads: int) -> list[Future[None]]:
-        if threads < 1:
-            return []
+    def _client(self) -> QueueClient:
         with self._lock:
-            if self._closed.is_set():
-                return []
-            self._workers = self._workers or ThreadPoolExecutor(_SIDE_BY_SIDE, "cuesqueue-azure-queue")
-            return [self._workers.submit(work) for _ in range(threads)]
-
-    def _client(self) -> Any:
-        return self._open()[0]
-
-    def _requests(self) -> MessageRequests:
-        return self._open()[1]
-
-    def _open(self) -> tuple[Any, MessageRequests]:
-        with self._lock:
+            self._refuse_closed()
             if self._made is None:
-                self._refuse_closed()
                 with service_errors(self.name):
                     self._credential = make_credential(self._address, self._access)
-                    self._made = make_client(self._address, self._credential, _CONNECTIONS)
+                    self._made = make_client(self._address, self._credential, self._session)
             return self._made
 
 
