@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.explorer.explorer import CASTS, explore
+from support.explorer.casts import CASTS
+from support.explorer.explorer import explore
 
 _EXPLORATIONS = 144
 _IN_A_TEST = 12
