@@ -36,12 +36,13 @@ class Disasters:
         """
         lives, kind = self.lives, self.choose.choice(self.lives.kinds)
         query = lives.queries.get(kind)
-        if query is None or kind.sink not in ("ours", *TABLES):
+        if kind.sink not in ("ours", *TABLES) or not (query or self.world.checkpoints[kind].unfinished):
             return
-        query.die_at = self.choose.choice(OF_TABLES if kind.sink in TABLES else POINTS[2:])
-        if all(lives.guarded(query, reader.work) for reader in query.readers):
-            lives.guarded(query, query.trigger)
-        lives.end(query)
+        if query is not None:
+            query.die_at = self.choose.choice(OF_TABLES if kind.sink in TABLES else POINTS[2:])
+            if all(lives.guarded(query, reader.work) for reader in query.readers):
+                lives.guarded(query, query.trigger)
+            lives.end(query)
         self.world.checkpoints[kind] = Checkpoint()
         lives.may_notice |= len(kind.names) > 1
 

@@ -111,7 +111,7 @@ class Explorer:
             self._write: 6 * aftermath if "versions" in takes else 0,
             self._route: 14 if cast.routed else 0,
             self._clean: 6 if cast.cleans else 0,
-            self.disasters.lose_the_checkpoint_of_a_batch: 2 if "lost-checkpoints" in takes else 0,
+            self.disasters.lose_the_checkpoint_of_a_batch: 2 * aftermath if "lost-checkpoints" in takes else 0,
             self.disasters.restore: 2 * aftermath if remembers and "restores" in takes else 0,
             self._certify: 2 if "certificates" in takes else 0,
         }
@@ -137,9 +137,10 @@ class Explorer:
     def _write(self) -> None:
         """An object gets another version, often one that was read just now; its notification comes at once, or late."""
         uris = sorted({uri for uris in self.world.names.values() for uri in uris})
-        uri = self.choose.choice([*self.world.lately] if self.world.lately and self.choose.random() < 0.6 else uris)
+        lately = [*self.world.lately] if self.choose.random() < (0.9 if self.lives.is_batch_left else 0.5) else []
+        uri = self.choose.choice(lately or uris)
         self._overwrite(uri, [form for form in (*FORMS, "whole") if form != "damaged" or uri.endswith(".gz")])
-        if self.choose.random() < 0.5:
+        if self.choose.random() < 0.7:
             self._tell(self.events.pop())
 
     def _overwrite(self, uri: str, forms: Sequence[str]) -> None:
