@@ -1,6 +1,7 @@
 """The random explorer of `tests/sweeps/test_explorer.py` for half an hour, each time from another seed.
 
-`CUESQUEUE_EXPLORE_MINUTES=2 CUESQUEUE_EXPLORE_SEED=1700000000 make integration ARGS="-k explorer"` repeats a part.
+`CUESQUEUE_EXPLORE_MINUTES=2 CUESQUEUE_EXPLORE_SEED=1700000000 make integration ARGS="-k explorer"` repeats a part, and
+`CUESQUEUE_EXPLORE_KINDS=tables,versions` takes only these kinds of steps beside the usual ones.
 """
 
 from __future__ import annotations

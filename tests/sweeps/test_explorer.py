@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import pytest
 
-from support.explorer.explorer import CASTS, explore
+from support.explorer.casts import CASTS
+from support.explorer.explorer import explore
 
-_EXPLORATIONS = 144
+_EXPLORATIONS = 108
 _IN_A_TEST = 12
 
 
+@pytest.mark.usefixtures("iceberg_threads")
 @pytest.mark.parametrize("first", range(0, _EXPLORATIONS, _IN_A_TEST))
 def test_promises_hold_wherever_readers_die_stores_go_back_and_batches_are_read_twice(first: int) -> None:
     endings = [explore(seed) for seed in range(first, first + _IN_A_TEST)]
     assert "whole" in endings
 
 
+@pytest.mark.usefixtures("iceberg_threads")
 def test_an_exploration_is_repeated_by_its_seed() -> None:
     first, second = list[str](), list[str]()
     explore(len(CASTS), log=first.append)

@@ -1,5 +1,8 @@
-"""A random explorer of everything between a queue and a sink: real readers, tasks, stores and deliveries, no threads.
+"""A random explorer of everything between a queue and a target: real readers, tasks, stores and sinks, no threads.
 
-`world.py` has what outlives every process, `reader.py` one reader process a step at a time, `query.py` Spark's part and
-the sinks, `explorer.py` chooses what happens next, by a seed.
+`promises.py` has what must hold, whatever happens in whatever order. `casts.py` names the queries, and the kinds of
+steps that can be left out. `objects.py` has the objects with their versions and notifications, `tables.py` targets with
+a commit of their own, `world.py` all that outlives every process. `reader.py` is one reader process, or a receiver, a
+step at a time, `query.py` Spark's part and the sinks, `lives.py` how queries start, fail and end, `disasters.py` what
+people lose and put back. `explorer.py` chooses what happens next, by a seed.
 """

@@ -7,68 +7,40 @@ import random
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
+import pyarrow as pa
 import sqlalchemy as sa
 
 from queue_source.foreach_batch.delivery import delivery
 from queue_source.read.task import read_work
+from queue_source.sinks.base import Batch, open_sink
 from queue_source.spark.compat import arrow_schema
 from queue_source.spark.noted_plan import noted_plans
 from queue_source.spark.reader import WorkPartition
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
 from shard_store.model import SINK, PlanIdentity, Reading, Split
-from support.explorer.reader import SCHEMA, Reader
-from support.explorer.world import World
-
-Offsets = dict[str, dict[str, Any]]
-"""What a batch of a query begins or ends with: the offset of each of its pipelines."""
+from support.explorer.casts import TABLES, Kind
+from support.explorer.reader import SCHEMA, Death, Reader, dying_at
+from support.explorer.tables import ROWS
+from support.explorer.world import Offsets, World
 
 POINTS = ("latest", "logged", "planned", "read", "output", "by-hash", "prepared", "published", "committed")
 """Between these a process may die."""
-
+OF_TABLES = ("table-files-written", "table-committed")
+"""Failpoints of sinks with tables: there they die, too."""
 
 READINGS = (1, 1, 1, 2)
 """How often a batch is read. Spark does so twice for a range partitioning, for two actions, or in copies of a task."""
 
 
-class Death(Exception):
-    """The driver dies here."""
+class _Task(NamedTuple):
+    """A task of Spark's, and the source that it reads."""
 
-
-@dataclass
-class Checkpoint:
-    """Spark's folder of a query: the batches that were logged, and those that are done."""
-
-    name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
-    starts: Offsets | None = None
-    batches: dict[int, tuple[Offsets, Offsets]] = field(default_factory=dict)
-    done: set[int] = field(default_factory=set)
-
-    @property
-    def unfinished(self) -> int | None:
-        last = max(self.batches, default=None)
-        return last if last is not None and last not in self.done else None
-
-    def end(self) -> Offsets | None:
-        return self.batches[max(self.batches)][1] if self.batches else None
-
-    def copy(self) -> Checkpoint:
-        return Checkpoint(self.name, self.starts, dict(self.batches), set(self.done))
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A query: its pipelines and their sources, and what becomes of its rows."""
-
-    pipelines: tuple[tuple[str, str], ...]
-    sink: str  # "ours", "other", "delivery"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(pipeline for pipeline, _ in self.pipelines)
+    source: str
+    planned: WorkPartition
 
 
 class _Read(NamedTuple):
@@ -81,8 +53,10 @@ class _Read(NamedTuple):
 class Query:
     """One life of a query's driver; a Death in any of its calls ends it."""
 
-    def __init__(self, world: World, kind: Kind, checkpoint: Checkpoint, choose: random.Random) -> None:
-        self.world, self.kind, self.checkpoint, self.choose = world, kind, checkpoint, choose
+    def __init__(self, world: World, kind: Kind, choose: random.Random, order: Sequence[str] = ()) -> None:
+        self.world, self.kind, self.choose = world, kind, choose
+        self.checkpoint = world.checkpoints[kind]
+        self.order = tuple(order or kind.names)  # in which the sink's options name the pipelines
         self.die_at: str | None = None
         self._stage = self._attempt = 0  # Spark's numbers of stages and of task attempts
         self.readers: list[Reader] = []
@@ -126,14 +100,14 @@ class Query:
 
     def _run(self, number: int) -> None:
         begin, end = self.checkpoint.batches[number]
-        tasks: list[WorkPartition] = []
+        tasks: list[_Task] = []
         for reader in self.readers:
-            name = reader.pipeline
-            tasks += reader.spark.partitions(begin[name], end[name])  # type: ignore[arg-type]
+            planned = reader.spark.partitions(begin[reader.pipeline], end[reader.pipeline])
+            tasks += [_Task(reader.source, task) for task in planned]  # type: ignore[arg-type]
         self.point("planned")
         seqs = [(begin[name]["seq"], end[name]["seq"]) for name in self.kind.names]
         self.world.log(f"  batch {number} of {self.kind.names}: {seqs}")
-        identities = self._planned_sink() if self.kind.sink == "ours" else ()
+        identities = self._planned_sink() if self.kind.sink in ("ours", *TABLES) else ()
         rows, winners = self._read(tasks)
         if begin == end:
             rows.append(f"state of {self.checkpoint.name}, batch {number}")
@@ -147,9 +121,12 @@ class Query:
                 self._deliver(rows, number)
             case "other":
                 self.world.taken.setdefault((self.checkpoint.name, number), rows)
+            case _:
+                if tasks or rows:
+                    self._commit(identities, rows, number, winners)
         self.point("published")
 
-    def _read(self, tasks: Sequence[WorkPartition]) -> tuple[list[str], frozenset[int]]:
+    def _read(self, tasks: Sequence[_Task]) -> tuple[list[str], frozenset[int]]:
         """The rows that go out, and the task attempts that have read them.
 
         A batch may be read twice, each time in another state of the world, and the rows of one reading go out: it was
@@ -163,46 +140,72 @@ class Query:
         for number in range(readings):
             if number:
                 self.world.log("  read twice" + ", one copy counts" * copies)
-                self._change_objects(tasks)
+                if not self.world.is_calm:
+                    self._change_objects(tasks)
             if number == 0 or not copies:
                 self._stage += 1
             repeated = copies and number > 0
-            read.append([self._task(task, partition, repeated) for partition, task in enumerate(tasks)])
+            read.append([])
+            for partition, task in enumerate(tasks):
+                read[-1].append(self._task(task, partition, repeated))
+                uris = [piece.content.uri for piece in task.planned.work.pieces]
+                self.world.lately += uris
+                self.world.between_tasks(uris)
         chosen = [self.choose.choice(task) for task in zip(*read, strict=True)] if copies else read[-1]
         return [row for task in chosen for row in task.rows], frozenset(task.attempt for task in chosen)
 
-    def _change_objects(self, tasks: Sequence[WorkPartition]) -> None:
-        for piece in [piece for task in tasks for piece in task.work.pieces]:
+    def _change_objects(self, tasks: Sequence[_Task]) -> None:
+        objects = self.world.objects
+        for uri in [piece.content.uri for task in tasks for piece in task.planned.work.pieces]:
             if self.choose.random() < 0.4:
-                flip = self.world.vanish if self.world.is_there(piece.content.uri) else self.world.appear
-                flip(piece.content.uri)
+                (objects.vanish if objects.is_there(uri) else objects.appear)(uri)
 
-    def _task(self, task: WorkPartition, partition: int, repeated: bool) -> _Read:
+    def _task(self, task: _Task, partition: int, repeated: bool) -> _Read:
         reading = Reading(self._stage, partition, self._attempt, repeated)
         self._attempt += 1
-        batches = read_work(task.work, arrow_schema(SCHEMA), repeated=repeated, reading=reading)
-        return _Read([row for batch in batches for row in batch.column(0).to_pylist()], reading.task)
+        batches = read_work(task.planned.work, arrow_schema(SCHEMA), repeated=repeated, reading=reading)
+        rows = [row for batch in batches for row in batch.column(0).to_pylist()]
+        return _Read([f"{task.source}|{row}" for row in rows], reading.task)
 
     # --- sinks --------------------------------------------------------------------------------------------------------
 
     def _planned_sink(self) -> tuple[PlanIdentity, ...]:
         noted = noted_plans(self.world.driver)
-        return tuple(self.world.store.take_plan(name, None, SINK, noted) for name in self.kind.names)
+        return tuple(self.world.store.take_plan(name, None, SINK, noted) for name in self.order)
 
     def _publish(
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
     ) -> None:
         self.point("prepared")
-        if self.choose.random() < 0.5:  # a shuffle: other tasks write than have read
-            first, self._attempt = self._attempt, self._attempt + self.choose.choice([0, 1, 3])
-            winners = frozenset(range(first, self._attempt))
         split = Split(f"{uuid.uuid4().hex}:{json.dumps(rows)}", len(rows), 1)
+        winners = self._writers(winners)
         self.world.store.publish(identities, [split] if rows else [], batch_id=number, winners=winners)
+
+    def _commit(
+        self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
+    ) -> None:
+        """Into a table, by the calls of the sink's writer: at planning, in a task, in the commit process."""
+        store, batch = self.world.store, Batch(identities)
+        options = self.world.tables[self.kind].options(self.order)
+        with dying_at(self.die_at if self.die_at in OF_TABLES else None):
+            sink = open_sink(options)
+            sink.prepare(store, ROWS)
+            written = sink.write(iter([pa.record_batch([rows], ROWS)] if rows else []), ROWS, batch)
+            self.point("prepared")
+            batch = replace(batch, winners=self._writers(winners))
+            open_sink(options).commit(store, batch, [written], row_schema="{}", batch_id=number)
+
+    def _writers(self, winners: frozenset[int]) -> frozenset[int]:
+        """The tasks that write: those that have read, or others behind a shuffle."""
+        if self.choose.random() < 0.5:
+            first, self._attempt = self._attempt, self._attempt + self.choose.choice([0, 1, 3])
+            return frozenset(range(first, self._attempt))
+        return winners
 
     def _deliver(self, rows: list[str], number: int) -> None:
         in_driver = mock.patch("queue_source.foreach_batch.delivery.presence_folder", return_value=self.world.driver)
-        with in_driver, delivery(self.world.store, self.kind.names, number) as batch:
-            self.world.check_hash(batch.hash, (self.checkpoint.name, number))
+        with in_driver, delivery(self.world.store, self.order, number) as batch:
+            self.world.promises.check_hash(batch.hash, (self.checkpoint.name, number))
             with batch.output("audit", self.world.elsewhere) as output:
                 if not output.already:
                     self._insert(output.connection, "audit", rows)
@@ -226,9 +229,8 @@ class Query:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        for reader in self.readers:
-            reader.stop()
-        self.readers = []
+        while self.readers:  # one that fails on its way has ended, too
+            self.readers.pop(0).stop()
 
     def die(self) -> None:
         for reader in self.readers:

@@ -1,24 +1,50 @@
-"""One reader process without its threads: what they do is done a step at a time, when the explorer says so."""
+"""One reader process without its threads, or one receiver: what they do is done a step at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 from pyspark.sql.types import StructType
 
+from queue_source.announcements.routes import Route, Routes
 from queue_source.coordinator import prepare
+from queue_source.coordinator.ending.cleaning import Cleaner
 from queue_source.coordinator.holding.leases import LeaseKeeper
 from queue_source.coordinator.intake.opening import Opener
+from queue_source.coordinator.receiver import Receiver
 from queue_source.coordinator.threads import Threads
 from queue_source.options import ReaderOptions, parse_reader_options
+from queue_source.options.parsing import parse_receiver_options
 from queue_source.queues.leases import terms_of
 from queue_source.read.plan_store import PlanStore
 from queue_source.spark.noted_plan import NotedPlan
 from queue_source.spark.reader import CuesqueueStreamReader
-from support.explorer.world import LEASE, STALE, World
+from queue_source.storage.files import stat_objects
+from queue_source.tags import EVERYTHING
+from shard_store import failpoints
+from shard_store.model import STORE
+from support.explorer.objects import LARGEST_PIECE
+from support.explorer.world import LEASE, ROUTES, STALE, World
 
 SCHEMA = StructType().add("row_id", "string")
+
+
+class Death(Exception):
+    """The process dies here."""
+
+
+@contextmanager
+def dying_at(point: str | None) -> Iterator[None]:
+    """Die where the code comes to this one of its failpoints."""
+    armed = {} if point is None else {point: (1, "", "raise")}
+    with mock.patch.dict(failpoints._armed, armed), mock.patch.dict(failpoints._reached, clear=True):
+        try:
+            yield
+        except failpoints.FailpointReached as reached:
+            raise Death from reached
 
 
 class StillThreads(Threads):
@@ -33,9 +59,10 @@ class StillThreads(Threads):
 
 
 def reader_options(world: World, source: str, pipeline: str) -> ReaderOptions:
+    cleaning = {"cleanSource": "delete", "cleanSource.retentionDuration": "10m"}
     return parse_reader_options(
         {
-            "queueUrl": world.queue_url(source),
+            "queueUrl": STORE if world.cast.routed else world.queue_url(source),
             "store": world.store_url,
             "source": source,
             "pipeline": pipeline,
@@ -45,6 +72,8 @@ def reader_options(world: World, source: str, pipeline: str) -> ReaderOptions:
             "commitTimeout": f"{STALE / 2:.0f}s",
             "maxFilesPerTrigger": "3",
             "minPartitions": "2",
+            "maxPartitionBytes": str(LARGEST_PIECE),
+            **(cleaning if world.cast.cleans == source else {}),
         }
     )
 
@@ -55,27 +84,32 @@ class Reader:
     def __init__(self, world: World, source: str, pipeline: str) -> None:
         self.world, self.source, self.pipeline = world, source, pipeline
         options = reader_options(world, source, pipeline)
-        queue, store = world.open_queue(source), world.open_store()
+        store = world.open_store()
+        queues = [] if world.cast.routed else [world.open_queue(source)]
         still = StillThreads()
         try:
             with mock.patch("queue_source.coordinator.start.Threads", return_value=still):
                 coordinator = prepare(
                     options,
                     store,
-                    {queue.name: queue},
-                    world.stat,
+                    {queue.name: queue for queue in queues},
+                    stat_objects,
+                    open_bucket=world.open_bucket,
                     clock=lambda: world.now,
                 )
         except BaseException:
-            queue.close()
+            for queue in queues:
+                queue.close()
             store.close()
             raise
-        self._queue = queue
+        self._queues = queues
         self._coordinator = coordinator
         self._parts = coordinator._parts
         self._parts.receivers.hurry = False
         self._opener: Opener = still.works["open"].__self__  # type: ignore[attr-defined]
         self._leases: LeaseKeeper = still.works["leases"].__self__  # type: ignore[attr-defined]
+        cleaning = still.works.get("cleaning")
+        self._cleaner: Cleaner | None = cleaning and cleaning.__self__  # type: ignore[attr-defined]
         self.spark = CuesqueueStreamReader(options, SCHEMA)
         self.spark._coordinator = coordinator
         self.spark._store = plan_store = PlanStore.of(options.store, store)
@@ -91,11 +125,15 @@ class Reader:
         self.acknowledge()
 
     def receive(self, most: int = 10) -> None:
+        """Messages of its queue; or what a receiver has recorded."""
         parts = self._parts
-        receive = parts.in_flight.begin_receive(self._queue.name, 0, most, 0.0)
-        if receive is not None:
-            messages = self._queue.receive(receive.room, LEASE, 0.0)
-            parts.receivers._end(receive, messages, terms_of(self._queue.capabilities, LEASE))
+        for queue in self._queues:
+            receive = parts.in_flight.begin_receive(queue.name, 0, most, 0.0)
+            if receive is not None:
+                messages = queue.receive(receive.room, LEASE, 0.0)
+                parts.receivers._end(receive, messages, terms_of(queue.capabilities, LEASE))
+        if not self._queues:
+            parts.recorded._take()
 
     def open(self) -> None:
         if messages := self._parts.in_flight.begin_opening(10, 0.0):
@@ -113,8 +151,13 @@ class Reader:
         self._leases.tick()
 
     def acknowledge(self) -> None:
-        while self._parts.acknowledger.acknowledge(self._queue.name):
-            pass
+        for queue in self._queues:
+            while self._parts.acknowledger.acknowledge(queue.name):
+                pass
+
+    def clean(self) -> None:
+        if self._cleaner is not None:
+            self._cleaner._round()
 
     @property
     def has_work(self) -> bool:
@@ -133,3 +176,34 @@ class Reader:
         """As SIGKILL: nothing is given back, acknowledged, released or said."""
         self._noted.close()
         self._coordinator.close()
+
+
+class Router:
+    """A receiver that records each object for all sources. Its own death leaves its messages to their leases."""
+
+    def __init__(self, world: World) -> None:
+        prefix = world.folder.as_uri() + "/"
+        self._queue, self._store = world.open_queue(ROUTES), world.open_store()
+        self._receiver = Receiver(
+            ROUTES,
+            self._queue,
+            Routes([Route(prefix, EVERYTHING, source) for source in world.names]),
+            parse_receiver_options(world.queue_url(ROUTES), {}),
+            self._store,
+            threading.Event(),
+            lambda: world.now,
+        )
+        try:
+            self._receiver.begin()
+        except BaseException:
+            self.die()
+            raise
+
+    def work(self, die_at: str | None) -> None:
+        with dying_at(die_at):
+            if messages := self._queue.receive(10, LEASE, 0.0):
+                self._receiver._take(messages, self._queue.capabilities)
+
+    def die(self) -> None:
+        self._queue.close()
+        self._store.close()

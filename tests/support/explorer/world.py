@@ -1,90 +1,162 @@
-"""What outlives every process: objects, queues, the store and its earlier states, and the places that rows go to."""
+"""What outlives every process: objects, queues, the store, its earlier states, checkpoints, and where rows go to."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import time
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from queue_source.messages import Receipt, Received
+from queue_source.options.connections import StorageOptions
 from queue_source.queues.sim import SimQueue
-from queue_source.storage.files import ObjectStat
+from queue_source.storage.buckets.base import Known, Outcome, Page
+from queue_source.storage.buckets.local import LocalBucket
 from shard_store.model import PublishToken, ShardKey, ShardState, shard_key
 from shard_store.store import ShardStore, open_store
+from support.explorer.casts import TABLES, Cast, Kind
+from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, uris_in
+from support.explorer.promises import Promises
+from support.explorer.tables import Table, open_table
 
 STALE = 60.0
 """Seconds after which the pipelines of the explorer are stale."""
 LEASE = 90.0
-ROWS = 2
-"""Rows of each object."""
+ROUTES = "routes"
+"""The queue of a receiver."""
+
+Offsets = dict[str, dict[str, Any]]
+"""What a batch of a query begins or ends with: the offset of each of its pipelines."""
 
 
-class Broken(AssertionError):
-    """A promise of the design was broken."""
+@dataclass
+class Checkpoint:
+    """Spark's folder of a query: the batches that were logged, and those that are done."""
+
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    starts: Offsets | None = None
+    batches: dict[int, tuple[Offsets, Offsets]] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+
+    @property
+    def unfinished(self) -> int | None:
+        last = max(self.batches, default=None)
+        return last if last is not None and last not in self.done else None
+
+    def end(self) -> Offsets | None:
+        return self.batches[max(self.batches)][1] if self.batches else None
+
+    def copy(self) -> Checkpoint:
+        return Checkpoint(self.name, self.starts, dict(self.batches), set(self.done))
+
+
+class Moment(NamedTuple):
+    """What may be put back to what it was: store, tables, checkpoints; and the messages acknowledged by then."""
+
+    store: sqlite3.Connection
+    tables: Mapping[Kind, Any]
+    checkpoints: Mapping[Kind, Checkpoint]
+    acknowledged: int
 
 
 class WatchedQueue(SimQueue):
-    """A queue that tells the world what is about to be acknowledged."""
+    """A queue that tells the world what is about to be acknowledged. `of`: its source, or ROUTES."""
 
     world: World
+    of: str
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         messages = super()._receive(max_messages, lease, wait)
         for message in messages:
-            self.world.bodies[message.receipt] = json.loads(message.body)
+            self.world.bodies[message.receipt] = uris_in(message.body)
         return messages
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         for receipt in receipts:
-            self.world.log(f"  acknowledged: {_names(self.world.bodies[receipt])}")
-            self.world.check_may_be_acknowledged(self.world.bodies[receipt])
+            self.world.before_acknowledged(self.of, self.world.bodies[receipt])
         return super().acknowledge(receipts)
+
+
+class WatchedBucket(LocalBucket):
+    """The files as a bucket would have them: by the world's clock, with ETags; it tells what is about to be deleted."""
+
+    world: World
+
+    def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
+        page = super()._page(prefix, cursor, versions)
+        newest = self.world.objects.newest
+        objects = [listed._replace(etag=etag_of(newest(listed.uri)), appeared=None) for listed in page.objects]
+        now = datetime.fromtimestamp(self.world.now, timezone.utc)
+        return Page(objects, page.cursor, now, page.skipped)
+
+    def delete(self, objects: Sequence[Known]) -> list[Outcome]:
+        for known in objects:
+            self.world.log(f"  to be deleted: {name_of(known.uri)}")
+            self.world.promises.check_may_be_deleted(known.uri)
+        return super().delete(objects)
 
 
 @dataclass
 class World:
-    """A folder with the objects of some sources, their queues, one store, and two databases of somebody else.
+    """A folder with the objects of some sources, their queues, one store, tables, and two databases of somebody else.
 
     `taken`: what sinks of other kinds hold, by checkpoint and batch id: the first attempt at a batch counts.
-    `own_sinks`: the pipelines whose sinks make themselves known. `hashes`: what each batch of a delivery was
-    known by, `before_loss` those of a time that the store has lost. `announced`: the objects of each source that a
-    message names. `passed`: the shards that a pipeline has got from another one. `forgotten`: what was found bad,
-    before the store went back behind that.
+    `own_sinks`: the pipelines whose sinks make themselves known. `names`: the objects of each source, by URI.
+    `acknowledged`: the source and the URI of all that was, in that order. `passed`: the shards that a pipeline has got
+    from another one. `forgotten`: what was found bad, before the store went back behind that. `lost_messages`: the
+    objects of a source whose messages were acknowledged after the moment to which all was put back. `excused`: those
+    whose rows were taken out of a table behind the store's back. `lately`: what was read last. `is_calm`: no object
+    changes any more by itself. `first_form`: of an object.
     """
 
     folder: Path
-    objects: dict[str, list[str]]
+    cast: Cast
+    names: dict[str, list[str]]
+    first_form: Callable[[], str] = lambda: "whole"
     now: float = field(default_factory=time.time)
     taken: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     bodies: dict[Receipt, list[str]] = field(default_factory=dict)
-    own_sinks: set[str] = field(default_factory=set)
-    hashes: dict[tuple[str, int], str] = field(default_factory=dict)
-    before_loss: set[tuple[str, int]] = field(default_factory=set)
-    announced: dict[str, set[str]] = field(default_factory=dict)
+    acknowledged: list[tuple[str, str]] = field(default_factory=list)
     log: Callable[[str], None] = lambda line: None
+    between_tasks: Callable[[Sequence[str]], None] = lambda uris: None
+    is_calm: bool = False
     remembers: bool = False
-    states: deque[sqlite3.Connection] = field(default_factory=lambda: deque(maxlen=6))
+    states: deque[Moment] = field(default_factory=lambda: deque(maxlen=6))
     forgotten: set[str] = field(default_factory=set)
+    lost_messages: set[tuple[str, str]] = field(default_factory=set)
+    excused: set[tuple[str, str]] = field(default_factory=set)
+    lately: deque[str] = field(default_factory=lambda: deque(maxlen=3))
     passed: set[ShardKey] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.driver = self.folder / "driver"
-        for source, names in self.objects.items():
-            (self.folder / source).mkdir(parents=True)
-            self.announced[source] = set()
-            for name in names:
-                self.appear(self.uri(source, name))
+        self.objects, self.promises = Objects(self.folder), Promises(self)
+        places = {self.place(source) for source in self.names}
+        for place in places:
+            (self.folder / place).mkdir(parents=True)
+        self.names = {s: [self.objects.uri(self.place(s), name) for name in n] for s, n in self.names.items()}
+        for uri in sorted({uri for uris in self.names.values() for uri in uris}):
+            self.objects.write(uri, self.first_form(), self.now)
+        self.own_sinks = {name for kind in self.cast.kinds if kind.sink != "other" for name in kind.names}
+        self.checkpoints = {kind: Checkpoint() for kind in self.cast.kinds}
         self.store = self.open_store()
         with self.store.database.begin() as connection:
             connection.execute(sa.text("CREATE TABLE delivered (query TEXT, row_id TEXT)"))
             connection.commit()
+        self.tables: dict[Kind, Table] = {
+            kind: open_table(kind.sink, self.folder / f"table-{kind.names[0]}", self.store_url)
+            for kind in self.cast.kinds
+            if kind.sink in TABLES
+        }
         self._file = sqlite3.connect(self.folder / "store.db")
         self._version: object = None
         self.elsewhere = sa.create_engine(f"sqlite:///{self.folder}/elsewhere.db")
@@ -96,46 +168,48 @@ class World:
         self.store.close()
         self.elsewhere.dispose()
         self._file.close()
-        for state in self.states:
-            state.close()
+        for moment in self.states:
+            moment.store.close()
 
     # --- objects and queues -------------------------------------------------------------------------------------------
 
-    def uri(self, source: str, name: str) -> str:
-        return (self.folder / source / f"{name}.json").as_uri()
+    def place(self, source: str) -> str:
+        """The folder with the objects of the source."""
+        return "shared" if self.cast.routed else source
 
-    def appear(self, uri: str) -> None:
-        path, name = _path(uri), f"{_path(uri).parent.name}/{_path(uri).stem}"
-        path.write_text("".join(json.dumps({"row_id": f"{name}#{n}"}) + "\n" for n in range(ROWS)))
+    def open_bucket(self, prefix: str) -> WatchedBucket:
+        bucket = WatchedBucket(StorageOptions())
+        bucket.world = self
+        return bucket
 
-    def vanish(self, uri: str) -> None:
-        _path(uri).unlink(missing_ok=True)
+    def queue_url(self, name: str) -> str:
+        return f"sim://{name}?dir={self.folder}/queues"
 
-    def is_there(self, uri: str) -> bool:
-        return _path(uri).exists()
-
-    def stat(self, uris: Sequence[str]) -> list[ObjectStat | None]:
-        return [ObjectStat(_path(uri).stat().st_size, None) if self.is_there(uri) else None for uri in uris]
-
-    def queue_url(self, source: str) -> str:
-        return f"sim://{source}?dir={self.folder}/queues"
-
-    def open_queue(self, source: str) -> WatchedQueue:
-        queue = WatchedQueue(self.queue_url(source), clock=lambda: self.now, sleep=lambda _: None)
-        queue.world = self
+    def open_queue(self, name: str) -> WatchedQueue:
+        queue = WatchedQueue(self.queue_url(name), clock=lambda: self.now, sleep=lambda _: None)
+        queue.world, queue.of = self, name
         return queue
 
-    def announce(self, source: str, names: Sequence[str]) -> None:
-        uris = [self.uri(source, name) for name in names]
-        with closing(self.open_queue(source)) as queue:
-            queue.send([json.dumps(uris)])
-        self.announced[source].update(uris)
-        self.log(f"  {_names(uris)}")
+    def announce(self, source: str, events: Sequence[Event]) -> None:
+        """Send one message to the queue of the source, or to that of the receiver for all sources."""
+        with closing(self.open_queue(ROUTES if self.cast.routed else source)) as queue:
+            queue.send([body_of(events)])
+        for told in self.names if self.cast.routed else [source]:
+            self.objects.announce(told, events)
+        self.log(f"  {' '.join(event.name for event in events)}")
+
+    def before_acknowledged(self, queue: str, uris: Sequence[str]) -> None:
+        self.log(f"  acknowledged: {' '.join(map(name_of, uris))}")
+        if queue == ROUTES:
+            self.promises.check_is_recorded(uris)
+        else:
+            self.promises.check_may_be_acknowledged(queue, uris)
+        self.acknowledged += [(source, uri) for source in (self.names if queue == ROUTES else [queue]) for uri in uris]
 
     def waiting_messages(self) -> int:
         total = 0
-        for source in self.objects:
-            with closing(self.open_queue(source)) as queue:
+        for name in [ROUTES] if self.cast.routed else self.names:
+            with closing(self.open_queue(name)) as queue:
                 total += queue.depth().total
         return total
 
@@ -161,7 +235,7 @@ class World:
         return store
 
     def remember_state(self) -> None:
-        """Keep the store as it is now, for a while, if it is ever to go back.
+        """Keep the store and the tables as they are now, for a while, if they are ever to go back.
 
         Not while a first batch has a plan, and its sink has not made itself known: nothing but that sink knows of it.
         """
@@ -170,45 +244,51 @@ class World:
         unknown = self._file.execute("SELECT pipeline FROM cuesqueue_pipelines WHERE plan_hash > '' AND sink IS NULL")
         if self.own_sinks & {pipeline for (pipeline,) in unknown}:
             return
-        version = self._file.execute("PRAGMA data_version").fetchone()
+        tables = {kind: table.state() for kind, table in self.tables.items()}
+        version = self._file.execute("PRAGMA data_version").fetchone(), tables
         if version == self._version:
             return  # nothing was committed since
         self._version = version
-        state = sqlite3.connect(":memory:")
-        self._file.backup(state)
+        store = sqlite3.connect(":memory:")
+        self._file.backup(store)
         if len(self.states) == self.states.maxlen:
-            self.states[0].close()
-        self.states.append(state)
+            self.states[0].store.close()
+        checkpoints = {kind: checkpoint.copy() for kind, checkpoint in self.checkpoints.items()}
+        self.states.append(Moment(store, tables, checkpoints, len(self.acknowledged)))
 
     def forget_earlier_states(self) -> None:
         """The store does not go back behind this moment."""
-        for state in self.states:
-            state.close()
+        for moment in self.states:
+            moment.store.close()
         self.states.clear()
         self._version = None
         self.remember_state()
 
-    def go_back(self, steps: int) -> None:
-        """Let the store be what it was so many steps ago: a backup was restored, or a standby that lagged promoted.
+    def moment(self, steps: int) -> Moment:
+        """What was so many steps ago."""
+        return self.states[max(0, len(self.states) - 1 - steps)]
+
+    def go_back(self, moment: Moment) -> None:
+        """Let the store be what it was: a backup was restored, or a standby that lagged promoted.
 
         Of a batch of another sink nothing but the store knows what its tasks have found bad: without that it is done.
         """
         bad = self._bad_of_other_sinks()
-        self.states[max(0, len(self.states) - 1 - steps)].backup(self._file)
-        self.forgotten = bad - self._bad_of_other_sinks()
-        self.before_loss = set(self.hashes)
+        moment.store.backup(self._file)
+        self.forgotten |= bad - self._bad_of_other_sinks()
+        self.promises.note_that_the_store_went_back()
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def published(self) -> Counter[str]:
-        """How often each row is in the places that sinks publish to: once, or a promise is broken."""
+        """How often each row is in the places that sinks publish to, each with its source."""
         rows: Counter[str] = Counter()
         for page in self.store.pages("splits", columns=["path"]):
             for (path,) in page:
                 rows.update(json.loads(path.partition(":")[2]))
         for _, row in self.delivered():
             rows[row] += 1
-        for taken in self.taken.values():
+        for taken in (*self.taken.values(), *(table.rows() for table in self.tables.values())):
             rows.update(taken)
         return rows
 
@@ -228,81 +308,39 @@ class World:
             batches = connection.execute(sa.text("SELECT query, row_ids FROM batches")).all()
         return [(query, row) for query, rows in batches for row in json.loads(rows)]
 
-    def shard_states(self) -> dict[str, str]:
-        """The state of each shard, by URI."""
-        pages = self.store.pages("shards", columns=["shard_id", "state"])
-        return {shard_id: state for page in pages for shard_id, state in page}
+    # --- what the store says ------------------------------------------------------------------------------------------
 
-    def opened_again(self) -> set[str]:
-        pages = self.store.pages("errors", columns=["subject", "state"])
-        return {subject for page in pages for subject, state in page if state == "reopened"}
+    def shard_states(self) -> dict[tuple[str, str], str]:
+        """The state of each shard, by source and URI."""
+        pages = self.store.pages("shards", columns=["source", "shard_id", "state"])
+        return {(source, shard_id): state for page in pages for source, shard_id, state in page}
+
+    def finished_without_etag(self) -> dict[tuple[str, str], int]:
+        """When shards ended of which no version is known (microseconds), by source and URI."""
+        columns = ["source", "shard_id", "finished_at", "etag"]
+        rows = [row for page in self.store.pages("shards", columns=columns) for row in page]
+        return {(source, shard_id): finished or 0 for source, shard_id, finished, etag in rows if etag is None}
+
+    def passed_objects(self) -> set[tuple[str, str]]:
+        """The objects of a source that a pipeline has got from another one."""
+        return {(s, uri) for s, uris in self.names.items() for uri in uris if shard_key(s, uri) in self.passed}
+
+    def opened_again(self) -> set[tuple[str, str]]:
+        pages = self.store.pages("errors", columns=["source", "subject", "state"])
+        return {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
+
+    def known_unread(self) -> set[tuple[str, str]]:
+        """What is quarantined, and of which the store knows that nothing was read."""
+        columns = ["source", "subject", "scope", "cause", "position", "state"]
+        last = dict[tuple[str, str], bool]()
+        for page in self.store.pages("errors", columns=columns):
+            for source, subject, scope, cause, position, state in page:
+                if state != "reopened":
+                    unread = (scope, position) == ("object", "") and cause != "quarantined-by-hand"
+                    last[source, subject] = unread and last.get((source, subject), True)
+        states = self.shard_states()
+        return {of for of, unread in last.items() if unread and states.get(of) == ShardState.QUARANTINED.value}
 
     def _bad_of_other_sinks(self) -> set[str]:
         pages = self.store.pages("errors", columns=["subject", "pipeline"])
         return {subject for page in pages for subject, pipeline in page if pipeline not in self.own_sinks}
-
-    # --- promises -----------------------------------------------------------------------------------------------------
-
-    def check_may_be_acknowledged(self, uris: Sequence[str]) -> None:
-        """Invariant 1: whatever the message announced is published, or was given up with its cause.
-
-        What was opened again since then has another message that waits for it.
-        """
-        rows, states, excused = self.published(), self.shard_states(), self.opened_again() | self.forgotten
-        for uri in uris:
-            given_up = states.get(uri) == ShardState.QUARANTINED.value or uri in excused
-            if not all(rows[row] for row in rows_of(uri)) and not given_up:
-                raise Broken(f"a message is acknowledged, and {uri} is not published ({states.get(uri)})")
-
-    def check_hash(self, digest: str, batch: tuple[str, int]) -> None:
-        """A batch has one delivery hash at every attempt, and no other batch has it.
-
-        If the store went back and the checkpoint is lost as well, a new checkpoint begins at the same offsets. With the
-        same objects the same hash is right; that no output misses rows then is checked at the end.
-        """
-        if (before := self.hashes.setdefault(batch, digest)) != digest:
-            raise Broken(f"batch {batch} had the delivery hash {before}, and has {digest} now")
-        same = [other for other, its in self.hashes.items() if its == digest and other != batch]
-        if others := [other for other in same if other not in self.before_loss]:
-            raise Broken(f"batch {batch} has the delivery hash of {others}: {digest}")
-
-    def check_nothing_is_doubled(self) -> None:
-        uris = [(source, uri) for source, announced in self.announced.items() for uri in announced]
-        passed = {row for source, uri in uris if shard_key(source, uri) in self.passed for row in rows_of(uri)}
-        audited = Counter(row for row in self.audited() if row[1] not in passed)
-        for name, rows in (("published", self.published()), ("audit", audited)):
-            if doubled := [row for row, times in rows.items() if times > 1]:
-                raise Broken(f"{name}: more than once: {doubled}")
-
-    def check_all(self) -> None:
-        """When everything has ended: each object is in one place, or was given up.
-
-        A second output may have more than was delivered: what another pipeline has acquired after it was committed,
-        and more than once, if it comes back from there.
-        """
-        self.check_nothing_is_doubled()
-        rows, states = self.published(), self.shard_states()
-        for uris in self.announced.values():
-            for uri in uris:
-                there = [rows[row] for row in rows_of(uri)]
-                if states.get(uri) == ShardState.QUARANTINED.value or uri in self.forgotten:
-                    continue  # of what may have been read before it was found bad, rows may be out; it stays closed
-                if there != [1] * ROWS:
-                    raise Broken(f"{uri} is {states.get(uri)}, and published {there} times")
-        delivered = set(self.delivered())
-        for name, others in (("audit", self.audited()), ("by hash", self.written_by_hash())):
-            if missing := delivered - set(others):
-                raise Broken(f"{name}: {sorted(missing)} are missing, and were delivered")
-
-
-def rows_of(uri: str) -> list[str]:
-    path = _path(uri)
-    return [f"{path.parent.name}/{path.stem}#{n}" for n in range(ROWS)]
-
-
-def _names(uris: Sequence[str]) -> str:
-    return " ".join(f"{_path(uri).parent.name}/{_path(uri).stem}" for uri in uris)
-
-
-def _path(uri: str) -> Path:
-    return Path(uri.removeprefix("file://"))

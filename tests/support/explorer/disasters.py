@@ -1,0 +1,135 @@
+"""What happens to stores, tables and checkpoints by people's hands: they are lost, put back, or another's are taken."""
+
+from __future__ import annotations
+
+from shard_store.model import ShardState
+from support.explorer.casts import TABLES
+from support.explorer.lives import Lives, Noticed
+from support.explorer.query import OF_TABLES, POINTS
+from support.explorer.world import Checkpoint, Offsets
+
+
+class Disasters:
+    """The steps that only people take."""
+
+    def __init__(self, lives: Lives) -> None:
+        self.lives, self.world, self.choose = lives, lives.world, lives.choose
+        self.went_back = False
+
+    def lose_a_checkpoint(self) -> None:
+        """Only of a query that is through: what another sink has taken, or an output, is known by the checkpoint."""
+        lives, kind = self.lives, self.choose.choice(self.lives.kinds)
+        query = lives.queries.get(kind)
+        if query is not None and query.checkpoint.unfinished is None:
+            if lives.guarded(query, query.trigger) and query.readers and query.checkpoint.unfinished is None:
+                lives.guarded(query, lambda: query.trigger())  # an empty one proves that the one before is done
+            if query.readers and not any(reader.has_work for reader in query.readers):
+                lives.end(query)
+                self.world.checkpoints[kind] = Checkpoint()
+                if kind.sink not in ("ours", *TABLES):
+                    self.world.forget_earlier_states()  # without both, nothing tells what was taken
+
+    def lose_the_checkpoint_of_a_batch(self) -> None:
+        """The driver dies in a batch of one of our sinks, and its checkpoint is lost: the next one plans it again.
+
+        Of a query of several pipelines the next batch may hold more than this one: then it has to say that.
+        """
+        lives, kind = self.lives, self.choose.choice(self.lives.kinds)
+        query = lives.queries.get(kind)
+        if kind.sink not in ("ours", *TABLES) or not (query or self.world.checkpoints[kind].unfinished):
+            return
+        if query is not None:
+            query.die_at = self.choose.choice(OF_TABLES if kind.sink in TABLES else POINTS[2:])
+            if all(lives.guarded(query, reader.work) for reader in query.readers):
+                lives.guarded(query, query.trigger)
+            lives.end(query)
+        self.world.checkpoints[kind] = Checkpoint()
+        lives.may_notice |= len(kind.names) > 1
+
+    def go_back(self) -> None:
+        """The store alone, under what runs, or while all is stopped."""
+        world, lives = self.world, self.lives
+        if self.went_back or len(world.states) < 2:
+            return
+        steps = self.choose.randint(1, 5)
+        stopped = self.choose.random() < 0.5  # as the page on backups says; else a standby is promoted
+        world.log(f"  by {steps}" + ", with all queries stopped" * stopped)
+        for query in [*lives.queries.values()]:
+            if stopped:
+                lives.end(query)
+            else:  # what is confirmed is acknowledged a moment later; before or after, the store cannot tell
+                all(lives.guarded(query, reader.acknowledge) for reader in query.readers)
+        if stopped:
+            lives.end_router()
+        world.go_back(world.moment(steps))
+        for reader in [reader for query in lives.queries.values() for reader in query.readers]:
+            reader.lose_connections()
+        self.went_back = lives.may_notice = True
+
+    def restore(self) -> None:
+        """Store, tables and checkpoints, each or not, while all is stopped: to one moment.
+
+        What nobody can notice is excused. With store and checkpoints together: what was acknowledged since then. With
+        tables alone: the rows of what the store has by then. Only a listing finds the first, and nothing the second.
+        """
+        world, lives = self.world, self.lives
+        if self.went_back or len(world.states) < 2:
+            return
+        lives.end_all()
+        steps = self.choose.randint(1, 5)
+        parts = [part for part in ("store", "tables", "checkpoints") if self.choose.random() < 0.6]
+        world.log(f"  by {steps}: {', '.join(parts)}")
+        moment = world.moment(steps)
+        if "store" in parts:
+            world.go_back(moment)
+        if "tables" in parts:
+            before = set(world.published())
+            for kind, state in moment.tables.items():
+                world.tables[kind].restore(state)
+            if "store" not in parts:
+                gone = before - set(world.published())
+                self._excuse_finished(gone)
+        if "checkpoints" in parts:
+            world.checkpoints |= {kind: checkpoint.copy() for kind, checkpoint in moment.checkpoints.items()}
+            if "store" in parts:
+                world.lost_messages |= set(world.acknowledged[moment.acknowledged :])
+        self.went_back = lives.may_notice = bool(parts)
+
+    def _excuse_finished(self, gone: set[str]) -> None:
+        world = self.world
+        for (source, uri), state in world.shard_states().items():
+            held = any(f"{source}|{row}" in gone for version in world.objects.versions[uri] for row in version.rows)
+            if held and state != ShardState.OPEN.value:
+                world.excused.add((source, uri))
+
+    def take_a_foreign_checkpoint(self) -> None:
+        """A query is started with the checkpoint of another one, by mistake; and with its own afterwards."""
+        world, lives = self.world, self.lives
+        mine, other = self.choose.sample(lives.kinds, 2)
+        if not world.checkpoints[other].batches or len(mine.names) != len(other.names):
+            return
+        if (query := lives.queries.get(mine)) is not None:
+            query.die_at = self.choose.choice(POINTS[:4])  # a batch of its own is not finished
+            if all(lives.guarded(query, reader.work) for reader in query.readers):
+                lives.guarded(query, query.trigger)
+            lives.end(query)
+        lives.may_notice = True
+        stranger = world.checkpoints[other].copy()
+        stranger.name = Checkpoint().name
+        renamed = dict(zip(other.names, mine.names, strict=True))
+
+        def as_mine(offsets: Offsets) -> Offsets:
+            return {renamed[name]: offset for name, offset in offsets.items()}
+
+        stranger.batches = {n: (as_mine(a), as_mine(b)) for n, (a, b) in stranger.batches.items()}
+        own, world.checkpoints[mine] = world.checkpoints[mine], stranger
+        try:
+            lives.start(mine)
+            if query := lives.queries.get(mine):
+                lives.guarded(query, query.trigger)
+        except Noticed:
+            pass  # said, and nothing is changed by it
+        finally:
+            if query := lives.queries.get(mine):
+                lives.end(query)
+            world.checkpoints[mine] = own

@@ -1,0 +1,211 @@
+"""What is promised, whatever happens in whatever order. Each of these is checked at the moment that breaks it.
+
+1. What is in a target is what one announced version of an object held, whole, each row once: never a part of it, rows
+   of two versions, or a version of which nobody was told. What the first reading found empty, or bad before anything of
+   it was read, is the only thing that another version may take the place of.
+2. A message is acknowledged when all its objects are published, or given up with their causes; one of a receiver when
+   they are recorded for all sources.
+3. An object is deleted when every source that was told of it has published it, or has given it up.
+4. A batch has one delivery hash at all attempts, which no other batch has.
+5. A second output of a batch has what the first one has.
+6. A certificate is complete only when the target has the newest version of each object.
+7. What is known to be unread is read when it is written anew, and announced.
+8. When all is announced, and nothing fails any more, every object that was announced is published, or given up.
+9. Where a store, a table or a checkpoint went back in time, or is another's, all of this holds, or it is said: an error
+   ends the query, and the exploration ("noticed"). What nobody can notice is in `World`:
+   `lost_messages`, which only a listing finds, and `excused`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shard_store.completeness.comparing import MEASURED
+from shard_store.model import ShardState
+from support.explorer.objects import Version, name_of
+
+if TYPE_CHECKING:
+    from support.explorer.world import World
+
+_CLOSED = (ShardState.DONE.value, ShardState.QUARANTINED.value)
+
+Object = tuple[str, str]
+"""A source and a URI."""
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+class Promises:
+    """The promises of a world.
+
+    `hashes`: what each batch of a delivery was known by; `before_loss`: those of a time that the store has lost.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._hashes: dict[tuple[str, int], str] = {}
+        self._before_loss: set[tuple[str, int]] = set()
+
+    def note_that_the_store_went_back(self) -> None:
+        self._before_loss = set(self._hashes)
+
+    # --- 1 ------------------------------------------------------------------------------------------------------------
+
+    def check_targets(self) -> None:
+        """At any moment no row is there twice, and no object in two versions. That it is whole, is seen at its end."""
+        world = self._world
+        passed = {(source, name_of(uri)) for source, uri in world.passed_objects()}
+        audited = Counter(row for _, row in world.audited())
+        may_come_again = {row for row in audited if _parts(row)[:2] in passed}
+        for name, rows in (("target", world.published()), ("audit", audited)):
+            if doubled := [row for row, n in rows.items() if n > 1 and not (name == "audit" and row in may_come_again)]:
+                raise Broken(f"{name}: more than once: {doubled}")
+        for (source, name), numbers in _versions(world.published()).items():
+            if len(numbers) > 1:
+                raise Broken(f"target: {source} has rows of the versions {sorted(numbers)} of {name}")
+
+    def _held(self, rows: Mapping[str, int], source: str, uri: str) -> Version | None:
+        """The version that the target has, whole; None where it has no row, or not all, or of no announced one."""
+        for version in self._world.objects.may_be_read(source, uri):
+            if version.rows and all(rows[f"{source}|{row}"] == 1 for row in version.rows):
+                return version
+        return None
+
+    def _is_published(self, rows: Mapping[str, int], states: Mapping[Object, str], of: Object) -> bool:
+        """Whether the target has an announced version, or no row since the store says that an empty one was read."""
+        if self._held(rows, *of):
+            return True
+        was_empty = any(not version.rows for version in self._world.objects.may_be_read(*of))
+        return was_empty and not self._rows_of(rows, of) and states.get(of) == ShardState.DONE.value
+
+    def _rows_of(self, rows: Mapping[str, int], of: Object) -> list[str]:
+        return [row for row, n in rows.items() if n and _parts(row)[:2] == (of[0], name_of(of[1]))]
+
+    # --- 2, 3, 8 ------------------------------------------------------------------------------------------------------
+
+    def _unpublished(self, of_these: Iterable[Object]) -> list[str]:
+        """Which of these are neither published nor given up."""
+        world = self._world
+        rows, states = world.published(), world.shard_states()
+        found = []
+        for source, uri in of_these:
+            of, state = (source, uri), states.get((source, uri))
+            given_up = state == ShardState.QUARANTINED.value or uri in world.forgotten or of in world.excused
+            given_up |= of in world.lost_messages and state != ShardState.DONE.value
+            if not given_up and not self._is_published(rows, states, of):
+                found.append(f"{name_of(uri)} of {source} ({state}, in the target: {self._rows_of(rows, of)})")
+        return found
+
+    def check_may_be_acknowledged(self, source: str, uris: Sequence[str]) -> None:
+        """What was opened again since then has another message that waits for it."""
+        excused = self._world.opened_again()
+        if unpublished := self._unpublished((source, uri) for uri in uris if (source, uri) not in excused):
+            raise Broken(f"a message is acknowledged, and this is not published: {unpublished}")
+
+    def check_is_recorded(self, uris: Sequence[str]) -> None:
+        states = self._world.shard_states()
+        if missing := [name_of(uri) for s in self._world.names for uri in uris if (s, uri) not in states]:
+            raise Broken(f"a message of a receiver is acknowledged, and this is not recorded: {missing}")
+
+    def check_may_be_deleted(self, uri: str) -> None:
+        told = [source for source, other in self._world.objects.announced if other == uri]
+        if unpublished := self._unpublished((source, uri) for source in told):
+            raise Broken(f"an object is deleted that another source still needs: {unpublished}")
+
+    # --- 4 ------------------------------------------------------------------------------------------------------------
+
+    def check_hash(self, digest: str, batch: tuple[str, int]) -> None:
+        """If the store went back and the checkpoint is lost as well, a new checkpoint begins at the same offsets.
+
+        With the same objects the same hash is right; that no output misses rows then is checked at the end.
+        """
+        if (before := self._hashes.setdefault(batch, digest)) != digest:
+            raise Broken(f"batch {batch} had the delivery hash {before}, and has {digest} now")
+        same = [other for other, its in self._hashes.items() if its == digest and other != batch]
+        if others := [other for other in same if other not in self._before_loss]:
+            raise Broken(f"batch {batch} has the delivery hash of {others}: {digest}")
+
+    # --- 6, 7 ---------------------------------------------------------------------------------------------------------
+
+    def check_certificate(self, source: str, uri: str, until: int) -> None:
+        """Of a complete one, of what was written before `until` (microseconds).
+
+        Where the store knows no ETag, a version of the same size is told by its time, which is exact to a minute.
+        """
+        world = self._world
+        rows, finished = world.published(), world.finished_without_etag()
+        newest, of = world.objects.newest(uri), (source, uri)
+        if newest.time // 1000 <= finished.get(of, 0) + MEASURED or of in world.excused or uri in world.forgotten:
+            return
+        there = self._rows_of(rows, of)
+        if newest.time // 1000 < until and set(there) != {f"{source}|{row}" for row in newest.rows}:
+            said = f"a certificate of {name_of(uri)} is complete; its version {newest.number} is {newest.form}"
+            raise Broken(f"{said}, and in the target is {there}")
+
+    def unread(self) -> list[Object]:
+        """What is known to be unread: it was empty, or bad before anything of it was read."""
+        world = self._world
+        rows, states, bad = world.published(), world.shard_states(), world.known_unread()
+        return [
+            of
+            for of, state in states.items()
+            if (of in bad or state == ShardState.DONE.value)
+            and not (self._rows_of(rows, of) or of in world.excused or of[1] in world.forgotten)
+        ]
+
+    def check_is_read_anew(self, unread: Iterable[Object]) -> None:
+        rows, states = self._world.published(), self._world.shard_states()
+        for of in unread:
+            held, newest = self._held(rows, *of), self._world.objects.newest(of[1])
+            if held != newest:
+                said = f"{name_of(of[1])} of {of[0]} was unread, and its version {newest.number} is announced"
+                raise Broken(f"{said}; it is {states.get(of)}, and in the target is {self._rows_of(rows, of)}")
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def check_all(self) -> None:
+        """When everything has ended.
+
+        A second output may have more than was delivered: what another pipeline has acquired after it was committed,
+        and more than once, if it comes back from there.
+        """
+        self.check_targets()
+        world = self._world
+        if unpublished := self._unpublished(world.objects.announced):
+            raise Broken(f"at the end this is not published: {unpublished}")
+        self._check_that_nothing_is_there_in_part()
+        delivered = set(world.delivered())
+        for name, others in (("audit", world.audited()), ("by hash", world.written_by_hash())):
+            if missing := delivered - set(others):
+                raise Broken(f"{name}: {sorted(missing)} are missing, and were delivered")
+
+    def _check_that_nothing_is_there_in_part(self) -> None:
+        """Of what is closed. What was given up may be there in part, if that was found out while it was read."""
+        world = self._world
+        rows, states = world.published(), world.shard_states()
+        for (source, name), numbers in _versions(rows).items():
+            uri = next(uri for uri in world.names[source] if name_of(uri) == name)
+            given_up = states.get((source, uri)) != ShardState.DONE.value or uri in world.forgotten
+            if self._held(rows, source, uri) is None and not given_up:
+                raise Broken(f"target: a part of {name}, or what nobody announced: {dict(numbers)}")
+
+
+def _parts(row: str) -> tuple[str, str, int]:
+    """Source, object and version of a row."""
+    source, _, rest = row.partition("|")
+    name, _, end = rest.rpartition("@")
+    return source, name, int(end.partition("#")[0]) if name else -1
+
+
+def _versions(rows: Mapping[str, int]) -> dict[tuple[str, str], dict[int, int]]:
+    """How many rows there are of each version of each object of a source."""
+    found: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for row in rows:
+        source, name, number = _parts(row)
+        if name:
+            found[source, name][number] += 1
+    return {of: dict(numbers) for of, numbers in found.items()}
