@@ -1,0 +1,36 @@
+"""The defects of `tools/planted_defects` are those of the code as it is: each can be put back, and Python reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.planted_defects.__main__ import ROOT, plant, unfit
+from tools.planted_defects.defects import DEFECTS, Defect
+
+
+def test_every_defect_can_be_put_back() -> None:
+    assert unfit(ROOT) == []
+    assert len({defect.name for defect in DEFECTS}) == len(DEFECTS)
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_a_planted_defect_is_a_change_that_python_reads(defect: Defect, tmp_path: Path) -> None:
+    file = tmp_path / "src" / defect.file
+    file.parent.mkdir(parents=True)
+    file.write_text(sound := (ROOT / "src" / defect.file).read_text())
+    plant(tmp_path, defect)
+    assert file.read_text() != sound
+    compile(file.read_text(), defect.file, "exec")
+
+
+def test_a_defect_whose_text_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "room.py").write_text("a = 1\na = 1\n")
+    twice = Defect("twice", "", "room.py", "a = 1", "a = 2")
+    absent = Defect("absent", "", "other.py", "b", "c")
+    assert unfit(tmp_path, [twice, absent]) == [
+        "twice: its text stands 2 times in src/room.py; write it anew",
+        "absent: its text stands 0 times in src/other.py; write it anew",
+    ]

@@ -1,0 +1,228 @@
+"""Defects of this project's history, each as a small replacement in the source that puts it back, with its story.
+
+They move with the code: where a text is no longer found, `check` says so, and the replacement is written anew for the
+code as it is. One that cannot be put back any more, since its mechanism is gone, is removed with it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Defect(NamedTuple):
+    """`old`, which stands exactly once in `file` (below `src`), becomes `new`."""
+
+    name: str
+    story: str
+    file: str
+    old: str
+    new: str
+
+
+DEFECTS = (
+    # --- the store: opening, ownership, plans, publishing ---
+    Defect(
+        "owner-without-staleness",
+        "A pipeline took shards whose owner was alive: both published them.",
+        "shard_store/shards/ownership.py",
+        "return sa.and_(shards.c.owner == owner.pipeline, shards.c.incarnation == owner.incarnation, sa.not_(alive))",
+        "return sa.and_(shards.c.owner == owner.pipeline, shards.c.incarnation == owner.incarnation)",
+    ),
+    Defect(
+        "fence-without-incarnation",
+        "A driver that was paused and replaced published its batch when it woke up.",
+        "shard_store/shards/ownership.py",
+        "if row is None or row.incarnation != token.incarnation:",
+        "if row is None:",
+    ),
+    Defect(
+        "start-without-take-over",
+        "A restarted pipeline waited for its own shards until they were stale.",
+        "shard_store/batches/starting.py",
+        "transaction.execute(ours.values(incarnation=token.incarnation))",
+        "ours.values(incarnation=token.incarnation)",
+    ),
+    Defect(
+        "position-not-compared",
+        "A shard that another attempt had moved on was moved once more, and its rows were published twice.",
+        "shard_store/batches/positions.py",
+        """shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], owned_by(identity.token)""",
+        """shards.c.shard_key == row_set.c["key"], owned_by(identity.token)""",
+    ),
+    Defect(
+        "hash-of-what-is-left",
+        "The hash was of what was left of a plan: where a shard had passed to another pipeline, the batch came twice.",
+        "shard_store/batches/plans.py",
+        "digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))",
+        "digest = delivery_hash(row.source, token.pipeline, included, (after, seqs[1]))",
+    ),
+    Defect(
+        "hash-with-sparks-offset",
+        "V4: the hash had Spark's start offset in it, so a checkpoint that was lost after a kill doubled a batch.",
+        "shard_store/batches/plans.py",
+        "delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))",
+        "delivery_hash(row.source, token.pipeline, planned, seqs)",
+    ),
+    Defect(
+        "left-out-comes-back",
+        "What was lost to another pipeline at the first attempt was read at the second, by both.",
+        "shard_store/batches/plans.py",
+        "again = [r for r in planned if snapshots.mark(r) not in left_out_before] if left_out_before else planned",
+        "again = planned",
+    ),
+    Defect(
+        "lost-publication-believed",
+        "A batch of ours that a restored store had lost counted as taken by another sink.",
+        "shard_store/batches/progress.py",
+        "if forgotten is not None and fail_on_data_loss:",
+        "if forgotten is not None and fail_on_data_loss and not row.sink:",
+    ),
+    Defect(
+        "parts-reopened",
+        "An object that several tasks had read, one of which could not, was opened again: rows came twice.",
+        "shard_store/shards/announcing.py",
+        """.where(errors.c.scope == "object")
+    )
+    by_shard""",
+        """
+    )
+    by_shard""",
+    ),
+    Defect(
+        "pruned-while-needed",
+        "Pruning forgot what cleaning had not come to yet, and the objects stayed for ever.",
+        "shard_store/upkeep/pruning.py",
+        "cutoff = min(cutoff, planned + 1)",
+        "pass",
+    ),
+    Defect(
+        "recorded-pruned",
+        "Objects that a receiver had recorded were pruned, unread, when their reader was away for the window.",
+        "shard_store/upkeep/pruning.py",
+        "unowned = sa.and_(unowned, shards.c.queue.not_in(WITHOUT_MESSAGE))",
+        "unowned = sa.and_(unowned, shards.c.queue != '')",
+    ),
+    Defect(
+        "existing-of-one-prefix",
+        "A second prefix of a source left out what was missing of the first.",
+        "shard_store/completeness/listing.py",
+        "sa.select(listings.c.listing_key).where(listings.c.source == source).limit(1)).first():",
+        "sa.select(listings.c.listing_key).where(sa.false()).limit(1)).first():",
+    ),
+    Defect(
+        "password-of-a-list",
+        "Of several URLs in one option only the first one's password was hidden.",
+        "shard_store/redaction.py",
+        """return ",".join(_redact_one(part) for part in _NEXT_URL.split(url))""",
+        """return _redact_one(url)""",
+    ),
+    # --- the reader process ---
+    Defect(
+        "acknowledged-by-the-first-shard",
+        "A message that announced two objects was acknowledged when the first of them was done.",
+        "queue_source/coordinator/holding/message_table.py",
+        "message.pending.discard(shard)",
+        "message.pending.clear()",
+    ),
+    Defect(
+        "lease-from-the-answer",
+        "A lease was counted from the answer of a slow queue, and ended before it was extended.",
+        "queue_source/coordinator/holding/leases.py",
+        "self._tell_lost(self._in_flight.end_extending(keys, asked + lease, lost))",
+        "self._tell_lost(self._in_flight.end_extending(keys, clock() + lease, lost))",
+    ),
+    Defect(
+        "restored-store-acknowledges",
+        "A reader acknowledged messages on the word of a store that had gone back in time.",
+        "queue_source/coordinator/ending/acknowledging.py",
+        "if not self._session.store.is_trusted:\n            return",
+        "pass",
+    ),
+    # --- what comes in ---
+    Defect(
+        "plus-in-keys",
+        "Keys of S3 events with a space were not decoded: the objects counted as missing.",
+        "queue_source/announcements/dialects.py",
+        "decode_key=lambda key: unquoted(key, plus=True),",
+        "decode_key=lambda key: unquoted(key, plus=False),",
+    ),
+    Defect(
+        "begun-files-of-data-lake",
+        "An event of a file that was only begun announced it: the reader found it empty.",
+        "queue_source/announcements/dialects.py",
+        """begun=lambda item: item.get("api") in ("CreateFile", "SftpCreate"),""",
+        """begun=lambda item: False,""",
+    ),
+    Defect(
+        "hash-takes-one-word",
+        "`#` in a tag filter matched no message whose tag ended there.",
+        "queue_source/tags.py",
+        """return all(part == "#" for part in pattern[at:])""",
+        """return at == len(pattern)""",
+    ),
+    Defect(
+        "prefix-climbs",
+        "`..` in an announced name led out of the allowed prefixes.",
+        "queue_source/announcements/contents.py",
+        "    if climbs(uri):\n        raise MalformedNotification(",
+        "    if climbs(uri) and uri.endswith('..'):\n        raise MalformedNotification(",
+    ),
+    # --- reading ---
+    Defect(
+        "rows-before-the-verdict",
+        "Rows of an object went out before its end was known to be good.",
+        "queue_source/read/objects.py",
+        "for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:",
+        "for batch in batches:",
+    ),
+    Defect(
+        "another-object-of-the-same-size",
+        "An object that was replaced by one of the same size was read as the one that was announced.",
+        "queue_source/read/objects.py",
+        "if expected.etag is not None and not file.is_version(expected.etag):",
+        "if expected.etag is not None and expected.size is None and not file.is_version(expected.etag):",
+    ),
+    Defect(
+        "record-at-a-cut",
+        "A record that began exactly at the boundary of two tasks was read by both.",
+        "queue_source/formats/text/blocks.py",
+        'offset, tail = _skip_record(stream, separator, offset, b"", separator.length)',
+        'offset, tail = offset + separator.length, b""',
+    ),
+    Defect(
+        "odd-numbers-of-json",
+        "`Inf` in a line of json was read as a number, which Spark refuses.",
+        "queue_source/formats/text/json.py",
+        "elif pt.is_floating(array.type) and pc.all(pc.is_finite(array)).as_py() is False:",
+        "elif pt.is_floating(array.type) and array is None:",
+    ),
+    Defect(
+        "death-blames-a-neighbour",
+        "Of two objects that were read when a worker died the healthy one was given up, too.",
+        "queue_source/read/isolation.py",
+        "if len(part) == 1 and killed >= max_attempts:",
+        "if killed >= 1:",
+    ),
+    # --- writing ---
+    Defect(
+        "file-not-durable",
+        "A published file was empty after a power cut.",
+        "queue_source/sinks/splits.py",
+        "    if local:\n        make_durable(Path(inner))",
+        "    if local and not rows:\n        make_durable(Path(inner))",
+    ),
+    Defect(
+        "error-queue-not-idempotent",
+        "An error that was sent twice could not be recognised by who read the error queue.",
+        "queue_source/coordinator/ending/error_queue.py",
+        'return Outgoing(body, f"error.{error.scope}", headers, deduplication_id=error_id)',
+        'return Outgoing(body, f"error.{error.scope}", headers)',
+    ),
+    Defect(
+        "commit-of-two-plans",
+        "Commit messages of a plan and of the one before were published together.",
+        "queue_source/spark/writer.py",
+        "if len(batches) != 1:",
+        "if not batches:",
+    ),
+)
