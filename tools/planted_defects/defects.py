@@ -46,8 +46,8 @@ DEFECTS = (
         "position-not-compared",
         "A shard that another attempt had moved on was moved once more, and its rows were published twice.",
         "shard_store/batches/positions.py",
-        """shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], owned_by(identity.token)""",
-        """shards.c.shard_key == row_set.c["key"], owned_by(identity.token)""",
+        """shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], ours""",
+        """shards.c.shard_key == row_set.c["key"], ours""",
     ),
     Defect(
         "hash-of-what-is-left",
@@ -116,6 +116,58 @@ DEFECTS = (
         """return ",".join(_redact_one(part) for part in _NEXT_URL.split(url))""",
         """return _redact_one(url)""",
     ),
+    # --- what was silently wrong in 0.3 ---
+    Defect(
+        "attempts-read-the-newest",
+        "V1: an attempt after a kill read a newer version of an object than the attempt whose rows were in the table.",
+        "shard_store/batches/plans.py",
+        "        included, others = split_by_fit(again, places)",
+        "        in_newest, news = announcing.in_newest_version, {key: place.later for key, place in places.items()}\n"
+        "        again = [r._replace(content=in_newest(r.content, news.get(r.key))) for r in again]\n"
+        "        included, others = split_by_fit(again, places)",
+    ),
+    Defect(
+        "undone-commits-count",
+        "V3: a batch whose commit a restore of the table had undone counted as written.",
+        "queue_source/sinks/marks.py",
+        "return Verdict.GONE, None",
+        "return Verdict.SHOWN, None",
+    ),
+    Defect(
+        "pipelines-in-the-order-of-the-option",
+        "V5: `pipeline=one,two` restarted as `two,one` wrote a batch twice.",
+        "shard_store/model.py",
+        "return tuple(sorted(identities, key=lambda identity: identity.token.pipeline))",
+        "return tuple(identities)",
+    ),
+    Defect(
+        "no-version-for-pieces",
+        "V8: the pieces of an object without an ETag, which a route brought, were of two versions.",
+        "queue_source/announcements/facts.py",
+        "etag = stated.etag\n",
+        "etag = content.etag\n",
+    ),
+    Defect(
+        "cleaned-under-another-source",
+        "V9: `cleanSource` deleted objects that another source had not read yet.",
+        "shard_store/upkeep/cleaning.py",
+        "needed = _needed(transaction, rows)",
+        "needed: dict[str, str] = {}",
+    ),
+    Defect(
+        "empty-then-full",
+        "V11: an object that was written empty first, and met then, was never read.",
+        "shard_store/shards/announcing.py",
+        "row.pending is None and row.size == 0) and later.size != 0",
+        "row.pending is None and row.size == -1) and later.size != 0",
+    ),
+    Defect(
+        "archives-as-text",
+        "V12: csv, json and text made rows of the bytes of an archive.",
+        "queue_source/formats/compression.py",
+        '    if kind is not None:\n        raise BadObject("archive"',
+        '    if kind == "":\n        raise BadObject("archive"',
+    ),
     # --- the reader process ---
     Defect(
         "acknowledged-by-the-first-shard",
@@ -150,7 +202,7 @@ DEFECTS = (
         "begun-files-of-data-lake",
         "An event of a file that was only begun announced it: the reader found it empty.",
         "queue_source/announcements/dialects.py",
-        """begun=lambda item: item.get("api") in ("CreateFile", "SftpCreate"),""",
+        """begun=lambda item: item.get("api") in ("CreateFile", "SftpCreate", "SftpWrite"),""",
         """begun=lambda item: False,""",
     ),
     Defect(
