@@ -121,8 +121,12 @@ class Promises:
     def check_hash(self, digest: str, batch: tuple[str, int]) -> None:
         """If the store went back and the checkpoint is lost as well, a new checkpoint begins at the same offsets.
 
-        With the same objects the same hash is right; that no output misses rows then is checked at the end.
+        With the same objects the same hash is right; that no output misses rows then is checked at the end. Where both
+        were put back, the batch of that number is another one from then on.
         """
+        if batch in self._before_loss:
+            self._before_loss.discard(batch)
+            self._hashes[batch] = digest
         if (before := self._hashes.setdefault(batch, digest)) != digest:
             raise Broken(f"batch {batch} had the delivery hash {before}, and has {digest} now")
         same = [other for other, its in self._hashes.items() if its == digest and other != batch]
