@@ -22,6 +22,7 @@ from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets.base import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
 from shard_store.model import PublishToken, ShardKey, ShardState, shard_key
+from shard_store.sql.schema import shard_changes
 from shard_store.store import ShardStore, open_store
 from support.explorer.casts import TABLES, Cast, Kind
 from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, uris_in
@@ -326,8 +327,14 @@ class World:
         return {(s, uri) for s, uris in self.names.items() for uri in uris if shard_key(s, uri) in self.passed}
 
     def opened_again(self) -> set[tuple[str, str]]:
+        """What was bad, or empty, and is read again: another message waits for it."""
         pages = self.store.pages("errors", columns=["source", "subject", "state"])
-        return {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
+        bad = {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
+        by_announcement = sa.select(shard_changes.c.source, shard_changes.c.shard_id).where(
+            shard_changes.c.action == "announced again"
+        )
+        rows = self.store.database.read(lambda transaction: transaction.execute(by_announcement).all())
+        return bad | {(row.source, row.shard_id) for row in rows}
 
     def known_unread(self) -> set[tuple[str, str]]:
         """What is quarantined, and of which the store knows that nothing was read."""
