@@ -239,11 +239,12 @@ def _is_noted(content: Content, row: Row[Any]) -> bool:
     """Return whether an announcement is kept beside its shard's row: it may be another version, or a cure.
 
     Of a shard that has ended, or is published in part, only another version. Two events of equal sequence are one,
-    which was sent twice.
+    which was sent twice, unless their ETags or sizes differ.
     """
     if row.finished_at is None and row.position == BEGINNING:
         newest = row if row.later is None else row.later
-        return newest.sequence is None or newest.sequence != content.sequence
+        is_sent_twice = newest.sequence is not None and newest.sequence == content.sequence
+        return not is_sent_twice or is_other_version(content, newest)
     return is_other_version(content, row) and (row.later is None or is_other_version(content, row.later))
 
 
