@@ -28,6 +28,7 @@ from shard_store.model import (
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore
+from shard_store.upkeep.cleaning import Planned
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
@@ -418,6 +419,27 @@ def test_what_was_read_as_zero_bytes_is_opened_by_an_announcement_of_its_content
     assert version(publish(us, shard)) == [(16, "full")]
     assert announce(us, said("m2", 16, "full")).state is ShardState.DONE
     assert us.look("a")["a"].content.etag == "full"
+
+
+@pytest.mark.parametrize("when", ["afterwards", "while the plan runs"])
+def test_what_is_opened_again_waits_from_then_on_and_is_cleaned_as_it_was_then(
+    backend: StoreBackend, when: str
+) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", 0)))
+    backend.clock.advance(STALE * 100)
+    if when == "while the plan runs":
+        announce(us, said("m2", 16))
+    us.publish(plan)
+    us.confirm([KEY])
+    announce(us, said("m2", 16))
+    assert store.status()[0].oldest_age == pytest.approx(0, abs=1)
+    opened = store.database_time()
+    publish(us, us.look("a")["a"])
+    backend.clock.advance(1_000_000)
+    store.plan_cleanings("s", timedelta(days=7), lambda shard_id, uri: Planned(uri, None), 10)
+    assert store.due_cleanings("s", 10).cleanings[0].opened_at == pytest.approx(opened, abs=1_000_000)
 
 
 @pytest.mark.parametrize("cause", ["corrupt-object", "wrong-columns", "kills-its-reader"])

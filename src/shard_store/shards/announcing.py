@@ -197,7 +197,7 @@ def end(
             reopened.append(error.error_key)
     row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
     update = shards.update().where(shards.c.shard_key == row_set.c["key"])
-    update = update.values(**{**_OPEN, "position": row_set.c["start"]})
+    update = update.values(**{**_OPEN, "position": row_set.c["start"]}, opened_at=transaction.now())
     for chunk in chunks(sorted(starts.items())):
         row_set.execute(transaction.connection, update, chunk)
     mark_reopened(transaction, reopened)
@@ -287,6 +287,7 @@ def _reopen(
     update = update.values(
         **{name: row_set.c[name] for name in (*names, "message_group")},
         **_OPEN,
+        opened_at=transaction.now(),
         later=None,
         owner=None if token is None else token.pipeline,
         incarnation=None if token is None else token.incarnation,
