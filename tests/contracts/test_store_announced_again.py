@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -401,10 +402,15 @@ def test_every_attempt_of_a_plan_reads_the_version_of_its_snapshot(store: ShardS
     assert us.look("a")["a"].content.etag == "first", "the shard is in the version that was read"
 
 
+@pytest.mark.parametrize("filtered", [False, True], ids=["read", "filtered by its size before load"])
 @pytest.mark.parametrize("when", ["afterwards", "while the plan runs"])
-def test_what_was_read_as_zero_bytes_is_opened_by_an_announcement_of_its_content(store: ShardStore, when: str) -> None:
+def test_what_was_read_as_zero_bytes_is_opened_by_an_announcement_of_its_content(
+    store: ShardStore, when: str, filtered: bool
+) -> None:
     us = Pipeline.start(store)
     plan = planned(us, announce(us, said("m1", 0, "empty")))
+    if filtered:
+        plan = replace(plan, identity=replace(plan.identity, loaded=frozenset()))
     if when == "while the plan runs":
         announce(us, said("m2", 16, "full"))
     us.publish(plan)

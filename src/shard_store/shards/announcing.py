@@ -249,8 +249,9 @@ def _is_noted(content: Content, row: Row[Any]) -> bool:
 
 
 def _is_empty(row: Row[Any], later: Content) -> bool:
-    """Return whether a shard that is done was read as zero bytes, and `later` may have some."""
-    return bool(row.state == ShardState.DONE.value and row.pending is None and row.size == 0) and later.size != 0
+    """Return whether a shard that is done was read as zero bytes, or left out as such, and `later` may have some."""
+    had_none = row.size == 0 and row.pending in (None, Pending.LEFT_OUT.value)
+    return bool(row.state == ShardState.DONE.value and had_none) and later.size != 0
 
 
 def _is_cured(causes: Collection[str], later: Content | None, row: Row[Any]) -> bool:
