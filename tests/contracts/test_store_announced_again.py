@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +29,7 @@ from shard_store.model import (
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore
+from shard_store.upkeep.cleaning import Planned
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, rows
 
@@ -299,6 +301,7 @@ def test_what_no_plan_holds_takes_the_newest_size_and_etag(store: ShardStore) ->
         (("s1", "s0FFF"), 0),  # compared as if padded with zeros at the right end
         (("g00000000000000000009", "g00000000000000000010"), 1),
         (("t00000000000000000009", "t00000000000000000010"), 1),
+        (("t00000000000000000009", "t00000000000000000009"), 1),  # some senders write whole seconds
         ((None, "s1"), 1),
         (("s1", None), 1),  # a plain URI, whose size was asked for just now
         ((None, None), 1),
@@ -399,10 +402,15 @@ def test_every_attempt_of_a_plan_reads_the_version_of_its_snapshot(store: ShardS
     assert us.look("a")["a"].content.etag == "first", "the shard is in the version that was read"
 
 
+@pytest.mark.parametrize("filtered", [False, True], ids=["read", "filtered by its size before load"])
 @pytest.mark.parametrize("when", ["afterwards", "while the plan runs"])
-def test_what_was_read_as_zero_bytes_is_opened_by_an_announcement_of_its_content(store: ShardStore, when: str) -> None:
+def test_what_was_read_as_zero_bytes_is_opened_by_an_announcement_of_its_content(
+    store: ShardStore, when: str, filtered: bool
+) -> None:
     us = Pipeline.start(store)
     plan = planned(us, announce(us, said("m1", 0, "empty")))
+    if filtered:
+        plan = replace(plan, identity=replace(plan.identity, loaded=frozenset()))
     if when == "while the plan runs":
         announce(us, said("m2", 16, "full"))
     us.publish(plan)
@@ -417,6 +425,27 @@ def test_what_was_read_as_zero_bytes_is_opened_by_an_announcement_of_its_content
     assert version(publish(us, shard)) == [(16, "full")]
     assert announce(us, said("m2", 16, "full")).state is ShardState.DONE
     assert us.look("a")["a"].content.etag == "full"
+
+
+@pytest.mark.parametrize("when", ["afterwards", "while the plan runs"])
+def test_what_is_opened_again_waits_from_then_on_and_is_cleaned_as_it_was_then(
+    backend: StoreBackend, when: str
+) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", 0)))
+    backend.clock.advance(STALE * 100)
+    if when == "while the plan runs":
+        announce(us, said("m2", 16))
+    us.publish(plan)
+    us.confirm([KEY])
+    announce(us, said("m2", 16))
+    assert store.status()[0].oldest_age == pytest.approx(0, abs=1)
+    opened = store.database_time()
+    publish(us, us.look("a")["a"])
+    backend.clock.advance(1_000_000)
+    store.plan_cleanings("s", timedelta(days=7), lambda shard_id, uri: Planned(uri, None), 10)
+    assert store.due_cleanings("s", 10).cleanings[0].opened_at == pytest.approx(opened, abs=1_000_000)
 
 
 @pytest.mark.parametrize("cause", ["corrupt-object", "wrong-columns", "kills-its-reader"])

@@ -161,6 +161,9 @@ class GcsBackend(BucketBackend):
     def get(self, uri: str) -> bytes:
         return self._model.blobs[self._bucket, uri[len(self.root) :]].body
 
+    def describe(self, uri: str) -> None:
+        self._model.describe(self._bucket, uri[len(self.root) :])
+
     def remove(self, uri: str) -> None:
         del self._model.blobs[self._bucket, uri[len(self.root) :]]
 

@@ -85,11 +85,13 @@ def test_a_parameter_that_this_kind_of_queue_does_not_take_is_refused(url: str, 
     [
         ("sqlite:///jobs.db?timeout=5", {"timeout": "5"}),
         ("sqlite:///file:jobs.db?mode=ro&uri=true", {"mode": "ro", "uri": "true"}),
+        ("sqlite:///file:jobs.db?mode=ro&uri=1", {"mode": "ro", "uri": "1"}),
+        ("postgresql+psycopg://u@/db?host=h1:5432&host=h2:5432", {"host": ("h1:5432", "h2:5432")}),
         ("postgresql+psycopg://u@h/db?sslmode=require&options=-c%20a%3Db", {"sslmode": "require", "options": "-c a=b"}),
         ("mysql+pymysql://u@h/db?charset=utf8mb4", {"charset": "utf8mb4"}),
     ],
 )
-def test_the_parameters_of_a_database_s_driver_are_handed_to_it(rest: str, kept: dict[str, str]) -> None:
+def test_the_parameters_of_a_database_s_driver_are_handed_to_it(rest: str, kept: dict[str, object]) -> None:
     address = parse_address(f"sql+{rest}&queue=q&log_id_header=X-Log")
     assert (dict(address.url.query), address.queue, address.log_id_header) == (kept, "q", "X-Log")
 

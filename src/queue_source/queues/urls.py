@@ -73,14 +73,14 @@ def checked_parameters(
 
     Raises QueueConfigurationError, for the queue `name`, for what neither this kind of queue nor its driver takes, and
     for what is given twice. `drivers`: the names that the driver takes; None where it refuses by itself what it does
-    not know: then only the names of other kinds of queues are refused.
+    not know, such as a second value: then only the names of other kinds of queues are refused.
     """
     parameters: dict[str, str] = {}
     for key, value in pairs:
         others = [other for other, takes in PARAMETERS.items() if key in takes]
         if kind not in others and (others if drivers is None else key not in drivers):
             raise QueueConfigurationError(name, _unknown(key, kind, others, drivers or ()))
-        if key in parameters and key != "tags":
+        if key in parameters and key != "tags" and (drivers is not None or kind in others):
             raise QueueConfigurationError(name, f"the URL has several {key}= parameters; name one")
         parameters[key] = f"{parameters[key]},{value}" if key in parameters else value
     return parameters

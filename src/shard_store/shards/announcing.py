@@ -197,7 +197,7 @@ def end(
             reopened.append(error.error_key)
     row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
     update = shards.update().where(shards.c.shard_key == row_set.c["key"])
-    update = update.values(**{**_OPEN, "position": row_set.c["start"]})
+    update = update.values(**{**_OPEN, "position": row_set.c["start"]}, opened_at=transaction.now())
     for chunk in chunks(sorted(starts.items())):
         row_set.execute(transaction.connection, update, chunk)
     mark_reopened(transaction, reopened)
@@ -239,17 +239,19 @@ def _is_noted(content: Content, row: Row[Any]) -> bool:
     """Return whether an announcement is kept beside its shard's row: it may be another version, or a cure.
 
     Of a shard that has ended, or is published in part, only another version. Two events of equal sequence are one,
-    which was sent twice.
+    which was sent twice, unless their ETags or sizes differ.
     """
     if row.finished_at is None and row.position == BEGINNING:
         newest = row if row.later is None else row.later
-        return newest.sequence is None or newest.sequence != content.sequence
+        is_sent_twice = newest.sequence is not None and newest.sequence == content.sequence
+        return not is_sent_twice or is_other_version(content, newest)
     return is_other_version(content, row) and (row.later is None or is_other_version(content, row.later))
 
 
 def _is_empty(row: Row[Any], later: Content) -> bool:
-    """Return whether a shard that is done was read as zero bytes, and `later` may have some."""
-    return bool(row.state == ShardState.DONE.value and row.pending is None and row.size == 0) and later.size != 0
+    """Return whether a shard that is done was read as zero bytes, or left out as such, and `later` may have some."""
+    had_none = row.size == 0 and row.pending in (None, Pending.LEFT_OUT.value)
+    return bool(row.state == ShardState.DONE.value and had_none) and later.size != 0
 
 
 def _is_cured(causes: Collection[str], later: Content | None, row: Row[Any]) -> bool:
@@ -286,6 +288,7 @@ def _reopen(
     update = update.values(
         **{name: row_set.c[name] for name in (*names, "message_group")},
         **_OPEN,
+        opened_at=transaction.now(),
         later=None,
         owner=None if token is None else token.pipeline,
         incarnation=None if token is None else token.incarnation,

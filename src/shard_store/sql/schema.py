@@ -447,7 +447,7 @@ cleanings = sa.Table(
     sa.Column("size", sa.BigInteger),
     sa.Column("etag", AnyText),
     sa.Column("version", AnyText),  # version or ETag that is part of its identity (allowOverwrites)
-    sa.Column("opened_at", sa.BigInteger, nullable=False),  # when it was announced first
+    sa.Column("opened_at", sa.BigInteger, nullable=False),  # of its shard
     sa.Column("read_at", sa.BigInteger, nullable=False),  # when its shard was done
     sa.Column("action", sa.String(10), nullable=False),
     sa.Column("target", AnyText),  # where it is moved to

@@ -45,7 +45,7 @@ class Planned(NamedTuple):
 
 
 class Cleaning(NamedTuple):
-    """One that is due. `opened_at` (announced first) and `read_at` (done) are microseconds by the database's clock.
+    """One that is due. `opened_at` (before it was read) and `read_at` (done) are microseconds by the database's clock.
 
     `again`: its shard is not done any more, or done once more: it was announced again after it was forgotten.
     `needed`: who needs the object, in words; None: this store knows of no other use.

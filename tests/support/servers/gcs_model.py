@@ -26,6 +26,7 @@ class Blob(NamedTuple):
     body: bytes
     generation: int
     created: str
+    metageneration: int = 1  # rises with each change of metadata or storage class
 
 
 class GcsModel:
@@ -44,6 +45,11 @@ class GcsModel:
         blob = Blob(body, next(self._generations), datetime.now(timezone.utc).isoformat().replace("+00:00", "Z"))
         self.blobs[bucket, name] = blob
         return blob
+
+    def describe(self, bucket: str, name: str) -> None:
+        """Change an object's metadata, and not its content."""
+        blob = self.blobs[bucket, name]
+        self.blobs[bucket, name] = blob._replace(metageneration=blob.metageneration + 1)
 
 
 @contextmanager
@@ -164,8 +170,9 @@ def _resource(bucket: str, name: str, blob: Blob) -> dict[str, Any]:
         "name": name,
         "bucket": bucket,
         "size": str(len(blob.body)),
-        "etag": f"C{blob.generation}=",
+        "etag": f"C{blob.generation}M{blob.metageneration}=",
         "generation": str(blob.generation),
+        "metageneration": str(blob.metageneration),
         "crc32c": checksum,
         "timeCreated": blob.created,
         "updated": blob.created,

@@ -35,7 +35,7 @@ LONGEST_NAME = 255  # of queues and groups: both are index columns
 _ID = " table"  # no queue's name: those have no spaces around them
 _YEAR_9999 = 253_370_764_800_000_000  # its beginning: jobs that delete old messages by SQL leave the id
 
-# what SQLAlchemy hands to Python's sqlite3, and with uri=true to SQLite
+# what SQLAlchemy hands to Python's sqlite3, and with uri=true (or 1, yes, True) to SQLite
 _SQLITE = ("timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements", "plugin", "uri")
 _SQLITE_URI = ("mode", "cache", "immutable", "nolock", "psow", "vfs", "modeof")
 
@@ -103,7 +103,7 @@ def parse_address(url: str) -> Address:
         ) from None
     drivers = None
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
-        drivers = (*_SQLITE, *_SQLITE_URI) if parsed.query.get("uri") == "true" else _SQLITE
+        drivers = (*_SQLITE, *_SQLITE_URI) if parsed.query.get("uri", "false") != "false" else _SQLITE
     pairs = [(key, value) for key, values in parsed.normalized_query.items() for value in values]
     parameters = checked_parameters("sql", pairs, name, drivers)
     queue = parameters.get("queue", "")

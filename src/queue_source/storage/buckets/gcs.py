@@ -18,7 +18,7 @@ from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, 
 from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
-_FIELDS = "items(name,size,etag,timeCreated,generation),nextPageToken"
+_FIELDS = "items(name,size,etag,timeCreated,generation,metageneration),nextPageToken"
 
 
 class GcsBucket(Bucket):
@@ -43,6 +43,7 @@ class GcsBucket(Bucket):
         """Request a page; the cursor is the last name, the version is the generation, as in notifications.
 
         The time is that of the generation too: that of its last update changes with its metadata or its storage class.
+        So does the ETag, which is left out then.
         """
         objects: list[ListedObject] = []
         blobs: list[Any] = []
@@ -95,7 +96,7 @@ class GcsBucket(Bucket):
 
     def _listed(self, blob: Any, versions: bool) -> ListedObject:
         version = str(blob.generation) if versions else None
-        return ListedObject(self._root + blob.name, int(blob.size), blob.etag, blob.time_created, version)
+        return ListedObject(self._root + blob.name, int(blob.size), _etag(blob), blob.time_created, version)
 
     def _blob(self, uri: str) -> Any:
         """Return the object's present state. Raises FileNotFoundError."""
@@ -111,7 +112,7 @@ class GcsBucket(Bucket):
 
     def _delete(self, planned: Known) -> Outcome:
         blob = self._blob(planned.uri)
-        changed = if_changed(planned, int(blob.size), blob.etag, blob.time_created, str(blob.generation))
+        changed = if_changed(planned, int(blob.size), _etag(blob), blob.time_created, str(blob.generation))
         return self._remove(planned.uri, blob.generation) if changed is None else changed
 
     def _remove(self, uri: str, generation: int) -> Outcome:
@@ -128,7 +129,7 @@ class GcsBucket(Bucket):
         if target == planned.uri:
             return occupied(planned.uri, target)
         source = self._blob(planned.uri)
-        changed = if_changed(planned, int(source.size), source.etag, source.time_created, str(source.generation))
+        changed = if_changed(planned, int(source.size), _etag(source), source.time_created, str(source.generation))
         if changed is not None:
             return changed
         try:
@@ -151,6 +152,12 @@ class GcsBucket(Bucket):
                 )
                 if token is None:
                     return
+
+
+def _etag(blob: Any) -> str | None:
+    """Return the ETag that the notification of the object had; None where its metadata was changed since."""
+    etag: str | None = blob.etag if blob.metageneration == 1 else None
+    return etag
 
 
 @contextmanager
