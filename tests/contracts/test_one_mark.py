@@ -415,7 +415,12 @@ def test_the_verdicts_of_the_attempt_whose_rows_are_there_count_also_in_a_store_
 @over(*TABLES, "Iceberg", "Iceberg, registering")
 def test_a_transaction_of_the_store_that_runs_again_finds_its_own_commit(world: World) -> None:
     world.feed("first")
-    world.put("second")
+    for name in ("second", "bad"):
+        world.put(name)
+    if world.sink.registers:
+        (world.folder / "objects" / "bad.json").write_text("no Parquet: the commit records it")
+    else:
+        (world.folder / "objects" / "bad.json").unlink()
     runs: list[str] = []
 
     def trouble(place: str, *about: str) -> None:
@@ -428,6 +433,7 @@ def test_a_transaction_of_the_store_that_runs_again_finds_its_own_commit(world: 
         world.works()
     world.feed("third")
     world.has("first", "second", "third")
+    assert world.states() == {"done": 3, "quarantined": 1}
     assert len(runs) == 2
 
 

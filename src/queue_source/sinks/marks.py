@@ -249,11 +249,9 @@ class OnceIn:
         self._writes = verdict in (Verdict.NEW, Verdict.GONE)
         if self._writes:
             target.choose(batch.transaction)
-        if verdict is Verdict.SHOWN and commit is not None:
-            return Looked(
-                commit.brought or target.brought, shown_before=True, verdicts=commit.properties.get(_VERDICTS)
-            )
-        return Looked(target.brought, shown_before=verdict is Verdict.SHOWN or not is_sure)
+        found = commit or Commit()  # of this very attempt, too: what it recorded with its commit was rolled back
+        shown_before = verdict is Verdict.SHOWN or not is_sure
+        return Looked(found.brought or target.brought, shown_before, found.properties.get(_VERDICTS))
 
     def _commit(self, transaction: Transaction, published: Published) -> None:
         if published.already or not self._target.brought[0]:
