@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ from shard_store.completeness.comparing import ListedShard
 from shard_store.errors import LostProgress
 from shard_store.sql import schema
 from shard_store.store import open_store
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.crash_sweep import Outcome, run
 from support.delta_tables import DeltaLake
 from support.driver_loop import states
@@ -435,6 +437,19 @@ def test_a_transaction_of_the_store_that_runs_again_finds_its_own_commit(world: 
     world.has("first", "second", "third")
     assert world.states() == {"done": 3, "quarantined": 1}
     assert len(runs) == 2
+
+
+@over(*ELSEWHERE)
+def test_a_new_checkpoint_is_not_taken_for_a_restored_store_once_the_attempts_before_it_are_pruned(
+    world: World,
+) -> None:
+    world.feed("first", "second", "third")
+    shutil.rmtree(world.folder / "checkpoint")
+    world.feed("fourth", "fifth")
+    with open_store(world.store) as store:
+        assert store.prune(RetentionPolicy(), datetime.now(timezone.utc) + timedelta(days=60)).attempts
+    world.feed("sixth")
+    world.has("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 @over(*ELSEWHERE)
