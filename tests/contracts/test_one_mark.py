@@ -11,7 +11,7 @@ import json
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -517,6 +517,57 @@ def test_a_batch_of_several_pipelines_is_the_same_in_whichever_order_they_are_na
             query.begin("third")
         attempt(2, 3, two, one)
         assert found() == [1, 2, 3]
+
+
+@pytest.fixture
+def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) -> Iterator[DeltaLake | Lake]:
+    store_url, elsewhere = f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/elsewhere.db"
+    with open_store(store_url) as store:
+        if request.param == "Delta":
+            yield DeltaLake(store, {"store": store_url, "delta": str(tmp_path / "table")})
+        else:
+            options = {"table": "db.t", "warehouse": str(tmp_path), "catalog.type": "sql", "catalog.uri": elsewhere}
+            yield Lake(store, {"store": store_url, **options}, {"type": "sql", "uri": elsewhere}, "db.t")
+
+
+@pytest.mark.parametrize(("dies", "then"), [("one two", "two"), ("two", "one two"), ("one", "one two")])
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("lake", ["Delta", "Iceberg elsewhere"], indirect=True)
+def test_what_died_between_the_commits_is_not_committed_again_by_a_query_of_other_pipelines(
+    lake: DeltaLake | Lake, monkeypatch: pytest.MonkeyPatch, is_first: bool, dies: str, then: str
+) -> None:
+    queries = {name: Query(lake, name) for name in ("one", "two")}
+
+    def attempt(number: int, names: str) -> None:
+        plans = tuple(queries[name].pipeline.plan().identity for name in names.split())
+        query = queries[names.split()[0]]
+        query.batch_id = number
+        _, written = query.written(table_of([number]))
+        query.commit(Batch(plans), written)
+
+    if not is_first:
+        for query in queries.values():
+            query.batch(table_of([0]))
+    for query in queries.values():
+        query.begin("next")
+    with failing_at(monkeypatch, "table-committed"):
+        attempt(1, dies)
+    with pytest.raises(LostProgress, match=AHEAD):
+        attempt(2, then)
+
+
+@pytest.mark.parametrize("lake", ["Delta"], indirect=True)
+def test_a_batch_without_input_does_not_read_the_whole_log(lake: DeltaLake) -> None:
+    """It ends where the batch before ended, which has been there: a restored store does not come to mind."""
+    query = Query(lake)
+    for number in range(3):
+        query.batch(table_of([number]))
+    query.batch_id += 1
+    with patch.object(DeltaTable, "history", autospec=True, side_effect=DeltaTable.history) as asked:
+        query.attempt(table_of([3]))
+    assert asked.call_args_list
+    assert all(len(call.args) == 2 for call in asked.call_args_list), "without a limit"
+    assert lake.ids() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("column", ["foreachBatch", "foreign"])

@@ -73,6 +73,14 @@ class Commit:
     replaces: bool = False
     undoes: bool = False
 
+    @classmethod
+    def of(cls, newest: Mapping[str, tuple[str, int]]) -> Commit | None:
+        """Return the newest batches of several pipelines, each with its hash and its end, as that of the first one."""
+        if not newest:
+            return None
+        hashes, ends = zip(*newest.values(), strict=True)
+        return cls({HASH: hashes[0], PIPELINE: ",".join(newest), END: ",".join(map(str, ends))})
+
     @property
     def delivery_hash(self) -> str:
         return self.properties.get(HASH, "")
@@ -106,7 +114,10 @@ class Target(Protocol):
         """Open it anew, since others write to it; returns whether it is there."""
 
     def noted(self, mark: Mark) -> Commit | None:
-        """Return the newest batch of the mark's first pipeline that was ever committed; of its hash the beginning."""
+        """Return the newest batch that was ever committed: the hash, or its beginning, of the first pipeline with one.
+
+        Its ends are of each pipeline by itself, which may have been in another query.
+        """
 
     def lineage(self) -> Iterator[Commit]:
         """Yield the commits of which it is made now, the newest first, as far as its log goes."""
@@ -145,7 +156,8 @@ def decide(target: Target, mark: Mark, published: Mapping[str, int]) -> tuple[Ve
     noted = target.noted(mark)
     if noted is None:
         return Verdict.NEW, None
-    if (is_newest := mark.delivery_hash.startswith(noted.delivery_hash)) or _reaches(noted, mark):
+    is_newest = mark.delivery_hash.startswith(noted.delivery_hash)
+    if is_newest or not _is_before(noted, mark):  # a store that was put back gives its seqs a second time
         replaced = False
         for commit in target.lineage():
             if commit.delivery_hash == mark.delivery_hash:
@@ -153,20 +165,23 @@ def decide(target: Target, mark: Mark, published: Mapping[str, int]) -> tuple[Ve
                 if not is_ours and replaced and not target.has_files():
                     raise _unprovable(target, mark, "it was overwritten since")
                 return (Verdict.OURS if is_ours else Verdict.SHOWN), commit
+            if _is_before(commit, mark):
+                break
             replaced |= commit.replaces
+    if is_newest:
         if target.was_undone(mark.delivery_hash):
             return Verdict.GONE, None
-        if is_newest and not target.has_files():
+        if not target.has_files():
             raise _unprovable(target, mark, "its log does not go back as far any more")
-        if is_newest:
-            return Verdict.SHOWN, None
+        return Verdict.SHOWN, None
     _check_in_step(target, mark, noted, published)
     return Verdict.NEW, None
 
 
-def _reaches(commit: Commit, mark: Mark) -> bool:
-    """Tell whether a pipeline has been there: a store that was put back gives its seqs a second time."""
-    return any(commit.ends.get(plan.token.pipeline, -1) >= plan.end_seq for plan in mark.plans)
+def _is_before(commit: Commit, mark: Mark) -> bool:
+    """Tell whether it is of the mark's pipelines, and of a batch before: a batch without input ends where that does."""
+    own = [plan for plan in mark.plans if plan.token.pipeline in commit.ends]
+    return bool(own) and all(commit.ends[plan.token.pipeline] < plan.end_seq for plan in own)
 
 
 def _check_in_step(target: Target, mark: Mark, noted: Commit, published: Mapping[str, int]) -> None:
