@@ -34,6 +34,7 @@ from queue_source.sinks.marks import Mark
 from shard_store.batches.publishing import created_at
 from shard_store.completeness.comparing import ListedShard
 from shard_store.errors import LostProgress
+from shard_store.shards.changes import Audit
 from shard_store.sql import schema
 from shard_store.store import open_store
 from shard_store.upkeep.pruning import RetentionPolicy
@@ -437,6 +438,27 @@ def test_a_transaction_of_the_store_that_runs_again_finds_its_own_commit(world: 
     world.has("first", "second", "third")
     assert world.states() == {"done": 3, "quarantined": 1}
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("empties", ["deletes", "puts back"])
+@over("Delta", "Iceberg elsewhere")
+def test_a_source_that_is_reset_begins_anew_however_its_table_was_emptied(world: World, empties: str) -> None:
+    world.feed("first")
+    put_back = world.point()
+    world.feed("second")
+    if empties == "deletes":
+        world.put("third")
+        world.dies()
+        (world.delta() if world.column == "Delta" else world.table()).delete()
+    else:
+        put_back(TARGET)
+    shutil.rmtree(world.folder / "checkpoint")
+    with open_store(world.store) as store:
+        with store.database.engine.begin() as connection:
+            connection.execute(schema.pipelines.update().values(heartbeat_at=0, stale_at=0))  # it is dead
+        store.reset(["s"], Audit("me", "the table is loaded anew"), message_uri="")
+    world.feed("second", "third")
+    world.has(*(["first"] if empties == "puts back" else []), "second", "third")
 
 
 @over(*ELSEWHERE)

@@ -148,10 +148,11 @@ class Unsure(Exception):
     """It cannot be right that the batch is written, or nothing tells whether it is there: why, and what to do."""
 
 
-def decide(target: Target, mark: Mark, published: Mapping[str, int]) -> tuple[Verdict, Commit | None]:
+def decide(target: Target, mark: Mark, published: Mapping[str, int] | None) -> tuple[Verdict, Commit | None]:
     """Return whether the target has the batch, and the commit of it that was found.
 
-    `published`: up to where the store has published the batches of each pipeline. Raises Unsure.
+    `published`: up to where the store has published the batches of each pipeline; None: what was before is given up.
+    Raises Unsure.
     """
     noted = target.noted(mark)
     if noted is None:
@@ -174,7 +175,8 @@ def decide(target: Target, mark: Mark, published: Mapping[str, int]) -> tuple[Ve
         if not target.has_files():
             raise _unprovable(target, mark, "its log does not go back as far any more")
         return Verdict.SHOWN, None
-    _check_in_step(target, mark, noted, published)
+    if published is not None:
+        _check_in_step(target, noted, published)
     return Verdict.NEW, None
 
 
@@ -184,7 +186,7 @@ def _is_before(commit: Commit, mark: Mark) -> bool:
     return bool(own) and all(commit.ends[plan.token.pipeline] < plan.end_seq for plan in own)
 
 
-def _check_in_step(target: Target, mark: Mark, noted: Commit, published: Mapping[str, int]) -> None:
+def _check_in_step(target: Target, noted: Commit, published: Mapping[str, int]) -> None:
     """Raise Unsure where the target has what the store has lost, or has lost what the store has."""
 
     def is_published(commit: Commit) -> bool:
