@@ -185,7 +185,7 @@ def over(*columns: str) -> pytest.MarkDecorator:
 
 
 BEHIND = r"checkpoint is at offset 2, but the store .* knows offsets only up to 1"
-AHEAD = r"the store was restored from a backup; restore the newer store"
+AHEAD = r"and the store has not published it: the store was restored from a backup"
 PUT_BACK = r"was put back to before the batch"
 REFUSED = {
     frozenset({STORE}): BEHIND,

@@ -210,8 +210,8 @@ class Delivery:
             return
         problem = (
             f"output {name!r} has the batch with the delivery hash {lost}, and the store has not published it: the "
-            "store was restored from a backup; restore the newer store, or delete what that batch has brought, with "
-            "its row in cuesqueue_deliveries"
+            "store was restored from a backup, or has forgotten the pipeline in a year; restore the newer store, or "
+            "delete what that batch has brought, with its row in cuesqueue_deliveries"
         )
         pipeline = self._plans[0].token.pipeline
         if not any(self._store.plan_to_load(plan)[1].get(FAIL_ON_DATA_LOSS) == "false" for plan in self._plans):

@@ -213,9 +213,9 @@ def _check_in_step(target: Target, noted: Commit, published: Mapping[str, int]) 
     if newest is not None and not is_published(newest):
         raise Unsure(
             f"{target.name} has the batch with the delivery hash {newest.delivery_hash}, up to offset {_ends(newest)}, "
-            f"and the store has published up to {max(published.values(), default=0)} only: the store was restored from "
-            "a backup; restore the newer store, or put the table back to before that batch; else rows of objects that "
-            "are announced again come twice ('cuesqueue adopt' says which are there)"
+            "and the store has not published it: the store was restored from a backup, or has forgotten the pipeline "
+            "in a year, or that query was of other pipelines and died; restore the newer store, put the table back to "
+            "before that batch, or run that query; else rows come twice ('cuesqueue adopt' says which are there)"
         )
 
 
@@ -266,9 +266,9 @@ class OnceIn:
         self._writes = verdict in (Verdict.NEW, Verdict.GONE)
         if self._writes:
             target.choose(batch.transaction)
-        found = commit or Commit()  # of this very attempt, too: what it recorded with its commit was rolled back
+        before = commit or Commit()  # of this very attempt, too: what it recorded with its commit was rolled back
         shown_before = verdict is Verdict.SHOWN or not is_sure
-        return Looked(found.brought or target.brought, shown_before, found.properties.get(_VERDICTS))
+        return Looked(before.brought or target.brought, shown_before, before.properties.get(_VERDICTS))
 
     def _commit(self, transaction: Transaction, published: Published) -> None:
         if published.already or not self._target.brought[0]:

@@ -209,8 +209,8 @@ def _unpublished(
 ) -> Unpublished:
     c = attempts.c
     newest = sa.select(c.pipeline, sa.func.max(c.end_seq)).group_by(c.pipeline)
-    found = transaction.execute(newest.where(c.pipeline.in_([i.token.pipeline for i in rows]))).all()
-    ends: dict[str, int] = {row[0]: row[1] for row in found}
+    newest = newest.where(c.pipeline.in_([i.token.pipeline for i in rows]))
+    ends: dict[str, int] = {row[0]: row[1] for row in transaction.execute(newest)}
     goes_on = any((settings_of(row) or {}).get(FAIL_ON_DATA_LOSS) == "false" for row in rows.values())
     if not goes_on and any(row.confirmed_seq > ends.get(row.pipeline, 0) for row in rows.values()):
         return Unpublished(transaction, batch.delivery_hash, None, goes_on)

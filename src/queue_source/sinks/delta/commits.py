@@ -48,14 +48,14 @@ class DeltaTarget:
 
     def noted(self, mark: Mark) -> Commit | None:
         """Return it from the application transactions, which stay where commits are undone or forgotten."""
-        found: dict[str, tuple[str, int]] = {}
+        batches: dict[str, tuple[str, int]] = {}
         for plan in mark.plans:
             progress, delivery = _id(_PROGRESS, self._store_id, plan), _id(_DELIVERY, self._store_id, plan)
             self._versions |= {progress: plan.end_seq, delivery: int(mark.delivery_hash[:_DIGITS], 16)}
             end, newest = map(self._opened.handle.transaction_version, (progress, delivery))
             if end is not None and newest is not None:
-                found[plan.token.pipeline] = f"{newest:0{_DIGITS}x}", end
-        noted = Commit.of(found)
+                batches[plan.token.pipeline] = f"{newest:0{_DIGITS}x}", end
+        noted = Commit.of(batches)
         self._newest = "" if noted is None else noted.delivery_hash
         return noted
 

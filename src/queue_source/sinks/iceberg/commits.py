@@ -71,13 +71,13 @@ class IcebergTarget:
 
     def noted(self, mark: Mark) -> Commit | None:
         self._created = str(created_at(self._transaction, mark.first.token.pipeline))
-        found: dict[str, tuple[str, int]] = {}
+        batches: dict[str, tuple[str, int]] = {}
         for pipeline in (plan.token.pipeline for plan in mark.plans):
             text = self.table.properties.get(f"{self._property}{pipeline}")
             commits = (commit for commit in self.lineage() if pipeline in commit.ends)
             if (newest := Commit(json.loads(text)) if text else next(commits, None)) is not None:
-                found[pipeline] = newest.delivery_hash, newest.ends[pipeline]
-        return Commit.of(found)
+                batches[pipeline] = newest.delivery_hash, newest.ends[pipeline]
+        return Commit.of(batches)
 
     def lineage(self) -> Iterator[Commit]:
         for snapshot in self._ancestors(self.table.metadata.current_snapshot_id):
