@@ -50,6 +50,7 @@ def record(connection: Connection, delivery_hash: str, output: str, owner: str, 
     What is recorded of other batches is not needed any more, whatever their number: a checkpoint may be new. Spark runs
     a batch when those before it are done, and the caller has looked for what the store has lost.
     """
-    connection.execute(table.delete().where(table.c.pipeline == owner, table.c.output == output))
+    others = table.c.pipeline == owner, table.c.output == output, table.c.delivery_hash != delivery_hash
+    connection.execute(table.delete().where(*others))
     values = {"delivery_hash": delivery_hash, "output": output, "pipeline": owner, "batch_id": batch_id}
     connection.execute(table.insert().values(**values, delivered_at=sa.func.current_timestamp()))
