@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from queue_source.errors import OptionError
 from queue_source.foreach_batch.delivery import delivery
+from shard_store.batches import outputs
 from shard_store.errors import PipelineTakenOver, ShardsLost, StoreConfigurationError, StoreUnavailable
 from shard_store.model import ShardState
 from shard_store.sql import schema
@@ -454,3 +455,15 @@ def test_only_objects_of_the_batch_are_given_up(store: ShardStore) -> None:
         with pytest.raises(ValueError, match="printable"):
             batch.quarantine("a", "no", cause="")
     assert us.look("a")["a"].state is ShardState.DONE
+
+
+def test_an_output_that_another_process_has_recorded_meanwhile_is_not_recorded_over_it(tmp_path: Path) -> None:
+    """It has looked before: whoever comes second rolls its rows back."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/rows.db")
+    outputs.create(engine)
+    for name, fails in (("first", False), ("second", False), ("second", True)):
+        with engine.begin() as connection, pytest.raises(sa.exc.IntegrityError) if fails else nullcontext():
+            outputs.record(connection, name, "o", "p", batch_id=1)
+    with engine.connect() as connection:
+        assert outputs.recent(connection, "o", "p", 0) == ["second"]
+    engine.dispose()

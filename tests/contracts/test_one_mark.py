@@ -11,9 +11,10 @@ import json
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,8 +34,10 @@ from queue_source.sinks.marks import Mark
 from shard_store.batches.publishing import created_at
 from shard_store.completeness.comparing import ListedShard
 from shard_store.errors import LostProgress
+from shard_store.shards.changes import Audit
 from shard_store.sql import schema
 from shard_store.store import open_store
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.crash_sweep import Outcome, run
 from support.delta_tables import DeltaLake
 from support.driver_loop import states
@@ -182,7 +185,7 @@ def over(*columns: str) -> pytest.MarkDecorator:
 
 
 BEHIND = r"checkpoint is at offset 2, but the store .* knows offsets only up to 1"
-AHEAD = r"the store was restored from a backup; restore the newer store"
+AHEAD = r"and the store has not published it: the store was restored from a backup"
 PUT_BACK = r"was put back to before the batch"
 REFUSED = {
     frozenset({STORE}): BEHIND,
@@ -415,7 +418,12 @@ def test_the_verdicts_of_the_attempt_whose_rows_are_there_count_also_in_a_store_
 @over(*TABLES, "Iceberg", "Iceberg, registering")
 def test_a_transaction_of_the_store_that_runs_again_finds_its_own_commit(world: World) -> None:
     world.feed("first")
-    world.put("second")
+    for name in ("second", "bad"):
+        world.put(name)
+    if world.sink.registers:
+        (world.folder / "objects" / "bad.json").write_text("no Parquet: the commit records it")
+    else:
+        (world.folder / "objects" / "bad.json").unlink()
     runs: list[str] = []
 
     def trouble(place: str, *about: str) -> None:
@@ -428,7 +436,42 @@ def test_a_transaction_of_the_store_that_runs_again_finds_its_own_commit(world: 
         world.works()
     world.feed("third")
     world.has("first", "second", "third")
+    assert world.states() == {"done": 3, "quarantined": 1}
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("empties", ["deletes", "puts back"])
+@over("Delta", "Iceberg elsewhere")
+def test_a_source_that_is_reset_begins_anew_however_its_table_was_emptied(world: World, empties: str) -> None:
+    world.feed("first")
+    put_back = world.point()
+    world.feed("second")
+    if empties == "deletes":
+        world.put("third")
+        world.dies()
+        (world.delta() if world.column == "Delta" else world.table()).delete()
+    else:
+        put_back(TARGET)
+    shutil.rmtree(world.folder / "checkpoint")
+    with open_store(world.store) as store:
+        with store.database.engine.begin() as connection:
+            connection.execute(schema.pipelines.update().values(heartbeat_at=0, stale_at=0))  # it is dead
+        store.reset(["s"], Audit("me", "the table is loaded anew"), message_uri="")
+    world.feed("second", "third")
+    world.has(*(["first"] if empties == "puts back" else []), "second", "third")
+
+
+@over(*ELSEWHERE)
+def test_a_new_checkpoint_is_not_taken_for_a_restored_store_once_the_attempts_before_it_are_pruned(
+    world: World,
+) -> None:
+    world.feed("first", "second", "third")
+    shutil.rmtree(world.folder / "checkpoint")
+    world.feed("fourth", "fifth")
+    with open_store(world.store) as store:
+        assert store.prune(RetentionPolicy(), datetime.now(timezone.utc) + timedelta(days=60)).attempts
+    world.feed("sixth")
+    world.has("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 @over(*ELSEWHERE)
@@ -496,6 +539,57 @@ def test_a_batch_of_several_pipelines_is_the_same_in_whichever_order_they_are_na
             query.begin("third")
         attempt(2, 3, two, one)
         assert found() == [1, 2, 3]
+
+
+@pytest.fixture
+def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) -> Iterator[DeltaLake | Lake]:
+    store_url, elsewhere = f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/elsewhere.db"
+    with open_store(store_url) as store:
+        if request.param == "Delta":
+            yield DeltaLake(store, {"store": store_url, "delta": str(tmp_path / "table")})
+        else:
+            options = {"table": "db.t", "warehouse": str(tmp_path), "catalog.type": "sql", "catalog.uri": elsewhere}
+            yield Lake(store, {"store": store_url, **options}, {"type": "sql", "uri": elsewhere}, "db.t")
+
+
+@pytest.mark.parametrize(("dies", "then"), [("one two", "two"), ("two", "one two"), ("one", "one two")])
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("lake", ["Delta", "Iceberg elsewhere"], indirect=True)
+def test_what_died_between_the_commits_is_not_committed_again_by_a_query_of_other_pipelines(
+    lake: DeltaLake | Lake, monkeypatch: pytest.MonkeyPatch, is_first: bool, dies: str, then: str
+) -> None:
+    queries = {name: Query(lake, name) for name in ("one", "two")}
+
+    def attempt(number: int, names: str) -> None:
+        plans = tuple(queries[name].pipeline.plan().identity for name in names.split())
+        query = queries[names.split()[0]]
+        query.batch_id = number
+        _, written = query.written(table_of([number]))
+        query.commit(Batch(plans), written)
+
+    if not is_first:
+        for query in queries.values():
+            query.batch(table_of([0]))
+    for query in queries.values():
+        query.begin("next")
+    with failing_at(monkeypatch, "table-committed"):
+        attempt(1, dies)
+    with pytest.raises(LostProgress, match=AHEAD):
+        attempt(2, then)
+
+
+@pytest.mark.parametrize("lake", ["Delta"], indirect=True)
+def test_a_batch_without_input_does_not_read_the_whole_log(lake: DeltaLake) -> None:
+    """It ends where the batch before ended, which has been there: a restored store does not come to mind."""
+    query = Query(lake)
+    for number in range(3):
+        query.batch(table_of([number]))
+    query.batch_id += 1
+    with patch.object(DeltaTable, "history", autospec=True, side_effect=DeltaTable.history) as asked:
+        query.attempt(table_of([3]))
+    assert asked.call_args_list
+    assert all(len(call.args) == 2 for call in asked.call_args_list), "without a limit"
+    assert lake.ids() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("column", ["foreachBatch", "foreign"])

@@ -52,11 +52,11 @@ def test_what_was_read_is_read_once_more_and_its_files_are_no_longer_shown(store
     assert paths(store) == set()
     again = Pipeline.start(store)
     after = again.deliver("b", "a")
-    assert paths(store) == {"/split-2"}
+    assert paths(store) == {"/split-3"}
     assert after.identity.delivery_hash != before.identity.delivery_hash
     with pytest.raises(StoreConfigurationError, match="pipeline 'p' runs"):
         reset(store)
-    assert paths(store) == {"/split-2"}, "a refusal changes nothing"
+    assert paths(store) == {"/split-3"}, "a refusal changes nothing"
 
 
 def test_each_object_tells_who_had_it_forgotten_and_why(store: ShardStore) -> None:
@@ -110,7 +110,7 @@ def test_an_old_checkpoint_that_repeats_its_last_batch_finds_it_empty(
     store.publish([repeated.identity], [Split("/empty", 0, 1)])
     store.advance(again.token, confirm=2)
     again.deliver("b", "a")
-    assert {row["path"]: row["rows"] for row in rows(store, "splits")}["/split-3"] == 2
+    assert {row["path"]: row["rows"] for row in rows(store, "splits")}["/split-4"] == 2
 
 
 def test_a_batch_that_another_sink_took_unconfirmed_is_not_done_by_its_old_checkpoint(

@@ -186,11 +186,10 @@ class Delivery:
         owner = self._owner  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
             already = outputs.is_recorded(connection, self.hash, name) or (self.already and engine is None)
-            lost: Sequence[str] = ()
             if engine is not None:  # a backup of the store's own has both, or none
                 self._shown_before |= already
-                recent = outputs.recent(connection, name, owner, self._batch_id - 1)
-                lost = () if already else self._lost(recent, name)
+                if not already:
+                    self._check_in_step(outputs.recent(connection, name, owner, self._batch_id - 1), name)
             yield Output(connection, already)
             if already:
                 transaction.rollback()
@@ -200,19 +199,19 @@ class Delivery:
                     self._store.hold_inside(connection, self._plans, self._batch_id)
                 else:
                     held.enter_context(self._store.held(self._plans, self._batch_id))
-                outputs.record(connection, self.hash, name, owner, self._batch_id, lost)
+                outputs.record(connection, self.hash, name, owner, self._batch_id)
                 transaction.commit()
         reach("output-delivered", name)
 
-    def _lost(self, recent: Sequence[str], name: str) -> list[str]:
-        """Return those of an output's batches that the store has lost. Raises LostProgress, unless it is to go on."""
-        lost = [digest for digest in recent if not self._store.has_published(self._plans, digest)]
-        if not lost:
-            return lost
+    def _check_in_step(self, recent: Sequence[str], name: str) -> None:
+        """Raise LostProgress where the store has lost one of an output's batches, unless it is to go on."""
+        lost = next((digest for digest in recent if not self._store.has_published(self._plans, digest)), None)
+        if lost is None:
+            return
         problem = (
-            f"output {name!r} has the batch with the delivery hash {lost[0]}, and the store has not published it: the "
-            "store was restored from a backup; restore the newer store, or delete what that batch has brought, with "
-            "its row in cuesqueue_deliveries"
+            f"output {name!r} has the batch with the delivery hash {lost}, and the store has not published it: the "
+            "store was restored from a backup, or has forgotten the pipeline in a year; restore the newer store, or "
+            "delete what that batch has brought, with its row in cuesqueue_deliveries"
         )
         pipeline = self._plans[0].token.pipeline
         if not any(self._store.plan_to_load(plan)[1].get(FAIL_ON_DATA_LOSS) == "false" for plan in self._plans):
@@ -220,7 +219,6 @@ class Delivery:
             raise LostProgress(f"pipeline {pipeline!r}: {problem}; {further}")
         logger.warning("pipeline %s: %s; writing the batch, as failOnDataLoss says", pipeline, problem)
         self._shown_before = True
-        return lost
 
     @cached_property
     def _owner(self) -> str:

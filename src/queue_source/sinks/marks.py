@@ -73,6 +73,14 @@ class Commit:
     replaces: bool = False
     undoes: bool = False
 
+    @classmethod
+    def of(cls, newest: Mapping[str, tuple[str, int]]) -> Commit | None:
+        """Return the newest batches of several pipelines, each with its hash and its end, as that of the first one."""
+        if not newest:
+            return None
+        hashes, ends = zip(*newest.values(), strict=True)
+        return cls({HASH: hashes[0], PIPELINE: ",".join(newest), END: ",".join(map(str, ends))})
+
     @property
     def delivery_hash(self) -> str:
         return self.properties.get(HASH, "")
@@ -106,7 +114,10 @@ class Target(Protocol):
         """Open it anew, since others write to it; returns whether it is there."""
 
     def noted(self, mark: Mark) -> Commit | None:
-        """Return the newest batch of the mark's first pipeline that was ever committed; of its hash the beginning."""
+        """Return the newest batch that was ever committed: the hash, or its beginning, of the first pipeline with one.
+
+        Its ends are of each pipeline by itself, which may have been in another query.
+        """
 
     def lineage(self) -> Iterator[Commit]:
         """Yield the commits of which it is made now, the newest first, as far as its log goes."""
@@ -137,15 +148,17 @@ class Unsure(Exception):
     """It cannot be right that the batch is written, or nothing tells whether it is there: why, and what to do."""
 
 
-def decide(target: Target, mark: Mark, published: Mapping[str, int]) -> tuple[Verdict, Commit | None]:
+def decide(target: Target, mark: Mark, published: Mapping[str, int] | None) -> tuple[Verdict, Commit | None]:
     """Return whether the target has the batch, and the commit of it that was found.
 
-    `published`: up to where the store has published the batches of each pipeline. Raises Unsure.
+    `published`: up to where the store has published the batches of each pipeline; None: what was before is given up.
+    Raises Unsure.
     """
     noted = target.noted(mark)
     if noted is None:
         return Verdict.NEW, None
-    if (is_newest := mark.delivery_hash.startswith(noted.delivery_hash)) or _reaches(noted, mark):
+    is_newest = mark.delivery_hash.startswith(noted.delivery_hash)
+    if is_newest or not _is_before(noted, mark):  # a store that was put back gives its seqs a second time
         replaced = False
         for commit in target.lineage():
             if commit.delivery_hash == mark.delivery_hash:
@@ -153,23 +166,27 @@ def decide(target: Target, mark: Mark, published: Mapping[str, int]) -> tuple[Ve
                 if not is_ours and replaced and not target.has_files():
                     raise _unprovable(target, mark, "it was overwritten since")
                 return (Verdict.OURS if is_ours else Verdict.SHOWN), commit
+            if _is_before(commit, mark):
+                break
             replaced |= commit.replaces
+    if is_newest:
         if target.was_undone(mark.delivery_hash):
             return Verdict.GONE, None
-        if is_newest and not target.has_files():
+        if not target.has_files():
             raise _unprovable(target, mark, "its log does not go back as far any more")
-        if is_newest:
-            return Verdict.SHOWN, None
-    _check_in_step(target, mark, noted, published)
+        return Verdict.SHOWN, None
+    if published is not None:
+        _check_in_step(target, noted, published)
     return Verdict.NEW, None
 
 
-def _reaches(commit: Commit, mark: Mark) -> bool:
-    """Tell whether a pipeline has been there: a store that was put back gives its seqs a second time."""
-    return any(commit.ends.get(plan.token.pipeline, -1) >= plan.end_seq for plan in mark.plans)
+def _is_before(commit: Commit, mark: Mark) -> bool:
+    """Tell whether it is of the mark's pipelines, and of a batch before: a batch without input ends where that does."""
+    own = [plan for plan in mark.plans if plan.token.pipeline in commit.ends]
+    return bool(own) and all(commit.ends[plan.token.pipeline] < plan.end_seq for plan in own)
 
 
-def _check_in_step(target: Target, mark: Mark, noted: Commit, published: Mapping[str, int]) -> None:
+def _check_in_step(target: Target, noted: Commit, published: Mapping[str, int]) -> None:
     """Raise Unsure where the target has what the store has lost, or has lost what the store has."""
 
     def is_published(commit: Commit) -> bool:
@@ -196,9 +213,9 @@ def _check_in_step(target: Target, mark: Mark, noted: Commit, published: Mapping
     if newest is not None and not is_published(newest):
         raise Unsure(
             f"{target.name} has the batch with the delivery hash {newest.delivery_hash}, up to offset {_ends(newest)}, "
-            f"and the store has published up to {max(published.values(), default=0)} only: the store was restored from "
-            "a backup; restore the newer store, or put the table back to before that batch; else rows of objects that "
-            "are announced again come twice ('cuesqueue adopt' says which are there)"
+            "and the store has not published it: the store was restored from a backup, or has forgotten the pipeline "
+            "in a year, or that query was of other pipelines and died; restore the newer store, put the table back to "
+            "before that batch, or run that query; else rows come twice ('cuesqueue adopt' says which are there)"
         )
 
 
@@ -249,11 +266,9 @@ class OnceIn:
         self._writes = verdict in (Verdict.NEW, Verdict.GONE)
         if self._writes:
             target.choose(batch.transaction)
-        if verdict is Verdict.SHOWN and commit is not None:
-            return Looked(
-                commit.brought or target.brought, shown_before=True, verdicts=commit.properties.get(_VERDICTS)
-            )
-        return Looked(target.brought, shown_before=verdict is Verdict.SHOWN or not is_sure)
+        before = commit or Commit()  # of this very attempt, too: what it recorded with its commit was rolled back
+        shown_before = verdict is Verdict.SHOWN or not is_sure
+        return Looked(before.brought or target.brought, shown_before, before.properties.get(_VERDICTS))
 
     def _commit(self, transaction: Transaction, published: Published) -> None:
         if published.already or not self._target.brought[0]:

@@ -6,7 +6,6 @@ It is made where it is needed, by the user's own engine, so it uses nothing that
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -45,15 +44,13 @@ def owner(pipeline: str, store_id: str) -> str:
     return f"{name}@{store_id}"
 
 
-def record(
-    connection: Connection, delivery_hash: str, output: str, owner: str, batch_id: int, lost: Sequence[str] = ()
-) -> None:
+def record(connection: Connection, delivery_hash: str, output: str, owner: str, batch_id: int) -> None:
     """Record the output in the caller's transaction; raises sqlalchemy.exc.IntegrityError when it is there.
 
-    What earlier batches have recorded is not needed any more: Spark runs a batch when those before it are done. Nor is
-    that of batches that the store has `lost`, once it continues without them.
+    What is recorded of other batches is not needed any more, whatever their number: a checkpoint may be new. Spark runs
+    a batch when those before it are done, and the caller has looked for what the store has lost.
     """
-    gone = sa.or_(table.c.batch_id < batch_id, table.c.delivery_hash.in_(lost))
-    connection.execute(table.delete().where(table.c.pipeline == owner, table.c.output == output, gone))
+    others = table.c.pipeline == owner, table.c.output == output, table.c.delivery_hash != delivery_hash
+    connection.execute(table.delete().where(*others))
     values = {"delivery_hash": delivery_hash, "output": output, "pipeline": owner, "batch_id": batch_id}
     connection.execute(table.insert().values(**values, delivered_at=sa.func.current_timestamp()))

@@ -69,13 +69,13 @@ class Published:
 class Unpublished:
     """A batch that the store has not published, for a target with a commit of its own: does that have it?
 
-    `published`: for each pipeline the seq up to which the store may have published something. `goes_on`: the reader's
-    `failOnDataLoss` is false.
+    `published`: for each pipeline the seq up to which the store may have published something; None: what was before is
+    given up, as by `cuesqueue reset`. `goes_on`: the reader's `failOnDataLoss` is false.
     """
 
     transaction: Transaction
     delivery_hash: str
-    published: Mapping[str, int]
+    published: Mapping[str, int] | None
     goes_on: bool
 
 
@@ -209,11 +209,14 @@ def _unpublished(
 ) -> Unpublished:
     c = attempts.c
     newest = sa.select(c.pipeline, sa.func.max(c.end_seq)).group_by(c.pipeline)
-    ends = transaction.execute(newest.where(c.pipeline.in_([i.token.pipeline for i in rows]))).all()
+    newest = newest.where(c.pipeline.in_([i.token.pipeline for i in rows]))
+    ends: dict[str, int] = {row[0]: row[1] for row in transaction.execute(newest)}
+    goes_on = any((settings_of(row) or {}).get(FAIL_ON_DATA_LOSS) == "false" for row in rows.values())
+    if not goes_on and any(row.confirmed_seq > ends.get(row.pipeline, 0) for row in rows.values()):
+        return Unpublished(transaction, batch.delivery_hash, None, goes_on)
     # without any attempt it began anew, or goes by the first backup: this batch has to be the first one at its seqs
     none = {i.token.pipeline: i.end_seq - 1 if i in fresh else row.last_seq for i, row in rows.items()}
-    goes_on = any((settings_of(row) or {}).get(FAIL_ON_DATA_LOSS) == "false" for row in rows.values())
-    return Unpublished(transaction, batch.delivery_hash, none | {row[0]: row[1] for row in ends}, goes_on)
+    return Unpublished(transaction, batch.delivery_hash, none | ends, goes_on)
 
 
 FAIL_ON_DATA_LOSS = "failOnDataLoss"

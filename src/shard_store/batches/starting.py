@@ -13,8 +13,8 @@ from sqlalchemy.engine import Row
 from shard_store.batches import snapshots
 from shard_store.batches.progress import other_stores, what_was_wrong
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
-from shard_store.shards.activity import Intake, counters_of, intake_of, settings_of
+from shard_store.model import OTHER, Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
+from shard_store.shards.activity import Intake, Report, counters_of, intake_of, settings_of
 from shard_store.shards.ownership import as_shard, current, owned_by
 from shard_store.shards.sources import Names, Naming, lock_source, settle_names
 from shard_store.sql import install
@@ -101,6 +101,9 @@ def start(
     if row.semantics != semantics.value:
         _refuse_unfinished(transaction, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
     now, changes = transaction.now(), (row.changes or 0) + 1
+    last, is_first = Report.parse(row.report, row.incarnation), row.sink is None and not confirmed
+    # no backup from the middle of its first batch: a sink of ours would have made itself known before the reader ended
+    is_others = is_first and row.plan_incarnation == row.incarnation and last is not None and last.stopped
     transaction.on_commit.append(lambda: transaction.memory.begin(token, driver, changes))
     this = pipelines.update().where(pipelines.c.pipeline == pipeline)
     transaction.execute(
@@ -109,6 +112,7 @@ def start(
             driver=driver,
             changes=changes,
             confirmed_seq=confirmed,
+            sink=OTHER if is_others else row.sink,
             semantics=semantics.value,
             remembered=int(remembered * 1_000_000),
             settings=None if settings is None else json.dumps([token.incarnation, dict(settings)], ensure_ascii=False),

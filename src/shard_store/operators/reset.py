@@ -237,7 +237,10 @@ def _record(transaction: Transaction, which: sa.ColumnElement[bool], audit: Audi
 
 
 def _begin_anew(transaction: Transaction, row: Row[Any]) -> None:
-    """Have the pipeline be as one that has delivered all of its snapshots, and fence who may still run."""
+    """Have the pipeline be as one that has delivered all of its snapshots, and fence who may still run.
+
+    One seq is left out: that nothing was published up to there says to tables that what was before counts no more.
+    """
     name, incarnation = row.pipeline, row.incarnation + 1
     last = Report.parse(row.report, row.incarnation) or Report(
         counters=counters_of(row.report), intake=intake_of(row.report), window=window_of(row.report)
@@ -252,7 +255,8 @@ def _begin_anew(transaction: Transaction, row: Row[Any]) -> None:
             incarnation=incarnation,
             report=replace(last, stopped=True).dump(incarnation),
             driver="",
-            confirmed_seq=row.last_seq,
+            last_seq=row.last_seq + 1,
+            confirmed_seq=row.last_seq + 1,
             plan_attempt=None,
             **dict.fromkeys(_PLAN),
         )

@@ -12,7 +12,7 @@ from queue_source.errors import OptionError
 from queue_source.sinks.base import Batch
 from queue_source.sinks.delta.files import DataFile, TaskFiles
 from queue_source.sinks.delta.tables import OpenTable, TableMaker, is_conflict
-from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark
+from queue_source.sinks.marks import END, HASH, STORE, Commit, Mark
 from shard_store.errors import ShardStoreError
 from shard_store.model import PlanIdentity
 from shard_store.redaction import redact_text
@@ -48,17 +48,16 @@ class DeltaTarget:
 
     def noted(self, mark: Mark) -> Commit | None:
         """Return it from the application transactions, which stay where commits are undone or forgotten."""
-        progress = {_id(_PROGRESS, self._store_id, plan): plan for plan in mark.plans}
-        delivery = _id(_DELIVERY, self._store_id, mark.first)
-        self._versions = {name: plan.end_seq for name, plan in progress.items()}
-        self._versions[delivery] = int(mark.delivery_hash[:_DIGITS], 16)
-        newest = self._opened.handle.transaction_version(delivery)
-        if newest is None:
-            return None
-        self._newest = f"{newest:0{_DIGITS}x}"
-        ends = {plan: self._opened.handle.transaction_version(name) for name, plan in progress.items()}
-        seqs = {plan.token.pipeline: str(end) for plan, end in ends.items() if end is not None}
-        return Commit({HASH: self._newest, PIPELINE: ",".join(seqs), END: ",".join(seqs.values())})
+        batches: dict[str, tuple[str, int]] = {}
+        for plan in mark.plans:
+            progress, delivery = _id(_PROGRESS, self._store_id, plan), _id(_DELIVERY, self._store_id, plan)
+            self._versions |= {progress: plan.end_seq, delivery: int(mark.delivery_hash[:_DIGITS], 16)}
+            end, newest = map(self._opened.handle.transaction_version, (progress, delivery))
+            if end is not None and newest is not None:
+                batches[plan.token.pipeline] = f"{newest:0{_DIGITS}x}", end
+        noted = Commit.of(batches)
+        self._newest = "" if noted is None else noted.delivery_hash
+        return noted
 
     def lineage(self) -> Iterator[Commit]:
         below: int | None = None

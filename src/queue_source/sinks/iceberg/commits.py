@@ -45,7 +45,7 @@ class IcebergTarget:
         """Take what was `written`: the UUID of its table, and the partition spec."""
         self._factory, self._table_name, self._store_id, self._prefix = factory, table, store_id, prefix
         self._written = written
-        self._property = self._created = ""
+        self._property, self._created = f"cuesqueue.newest.{store_id}.", ""
         self._table: Table | None = None
         self.name = f"the Iceberg table {table}"
         self._catalog: Catalog | None = None
@@ -70,12 +70,14 @@ class IcebergTarget:
         return self._table is not None
 
     def noted(self, mark: Mark) -> Commit | None:
-        pipeline = mark.first.token.pipeline
-        self._property = f"cuesqueue.newest.{self._store_id}.{pipeline}"
-        self._created = str(created_at(self._transaction, pipeline))
-        if text := self.table.properties.get(self._property):
-            return Commit(json.loads(text))
-        return next((commit for commit in self.lineage() if pipeline in commit.ends), None)
+        self._created = str(created_at(self._transaction, mark.first.token.pipeline))
+        batches: dict[str, tuple[str, int]] = {}
+        for pipeline in (plan.token.pipeline for plan in mark.plans):
+            text = self.table.properties.get(f"{self._property}{pipeline}")
+            commits = (commit for commit in self.lineage() if pipeline in commit.ends)
+            if (newest := Commit(json.loads(text)) if text else next(commits, None)) is not None:
+                batches[pipeline] = newest.delivery_hash, newest.ends[pipeline]
+        return Commit.of(batches)
 
     def lineage(self) -> Iterator[Commit]:
         for snapshot in self._ancestors(self.table.metadata.current_snapshot_id):
@@ -105,8 +107,9 @@ class IcebergTarget:
             check_unchanged(self.table, self._written)
 
     def append(self, mark: Mapping[str, str]) -> None:
-        newest = {name: mark[name] for name in (HASH, PIPELINE, END)}
-        append(self.table, self.files, mark, {self._property: json.dumps(newest)})
+        newest = json.dumps({name: mark[name] for name in (HASH, PIPELINE, END)})
+        noted = {f"{self._property}{pipeline}": newest for pipeline in mark[PIPELINE].split(",")}
+        append(self.table, self.files, mark, noted)
 
     def sweep(self) -> None:
         """Delete what a commit has left for after the store's transaction."""
