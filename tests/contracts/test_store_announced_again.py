@@ -478,6 +478,7 @@ def test_another_version_of_what_is_published_is_not_read_and_counts_as_changed_
     assert announce(us, said("m5", 300, "third")).changed
     assert not announce(us, said("m5", 300, "third")).changed
     assert us.look("a")["a"].content == said("m1", 100, "first"), "the shard is in the version that was read"
+    assert [status.changed for status in store.status()] == [2], "exactly, whatever dies"
 
 
 @pytest.mark.parametrize(

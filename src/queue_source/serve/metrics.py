@@ -144,7 +144,7 @@ METRICS: tuple[Exported, ...] = (
     ),
     Exported(
         "cuesqueue_changed_objects_total",
-        "Announcements of other versions of what is published, which are not read, up to the last heartbeat.",
+        "Announcements of other versions of what is published, which are not read.",
         _single(lambda s: s.changed),
     ),
     Exported(

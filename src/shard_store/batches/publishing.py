@@ -505,7 +505,7 @@ def _record(
     transaction.execute(attempts.insert(), [attempt])
     values = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
     lags = histogram([now - delivery.sent[key] for key in ended if key in delivery.sent])
-    amounts = Amounts(1, delivery.rows, delivery.size, len(ended), errors=causes, lags=lags)
+    amounts = Amounts(1, delivery.rows, delivery.size, len(ended), changed=changed, errors=causes, lags=lags)
     last = LastBatch(
         seq=identity.end_seq,
         batch_id=delivery.batch_id,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from shard_store.model import WHOLE, ErrorRecord, Move, PlanIdentity, Position, ShardKey, shard_key
-from shard_store.shards.activity import count_errors
+from shard_store.shards.activity import Amounts, count
 from shard_store.shards.ownership import fence
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction, chunks
@@ -48,7 +49,7 @@ def _count_messages(transaction: Transaction, pipeline: str, rows: Mapping[bytes
     messages = [key for key, row in rows.items() if row["scope"] == "message"]
     recorded = transaction.select_among(sa.select(errors.c.error_key), errors.c.error_key, messages)
     if fresh := set(messages) - {bytes(key) for (key,) in recorded}:
-        count_errors(transaction, pipeline, [rows[key]["cause"] for key in fresh])
+        count(transaction, pipeline, Amounts(errors=Counter(rows[key]["cause"] for key in fresh)))
 
 
 def _shorten(transaction: Transaction, rows: Collection[dict[str, Any]]) -> None:

@@ -157,7 +157,7 @@ class PipelineStatus(NotebookTable):
         bytes_per_second: The same.
         total: What it has published since its first start.
         counters: Of its reader, since the pipeline's first start, as in the query's progress.
-        changed: Announcements of other versions of what is published, which are not read; of `counters`.
+        changed: Announcements of other versions of what is published, which are not read.
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
         backfill: The last listing of its source.
@@ -406,8 +406,8 @@ def _status(
         rows_per_second=None if recent.rows is None else recent.rows / seconds,
         bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,
         total=_published(activity.total),
-        counters=(counters := counters_of(row.report)),
-        changed=counters.get("changed", 0),
+        counters=counters_of(row.report),
+        changed=activity.total.changed,
         all_outside=_all_outside(row, activity),
         backfill=listed,
         certificate=certified,

@@ -78,6 +78,7 @@ class Amounts:
 
     `objects`: shards that were published to their end, whose content is an object or a message. `messages`: received by
     its reader, redeliveries included. `errors`: final ones, by cause. `lags`: of objects whose messages have a time.
+    `changed`: announcements of other versions of what is published, which are not read.
     """
 
     batches: int = 0
@@ -85,6 +86,7 @@ class Amounts:
     bytes: int | None = None
     objects: int = 0
     messages: int = 0
+    changed: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     lags: Counter[int] = field(default_factory=Counter)
 
@@ -94,6 +96,7 @@ class Amounts:
         self.bytes = _sum(self.bytes, other.bytes)
         self.objects += other.objects
         self.messages += other.messages
+        self.changed += other.changed
         for cause, count in other.errors.items():
             self.errors[cause if cause in self.errors or len(self.errors) < CAUSES else "other"] += count
         if lags:
@@ -114,7 +117,7 @@ class Amounts:
         return cls(**counts, errors=Counter(stored.get("errors")), lags=lags)
 
 
-_COUNTS = ("batches", "rows", "bytes", "objects", "messages")
+_COUNTS = ("batches", "rows", "bytes", "objects", "messages", "changed")
 
 
 @dataclass(frozen=True)
@@ -297,11 +300,11 @@ def counted(
     return {"activity": activity.dump()}
 
 
-def count_errors(transaction: Transaction, pipeline: str, causes: Iterable[str]) -> None:
-    """Count errors that no plan makes final: bad messages. A pipeline that never started counts none."""
+def count(transaction: Transaction, pipeline: str, amounts: Amounts) -> None:
+    """Count what no plan makes final: bad messages, and other versions. A pipeline that never started counts none."""
     row = locked_now(transaction, pipeline)
     if row is not None:
-        values = counted(transaction, row, row.now, Amounts(errors=Counter(causes)))
+        values = counted(transaction, row, row.now, amounts)
         transaction.execute(of_pipeline, [{"of": pipeline, **values}])
 
 

@@ -24,7 +24,7 @@ from shard_store.model import (
     ShardKey,
     ShardState,
 )
-from shard_store.shards.activity import Amounts, Report, counted, counters_of, locked_now
+from shard_store.shards.activity import Amounts, Report, count, counted, counters_of, locked_now
 from shard_store.shards.announcing import announced_anew, in_newest_version, newest_of, take_up
 from shard_store.sql.memory import went_back
 from shard_store.sql.schema import of_pipeline, pipelines, shards
@@ -149,6 +149,8 @@ def open_shards(
         # those of others are waited for: one that is missing later was pruned, and not lost, if this change is there.
         # And a store without that change has these shards as they were, such as quarantined
         transaction.execute(of_pipeline, [{"of": token.pipeline, **count_change(transaction, row, token)}])
+    if changed := sum(shard.changed for shard in taken_up.values()):
+        count(transaction, token.pipeline, Amounts(changed=changed))
     return {key: stored[key] for key in announced}
 
 
