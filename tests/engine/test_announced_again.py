@@ -16,7 +16,7 @@ from queue_source.commands.main import app
 from shard_store.model import Content
 from shard_store.shards.recording import Receipts
 from shard_store.store import open_store
-from support.engine.queries import described, run
+from support.engine.queries import described, run, start
 from support.engine.world import Row, World, eventually
 
 pytestmark = pytest.mark.engine
@@ -125,8 +125,10 @@ def test_an_object_without_a_version_that_a_route_brings_is_read_in_the_one_that
     query = described(
         world, queueUrl="store", source="files", pipeline="files", fileFormat="csv", maxBytesPerTrigger="300k"
     )
-    query["trigger"] = {"once": True}  # one batch
-    run(spark, query)
+    query["trigger"] = {"processingTime": "1 hour"}  # one batch
+    running = start(spark, query)
+    eventually("the first batch", lambda: world.published() or not running.isActive)
+    running.stop()
     first = world.published()
     assert 0 < len(first) < 80_000
     file.write_text("".join(f"{number},B\n" for number in range(100_000, 180_000)))

@@ -223,7 +223,7 @@ def test_at_most_once_a_batch_that_was_given_up_is_told_apart(world: World, publ
     told = found(prefix(world), code=1)
     assert counts(told) == {"published": 1, "given_up": 2}
     assert told["unpublished"] == {"given_up": sorted(lost)}
-    assert "1 are published, 2 given up (at-most-once" in told["says"]
+    assert "1 are published, 2 given up (their batch was begun" in told["says"]
 
 
 def _done(world: World) -> int:
