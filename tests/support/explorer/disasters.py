@@ -91,6 +91,7 @@ class Disasters:
                 self._excuse_finished(gone)
         if "checkpoints" in parts:
             world.checkpoints |= {kind: checkpoint.copy() for kind, checkpoint in moment.checkpoints.items()}
+            world.promises.note_that_batches_come_anew()
             if "store" in parts:
                 world.lost_messages |= set(world.acknowledged[moment.acknowledged :])
         self.went_back = lives.may_notice = bool(parts)

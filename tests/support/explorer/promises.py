@@ -50,7 +50,7 @@ class Promises:
         self._hashes: dict[tuple[str, int], str] = {}
         self._before_loss: set[tuple[str, int]] = set()
 
-    def note_that_the_store_went_back(self) -> None:
+    def note_that_batches_come_anew(self) -> None:
         self._before_loss = set(self._hashes)
 
     # --- 1 ------------------------------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ class Promises:
     def check_hash(self, digest: str, batch: tuple[str, int]) -> None:
         """If the store went back and the checkpoint is lost as well, a new checkpoint begins at the same offsets.
 
-        With the same objects the same hash is right; that no output misses rows then is checked at the end. Where both
-        were put back, the batch of that number is another one from then on.
+        With the same objects the same hash is right; that no output misses rows then is checked at the end. Where the
+        checkpoint was put back, the batch of that number is another one from then on.
         """
         if batch in self._before_loss:
             self._before_loss.discard(batch)

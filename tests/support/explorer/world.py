@@ -277,7 +277,7 @@ class World:
         bad = self._bad_of_other_sinks()
         moment.store.backup(self._file)
         self.forgotten |= bad - self._bad_of_other_sinks()
-        self.promises.note_that_the_store_went_back()
+        self.promises.note_that_batches_come_anew()
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
