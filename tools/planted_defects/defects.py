@@ -158,8 +158,8 @@ DEFECTS = (
         "empty-then-full",
         "V11: an object that was written empty first, and met then, was never read.",
         "shard_store/shards/announcing.py",
-        "had_none = row.size == 0 and row.pending in (None, Pending.LEFT_OUT.value)",
-        "had_none = row.size == -1 and row.pending in (None, Pending.LEFT_OUT.value)",
+        "had_none = row.size == 0 and row.pending != Pending.BEGUN.value",
+        "had_none = row.size == -1 and row.pending != Pending.BEGUN.value",
     ),
     Defect(
         "archives-as-text",

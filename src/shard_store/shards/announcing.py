@@ -249,8 +249,11 @@ def _is_noted(content: Content, row: Row[Any]) -> bool:
 
 
 def _is_empty(row: Row[Any], later: Content) -> bool:
-    """Return whether a shard that is done was read as zero bytes, or left out as such, and `later` may have some."""
-    had_none = row.size == 0 and row.pending in (None, Pending.LEFT_OUT.value)
+    """Return whether a shard that is done had zero bytes, of which nothing can be published, and `later` may have some.
+
+    That it is unknown who took it, or that it was left out, says no more.
+    """
+    had_none = row.size == 0 and row.pending != Pending.BEGUN.value
     return bool(row.state == ShardState.DONE.value and had_none) and later.size != 0
 
 
