@@ -89,7 +89,7 @@ def test_honest_objects_are_read_after_all_hostile_ones_and_memory_does_not_grow
 def test_what_is_large_and_good_is_read_in_bounded_memory(tmp_path: Path) -> None:
     """Each in a process of its own: all of them together are more than one worker may have."""
     pytest.importorskip("fastavro", reason="the extra avro is not installed")
-    every = list(objects(tmp_path))
+    every = objects(tmp_path)
     good = [hostile for hostile in every if not hostile.cause]
     assert (len(good), len(every)) == (3, 18)
     for hostile in good:

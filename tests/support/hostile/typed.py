@@ -8,7 +8,11 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
+import pickle
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +32,17 @@ _MILLION = 1_000_000
 _SYNC = b"0123456789abcdef"
 
 
-def objects(folder: Path) -> Iterator[Hostile]:
-    """Every hostile object of a typed format. Nothing is written: `folder` is for what has to be a file to be made."""
-    yield from _parquet()
-    yield from _avro()
-    yield from _orc()
+def objects(folder: Path) -> list[Hostile]:
+    """Every hostile object of a typed format. Nothing is written: `folder` is for what has to be a file to be made.
+
+    They are made in a process of their own: what pyarrow's allocator reserves for the largest would be beside the limit
+    of each test that comes after them, and what has to be refused there fits into it.
+    """
+    command = [sys.executable, "-m", "support.hostile.typed"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    made = subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE, env=environment).stdout
+    every: list[Hostile] = pickle.loads(made)
+    return every
 
 
 def _parquet() -> Iterator[Hostile]:
@@ -308,3 +318,7 @@ def _stripes(data: bytes, times: int) -> bytes:
 def _as_bytes(value: int | bytes) -> bytes:
     assert isinstance(value, bytes)
     return value
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(pickle.dumps([*_parquet(), *_avro(), *_orc()]))
