@@ -16,6 +16,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from engine.conftest import DriverFactory
+from shard_store.store import open_store
 from support.engine.queries import Query, described, run_until_settled
 from support.engine.world import World
 
@@ -80,6 +81,11 @@ def test_a_batch_whose_driver_was_killed_between_the_two_commits_is_in_the_table
     assert table.rows() == expected
     assert {shard["state"] for shard in world.view("shards")} == {"done"}
     assert sum(attempt["rows"] or 0 for attempt in world.view("attempts")) == sum(expected.values())
+    with open_store(world.store_url) as store:
+        changed = {status.pipeline: status.changed for status in store.status()}
+    assert changed["files"] == (2 if then == "objects overwritten" else 0), (
+        "the versions that nobody has read are counted"
+    )
 
 
 def _go_wrong(then: str, world: World, table: Table, query: Query) -> None:
