@@ -60,8 +60,12 @@ DEFECTS = (
         "hash-with-sparks-offset",
         "V4: the hash had Spark's start offset in it, so a checkpoint that was lost after a kill doubled a batch.",
         "shard_store/batches/plans.py",
-        "delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))",
-        "delivery_hash(row.source, token.pipeline, planned, seqs)",
+        "made, marks = _make(transaction, row, token, (start_seq, end_seq), after, before)",
+        "before = before if row.plan_start == start_seq else None\n"
+        "        made, marks = _make(transaction, row, token, (start_seq, end_seq), after, before)\n"
+        "        if start_seq != after:\n"
+        "            other = made.identity.delivery_hash[::-1]\n"
+        "            made = replace(made, identity=replace(made.identity, delivery_hash=other))",
     ),
     Defect(
         "left-out-comes-back",
