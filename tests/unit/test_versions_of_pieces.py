@@ -55,6 +55,7 @@ def announced(key: str, said: dict[str, object], reader: ReaderOptions, size: in
         ({"size": LARGE, "eTag": "announced"}, "a.csv", "announced", 0),
         ({"size": LARGE}, "a.csv", "stated", 1),
         ({}, "a.csv", "stated", 1),
+        ({}, "a.csv.gz", "stated", 1),  # the store was asked for its size: all attempts read the version that it met
         ({"size": 1000}, "a.csv", None, 0),  # one task reads it, by one open file
         ({"size": LARGE}, "a.csv.gz", None, 0),
         ({"size": LARGE + 1}, "a.csv", None, 1),  # another one is there: reading it says so

@@ -74,15 +74,15 @@ def announced_objects(
 ) -> list[Announced]:
     """Parse the objects of every message. A message with any invalid part is an error as a whole (invariant 8).
 
-    `now` is the time from which ages are counted, that of this machine if None. What is read `in_pieces` gets an ETag
-    where none is announced, so that all pieces are of one version.
+    `now` is the time from which ages are counted, that of this machine if None. The store is asked for what is read
+    `in_pieces` without an announced ETag too, so that all pieces are of one version.
     """
     paths = None
     if options.notification_format == "json":
         paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
     parsed = [_parsed(message, options, paths) for message in messages]
     stated = _stated(parsed, options, stat, in_pieces)
-    return [_announced(parsed_message, stated, options, now, in_pieces) for parsed_message in parsed]
+    return [_announced(parsed_message, stated, options, now) for parsed_message in parsed]
 
 
 def announced_messages(
@@ -136,7 +136,6 @@ def _announced(
     stated_facts: Mapping[str, Stated],
     options: NotificationOptions,
     now: datetime | None,
-    in_pieces: InPieces,
 ) -> Announced:
     """Complete the parsed message."""
     by_time, message = options.chooses_by_time, parsed.message
@@ -158,7 +157,7 @@ def _announced(
             named=message.has_id,
             sent_at=happened if message.sent_at is None else round(message.sent_at * 1_000_000),
         )
-        content = with_facts(content, stated, in_pieces)
+        content = with_facts(content, stated)
         (contents if not by_time or is_chosen(notice.modified, options, now) else left_out).append(content)
     kinds = tuple(contents), parsed.error, parsed.ignored, parsed.foreign, tuple(left_out)
     return Announced(parsed.message, *kinds)

@@ -66,14 +66,12 @@ def lacks_facts(uri: str, size: int | None, etag: str | None, in_pieces: InPiece
     return size is None or (etag is None and in_pieces(uri, size))
 
 
-def with_facts(content: Content, stated: Stated | None, in_pieces: InPieces) -> Content:
-    """Return the content with what a look-up has found: the version that it met is the one that all pieces are of."""
+def with_facts(content: Content, stated: Stated | None) -> Content:
+    """Return the content with what a look-up has found: all attempts and pieces read the version that it met."""
     if stated is None:
         return content
     size, etag = stated.size if content.size is None else content.size, content.etag
-    if etag is None and size == stated.size and in_pieces(content.uri, size):
-        etag = stated.etag
-    return content._replace(size=size, etag=etag)
+    return content._replace(size=size, etag=stated.etag if etag is None and size == stated.size else etag)
 
 
 def looked_up(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> Sequence[Content]:
@@ -82,4 +80,4 @@ def looked_up(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> S
     if not unknown:
         return contents
     stated = dict(zip(unknown, stat(unknown), strict=True))
-    return [with_facts(c, stated.get(c.uri), in_pieces) for c in contents]
+    return [with_facts(c, stated.get(c.uri)) for c in contents]

@@ -175,8 +175,8 @@ class Promises:
         """When everything has ended.
 
         A second output may have more than was delivered: what another pipeline has acquired after it was committed,
-        and more than once, if it comes back from there. And another version of an object of which no version is known,
-        and that was replaced at its size between two attempts (the page of identities says so).
+        and more than once, if it comes back from there. And another version of an object that was not there
+        when its version was asked for, and was replaced between two attempts (the page of identities says so).
         """
         self.check_targets()
         world = self._world
