@@ -179,7 +179,10 @@ class Reader:
 
 
 class Router:
-    """A receiver that records each object for all sources. Its own death leaves its messages to their leases."""
+    """A receiver that records each object for all sources, with a file of what it has had.
+
+    Its own death leaves its messages to their leases.
+    """
 
     def __init__(self, world: World) -> None:
         prefix = world.folder.as_uri() + "/"
@@ -192,6 +195,7 @@ class Router:
             self._store,
             threading.Event(),
             lambda: world.now,
+            memory=world.folder / "receiver.json",
         )
         try:
             self._receiver.begin()
