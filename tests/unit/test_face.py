@@ -1,13 +1,11 @@
-"""The package `cuesqueue`: everything public in one place, loaded by its first use; and the paths of 0.1.0."""
+"""The package `cuesqueue`: everything public in one place, loaded by its first use."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,24 +61,6 @@ def test_type_checkers_see_the_types(tmp_path: Path) -> None:
     assert isinstance(queue.name, str)
     assert (error, policy, callable(wrong)) == (cuesqueue.OptionError, None, True)
     queue.close()
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("queue_source.delivery", "delivery"),
-        ("queue_source.rejects", "reject_rows"),
-        ("queue_source.queues", "open_queue"),
-        ("queue_source.queues.sim", "SimQueue"),
-        ("queue_source.queues.sim", "Fault"),
-        ("queue_source.queues.log_ids", "log_id"),
-        ("queue_source.spark.source", "CuesqueueSource"),
-        ("shard_store", "open_store"),
-    ],
-)
-def test_the_paths_of_the_first_version_still_work(module: str, name: str) -> None:
-    found: Any = getattr(importlib.import_module(module), name)
-    assert found is getattr(cuesqueue, name)
 
 
 def test_at_most_four_modules_are_at_the_root() -> None:

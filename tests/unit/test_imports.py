@@ -115,7 +115,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.prove",),
     ("queue_source.serve",),
     ("queue_source.commands",),
-    ("cuesqueue", "queue_source.old_paths"),
+    ("cuesqueue",),
     ("pyspark_cuesqueue",),
 )
 """From the bottom up. A unit is a module or a package; it imports itself and units of the layers below its own.
