@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from queue_source.commands.main import app
@@ -16,6 +18,7 @@ from shard_store.sql.schema import READERS_FROM, REVISION, applied, of_pipeline,
 from shard_store.store import open_store
 from support.servers.postgres import new_database
 from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
+from support.store_of_before import BEFORE, take_back
 
 
 @pytest.fixture(params=PROCESS_BACKENDS)
@@ -26,17 +29,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return new_database(request.getfixturevalue("postgres_url") if request.param == "postgresql" else MYSQL_URL)
 
 
-BEFORE = "0013"
-
-
 def made_before(url: str) -> None:
-    """As 0.3 makes it: its tables have all that these have but one, and are the same."""
+    """Of a store of this version."""
     open_store(url).close()
     database = Database(url)
     try:
-        registered.drop(database.engine)
-        for stamp, revision in ((applied, BEFORE), (version, "0007")):
-            database.write(lambda t, s=stamp, r=revision: t.execute(s.update().values(version_num=r)))  # type: ignore[misc]
+        take_back(database)
     finally:
         database.close()
 
@@ -92,6 +90,29 @@ def test_a_store_is_not_migrated_under_a_query_that_runs(url: str) -> None:
         store.retire(us.token)  # stopped
         store.database.write(lambda t: t.execute(of_pipeline, [{"of": "other", "stale_at": 0}]))  # killed
     assert (migrate(url).exit_code, stamps(url)) == (0, (REVISION, READERS_FROM))
+
+
+@pytest.mark.parametrize("revision", ["0012", None], ids=["two stamps", "one stamp"])
+def test_the_store_of_a_version_before_0_3_is_refused_and_stays_as_it_is(url: str, revision: str | None) -> None:
+    made_before(url)
+    database = Database(url)
+    try:
+        with database.engine.begin() as connection:
+            connection.execute(version.update().values(version_num="0007"))
+            if revision is None:  # as up to 0007
+                applied.drop(connection)
+            else:
+                connection.execute(applied.update().values(version_num=revision))
+        refusal = "a version before 0.3 made the store .*; migrate it with cuesqueue 0.3 first, or name another"
+        result = migrate(url)
+        assert result.exit_code == 2
+        assert re.search(refusal, result.stderr.replace("\n", " "))
+        with pytest.raises(StoreConfigurationError, match=refusal):
+            open_store(url)
+        assert not sa.inspect(database.engine).has_table(registered.name)
+        assert sa.inspect(database.engine).has_table(applied.name) is (revision is not None)
+    finally:
+        database.close()
 
 
 def test_this_code_uses_a_newer_store_that_says_it_can(url: str) -> None:

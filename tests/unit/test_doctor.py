@@ -142,7 +142,11 @@ def test_a_store_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("revision", "state", "text"),
-    [("0001", State.PROBLEM, "stop the queries"), ("0007", State.PROBLEM, "run: "), ("9999", State.WARNING, "newer")],
+    [
+        ("0012", State.PROBLEM, "migrate it with cuesqueue 0.3"),
+        ("0013", State.PROBLEM, "stop the queries"),
+        ("9999", State.WARNING, "newer"),
+    ],
 )
 def test_the_schema_of_a_store_has_to_be_ours(tmp_path: Path, revision: str, state: State, text: str) -> None:
     url = f"sqlite:///{tmp_path}/store.db"

@@ -31,7 +31,7 @@ from shard_store.errors import ShardStoreError
 from shard_store.redaction import redact_text
 from shard_store.sql import install
 from shard_store.sql.database import Database
-from shard_store.sql.schema import READERS_FROM, REVISION
+from shard_store.sql.schema import REVISION
 
 OLDEST_JAVA = 17
 NEWEST_JAVA: dict[tuple[int, ...], int] = {(4, 0): 23, (4, 1): 23}
@@ -184,9 +184,11 @@ def _database(database: Database, local: bool) -> Iterator[Finding]:
     elif revision == REVISION:
         yield ok("store's tables", f"schema {revision}, that of this version")
     elif revision < REVISION:
-        stop = "" if revision >= READERS_FROM else "stop the queries that use it, and "
         text = f"schema {revision} is older than this version's {REVISION}"
-        yield problem("store's tables", text, f"{stop}run: {install.COMMAND}")
+        step = f"stop the queries that use it, and run: {install.COMMAND}"
+        if revision < install.OLDEST:
+            step = "migrate it with cuesqueue 0.3 first, or name another database"
+        yield problem("store's tables", text, step)
     else:
         text = f"schema {revision} is newer than this version's {REVISION}"
         yield warning("store's tables", text, "install the newer cuesqueue here")

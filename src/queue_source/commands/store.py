@@ -117,7 +117,7 @@ def migrate(store: Store, as_json: Json = False) -> None:
 
     End the queries of the version before first. While one runs, or a batch is not finished, the command names the
     pipelines, changes nothing, and ends with exit code 2: start each query once more with the version that it had, with
-    trigger availableNow. Running the command again changes nothing.
+    trigger availableNow. Running the command again changes nothing. A store of a version before 0.3 is refused.
     """
     from shard_store.sql.database import Database
     from shard_store.sql.install import migrate as migrate_tables

@@ -1,7 +1,7 @@
 """The store's tables in a database: found at the right revision, created, or migrated.
 
 Opening costs one statement. An empty database is created from `schema.py` and stamped with its revision, without
-loading Alembic; a test proves that the migrations end at the same tables.
+loading Alembic; a test proves that a migrated store of 0.3, the oldest that there can be, has the same tables.
 
 Two revisions are stamped: the one that the tables are, and the oldest whose code can use them. So queries of an older
 version go on, and start again, while a store grows under them (decision 0053).
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 COMMAND = "cuesqueue migrate --store URL"
 
+OLDEST = "0013"
+"""The revision of version 0.3, before which no store is migrated."""
+
 
 class Installed(NamedTuple):
     """The revision of a store's tables, and the oldest revision whose code can use them."""
@@ -73,13 +76,16 @@ def ensure(database: Database, *, create: bool) -> None:
 
 
 def migrate(database: Database) -> tuple[str | None, str]:
-    """Bring the tables to this version's revision, from whatever they are; returns the revision before and after.
+    """Bring the tables to this version's revision, from those of 0.3 on or from none; returns it before and after.
 
-    Code from READERS_FROM on may use the store meanwhile. Raises StoreConfigurationError, and changes nothing, while
-    older code runs or has left a batch unfinished.
+    Code from READERS_FROM on may use the store meanwhile. Raises StoreConfigurationError, and changes nothing, for the
+    store of a version before 0.3, and while older code runs or has left a batch unfinished.
     """
     before = installed(database)
-    if before is not None and before not in _revisions():
+    if before is None:
+        ensure(database, create=True)
+        return None, REVISION
+    if before not in _revisions():
         raise StoreConfigurationError(_refusal(database, before))
     from alembic import command  # here: it takes longer to load than opening a store takes
     from alembic.config import Config
@@ -89,14 +95,13 @@ def migrate(database: Database) -> tuple[str | None, str]:
     def upgrade(transaction: Transaction) -> None:
         with schema_lock(transaction):
             settings.attributes["connection"] = transaction.connection
-            now = _older_stamp(transaction)
-            if now is not None:
-                if now.revision < READERS_FROM:
-                    _refuse_unfinished(transaction)
-                _stamp(transaction, applied, now.revision)
-            if now is None or now.revision < REVISION:  # else another process was faster
+            now = _read_stamp(transaction, applied) or before
+            if now < READERS_FROM:
+                _refuse_unfinished(transaction)
+            if now < REVISION:  # else another process was faster
                 command.upgrade(settings, REVISION)
-            _refuse_older_code(transaction)
+            # have code of earlier revisions not open the store from now on
+            _stamp(transaction, version, max(READERS_FROM, _read_stamp(transaction, version) or ""))
 
     with _migrations() as folder:
         settings.set_main_option("script_location", str(folder).replace("%", "%%"))
@@ -160,11 +165,11 @@ def _stamps(database: Database) -> Installed | None:
         raise
     except ShardStoreError:
         # the answer to a table that is not there, or was not a moment ago; anything else comes up again here
-        return database.read(_older_stamp)
+        return database.read(_one_by_one)
 
 
-def _older_stamp(transaction: Transaction) -> Installed | None:
-    """Return the revision by the one stamp that there was up to 0007, in a table of which Alembic knew, or by both.
+def _one_by_one(transaction: Transaction) -> Installed | None:
+    """Return the stamps where there may be none, or one: versions before 0.3 had `version` alone, as their revision.
 
     Another process may be making the store: `version` is looked at first, since it is written last.
     """
@@ -190,21 +195,16 @@ def _stamp(transaction: Transaction, table: sa.Table, revision: str) -> None:
         transaction.execute(table.update().values(version_num=revision))
 
 
-def _refuse_older_code(transaction: Transaction) -> None:
-    """Have code of earlier revisions not open the store from now on."""
-    _stamp(transaction, version, max(READERS_FROM, _read_stamp(transaction, version) or ""))
-
-
 def _create(transaction: Transaction) -> None:
     with schema_lock(transaction):
         inspector = sa.inspect(transaction.connection)
-        if _older_stamp(transaction) is not None:
+        if _one_by_one(transaction) is not None:
             return  # another process was faster
         # without transactions around tables a process may have died half-way: what is missing is added
         if transaction.dialect.transactional_ddl and inspector.has_table(pipelines.name):
             raise StoreConfigurationError(
                 f"database {transaction.database!r}: its cuesqueue tables have no revision: a development version made "
-                "them; name another database in 'store', or drop these tables"
+                "them; name another database in 'storeUrl', or drop these tables"
             )
         metadata.create_all(transaction.connection, checkfirst=True)
         _create_store_id(transaction)
@@ -233,6 +233,11 @@ def schema_lock(transaction: Transaction) -> Iterator[None]:
 
 
 def _refusal(database: Database, revision: str) -> str:
+    if revision < OLDEST:
+        return (
+            f"database {database.name!r}: a version before 0.3 made the store (schema {revision}); migrate it with "
+            "cuesqueue 0.3 first, or name another database in 'storeUrl'"
+        )
     if revision in _revisions():
         stop = "" if revision >= READERS_FROM else "stop the queries that use it and "
         return (
@@ -242,12 +247,12 @@ def _refusal(database: Database, revision: str) -> str:
     return (
         f"database {database.name!r}: the store's schema is {revision}, which this version (schema {REVISION}) does "
         "not know: a newer cuesqueue made it; install that version here (a schema is never taken back), or name "
-        f"another 'store'; after an update run: {COMMAND}"
+        f"another database in 'storeUrl'; after an update run: {COMMAND}"
     )
 
 
 def _revisions() -> set[str]:
-    """Return all revisions that this version knows, by the names of their files (`0001_initial.py`)."""
+    """Return all revisions that this version knows, by the names of their files (`0014_versions.py`)."""
     folder = resources.files("shard_store.sql") / "migrations" / "versions"
     return {entry.name.partition("_")[0] for entry in folder.iterdir() if entry.name[:1].isdigit()}
 

@@ -508,8 +508,8 @@ identity = sa.Table(
 )
 
 # Both under names that two users of one database do not share, and not part of `metadata`. `applied` is Alembic's own
-# table: the revision that the tables are. `version` was that up to 0007, and is READERS_FROM now: code that knows
-# no other table finds there whether it can use the store
+# table: the revision that the tables are. `version` was that in the first versions, and is READERS_FROM now: so all
+# code finds there whether it can use the store
 version = sa.Table(
     "cuesqueue_alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True)
 )
@@ -522,7 +522,7 @@ outputs = sa.Table(
     sa.MetaData(),
     sa.Column("delivery_hash", Hex, primary_key=True),
     sa.Column("output", Name, primary_key=True),
-    sa.Column("pipeline", Name, nullable=False),  # and its store: see outputs.owner; before 0.3 the pipeline alone
+    sa.Column("pipeline", Name, nullable=False),  # and its store: see outputs.owner
     sa.Column("batch_id", sa.BigInteger, nullable=False),
     sa.Column("delivered_at", sa.DateTime, nullable=False),
     **_TABLE,
