@@ -147,9 +147,7 @@ def _options_lines() -> Iterator[str]:
     yield f"{', '.join(f'`{name}`' for name in MEANINGLESS)} have no effect; they are accepted with a warning."
     yield from ("", "### An option that is another one at the next start", "")
     yield "A query may have ended in the middle of a batch. With other options at its next start, each row is published"
-    yield "exactly once all the same, or the start is refused with what to do, before anything is done. Options of a"
-    yield "version before 0.3 are not known at the first start after it; `content` and `allowOverwrites` are then"
-    yield "compared with what is unfinished."
+    yield "exactly once all the same, or the start is refused with what to do, before anything is done."
     yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)

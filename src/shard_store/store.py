@@ -309,9 +309,8 @@ class ShardStore:
     newest_certificate = _reads(certificates.newest)
     latest_certificates = _reads(certificates.latest)
 
-    # how a source names its shards, and where it is
+    # where a source is
 
-    kept_ids = _reads(sources.kept_ids)
     moved_sources = _reads(sources.moved_sources)
 
     # views and pruning

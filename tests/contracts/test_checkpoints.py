@@ -80,12 +80,9 @@ ASKED: dict[str, Callable[[CuesqueueStreamReader, Offset], object]] = {
 
 
 @pytest.mark.parametrize("call", ASKED)
-@pytest.mark.parametrize("form", ["today", "0.2.0"])
-def test_a_checkpoint_of_another_pipeline_is_refused_with_its_name(tmp_path: Path, form: str, call: str) -> None:
+def test_a_checkpoint_of_another_pipeline_is_refused_with_its_name(tmp_path: Path, call: str) -> None:
     world = World(tmp_path)
     offset = delivered(world)
-    if form == "0.2.0":
-        del offset["store"]
     world.publish("second")
     for lossy in ("true", "false"):
         with reading(world, pipeline="b", failOnDataLoss=lossy) as reader:
@@ -120,6 +117,20 @@ def test_a_checkpoint_of_another_source_is_refused(tmp_path: Path) -> None:
                 reader.latestOffset(other)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("call", ASKED)
+def test_a_checkpoint_of_before_0_3_is_refused(tmp_path: Path, call: str) -> None:
+    world = World(tmp_path)
+    offset = delivered(world)
+    del offset["store"]
+    world.publish("second")
+    with (
+        reading(world) as reader,
+        pytest.raises(StoreConfigurationError, match=r"before 0\.3 made this checkpoint"),
+    ):
+        ASKED[call](reader, offset)
+    assert world.depth().total == 1
+
+
 def test_the_offsets_of_a_lost_store_are_read_on_once_that_was_accepted(tmp_path: Path) -> None:
     world = World(tmp_path)
     offset = delivered(world)
@@ -137,13 +148,10 @@ def test_the_offsets_of_a_lost_store_are_read_on_once_that_was_accepted(tmp_path
     until(lambda: world.depth() == EMPTY, lambda: None)
 
 
-@pytest.mark.parametrize("form", ["today", "0.2.0"])
-def test_an_idle_query_says_again_what_the_checkpoint_says_in_the_same_text(tmp_path: Path, form: str) -> None:
+def test_an_idle_query_says_again_what_the_checkpoint_says_in_the_same_text(tmp_path: Path) -> None:
     """Spark compares texts: another one would be a batch without anything in it."""
     world = World(tmp_path)
     offset = delivered(world)
-    if form == "0.2.0":
-        del offset["store"]
     with reading(world) as reader:
         assert json.dumps(reader.latestOffset(offset)) == json.dumps(offset)
     with reading(world) as reader:  # Spark before 4.2

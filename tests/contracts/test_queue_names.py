@@ -15,7 +15,6 @@ from queue_source.messages import MESSAGE_URI
 from queue_source.queues import adapter_name, open_queue
 from queue_source.queues.base import identity_of
 from queue_source.queues.urls import canonical
-from shard_store.sql.schema import pipelines, sources
 from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import published, until
 from support.queues import BACKENDS
@@ -83,23 +82,11 @@ def times(world: World) -> list[int]:
         return list(published(store).values())
 
 
-def forget_names(world: World) -> None:
-    """As a version leaves the store that recorded none."""
-    with world.store() as store, store.database.engine.begin() as connection:
-        connection.execute(sa.update(pipelines).values(settings=None))
-        connection.execute(sa.update(sources).values(naming=None))
-
-
-@pytest.mark.parametrize("upgraded", [False, True], ids=["", "by an older version"])
 def test_a_message_is_published_once_though_its_queue_is_named_otherwise_after_a_crash(
-    world: World, backend: Backend, upgraded: bool
+    world: World, backend: Backend
 ) -> None:
     url, options = backend.spellings[0]
-    if upgraded and canonical(url) != canonical(backend.url):
-        pytest.skip("no text shows that two hosts are one: the store has to know the queue's identity")
     begin(world, backend)
-    if upgraded:
-        forget_names(world)
     finish(world, url, options)
     assert times(world) == [1]
 
@@ -171,8 +158,7 @@ def test_two_databases_of_one_name_are_two_queues(
     assert times(world) == [1, 1]
 
 
-def test_ids_of_messages_stay_as_older_code_has_made_them(world: World, tmp_path: Path) -> None:
-    """Also where the queue is written as it always was: readers of the version before may run beside this one."""
+def test_ids_of_messages_stay_as_0_3_has_made_them(world: World, tmp_path: Path) -> None:
     with world.loop(**{**MESSAGES, "queueUrl": world.queue_url}) as loop:
         world.publish("hello")
         until(lambda: loop.metrics["acknowledged"] > 0, patiently(loop))

@@ -270,10 +270,6 @@ def test_a_dry_run_counts_what_would_be_cleaned_and_writes_nothing(backend: Stor
     assert store.waiting_cleanings("unknown", WEEK) == Waiting(0, 0, 0, 0)
 
 
-AZURE = "abfss://c@account.dfs.core.windows.net/in/a"
-SPELLED = "https://account.blob.core.windows.net/c/in/a"
-
-
 @pytest.mark.parametrize(
     ("naming", "theirs", "etag"),
     [
@@ -282,9 +278,8 @@ SPELLED = "https://account.blob.core.windows.net/c/in/a"
         ({"versions": True}, "s3://b/a#e1", "e1"),
         ({"versions": True}, "s3://b/a#e1", None),
         ({"versions": True, "versionless": True}, "s3://b/a", "e1"),
-        ({"spellings": {AZURE[:-4]: [SPELLED[:-4]]}}, SPELLED, None),
     ],
-    ids=["no-etag", "etag", "versions", "version-unknown-to-us", "versions-later", "azure"],
+    ids=["no-etag", "etag", "versions", "version-unknown-to-us", "versions-later"],
 )
 def test_what_another_source_has_not_published_is_needed_until_it_has(
     backend: StoreBackend, naming: dict[str, Any], theirs: str, etag: str | None
@@ -293,7 +288,7 @@ def test_what_another_source_has_not_published_is_needed_until_it_has(
     us, other = Pipeline.start(store), Pipeline.start(store, "q", "audit")
     kept = sources.update().where(sources.c.source == "audit").values(naming=json.dumps(naming))
     store.database.write(lambda t: t.execute(kept))
-    uri = AZURE if theirs == SPELLED else "s3://b/a"
+    uri = "s3://b/a"
     us.deliver(uri, "s3://b/unshared")
     store.database.write(lambda t: t.execute(shards.update().values(etag=etag)))
     backend.clock.advance(8 * DAY)

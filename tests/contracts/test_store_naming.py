@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import pytest
 
 from shard_store.batches.starting import Started
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Content
 from shard_store.shards.sources import Naming
-from shard_store.sql.schema import pipelines
+from shard_store.sql.schema import sources
 from shard_store.store import ShardStore
-from support.store_backends import Pipeline
 
 
 def letters(name: str) -> str:
@@ -42,18 +41,6 @@ def test_a_queue_that_was_known_by_its_text_keeps_its_name_when_it_gets_an_ident
     assert names(store, {"Jobs": "2"}) == {"Jobs": "2"}  # another one in its place
 
 
-@pytest.mark.parametrize("finished", [False, True])
-def test_a_queue_that_was_read_before_names_were_kept_has_the_name_of_its_shards(
-    store: ShardStore, finished: bool
-) -> None:
-    us = Pipeline.start(store)
-    [shard] = us.store.open_shards(us.token, "s", [Content("Jobs#1", "message:", 5, queue="Jobs")]).values()
-    if finished:
-        us.snapshot(shard)
-        us.publish(us.plan())
-    assert names(store, {"jobs": "1", "others": "2"}) == {"jobs": "Jobs", "others": "others"}
-
-
 def test_a_source_whose_ids_have_versions_goes_on_so_and_knows_of_those_without(store: ShardStore) -> None:
     store.start("s", "p", naming=Naming(versions=True))
     store.start("s", "q", naming=Naming({"a": "1"}))
@@ -78,10 +65,14 @@ def test_a_start_that_is_refused_has_changed_nothing(store: ShardStore) -> None:
     assert (again.token.incarnation, again.settings) == (2, {"content": "object"})
 
 
-def test_options_of_a_start_by_older_code_are_unknown(store: ShardStore) -> None:
-    """It leaves those of the start before it where they are."""
-    store.start("s", "p", settings={"content": "object"})
-    with store.database.engine.begin() as connection:
-        connection.execute(pipelines.update().values(incarnation=pipelines.c.incarnation + 1))
-    assert store.start("s", "p", settings={"content": "object"}).settings is None
-    assert store.start("s", "p").settings == {"content": "object"}
+def test_a_source_with_names_of_azure_of_before_0_3_is_refused(store: ShardStore) -> None:
+    store.start("s", "p")
+    kept = {"queues": {}, "versions": False, "spellings": {"abfss://c@a.dfs.core.windows.net/": ["abfs://c@a/"]}}
+    store.database.write(lambda t: t.execute(sources.update().values(naming=json.dumps(kept))))
+    with pytest.raises(
+        StoreConfigurationError, match=r"source 's' has read objects of Azure by names that a version bef"
+    ):
+        store.start("s", "p", naming=Naming({"a": "1"}))
+    kept["spellings"] = {}
+    store.database.write(lambda t: t.execute(sources.update().values(naming=json.dumps(kept))))
+    assert store.start("s", "p", naming=Naming({"a": "1"})).token.incarnation == 2

@@ -413,26 +413,6 @@ def test_with_at_least_once_nothing_that_nobody_planned_is_called_done(store: Sh
         store.advance(us.token, confirm=1, fail_on_data_loss=False)
 
 
-@pytest.mark.parametrize("rows", [None, 5], ids=["own-function", "our-sink"])
-def test_of_several_pipelines_the_attempt_with_the_rows_tells_whose_sink_it_is(
-    store: ShardStore, rows: int | None
-) -> None:
-    """A function of `foreachBatch` may leave a batch out; our sink does not."""
-    lead, us = Pipeline.start(store), Pipeline.start(store, "q")
-    plans = [lead.planned("a").identity, us.planned("b").identity]
-    store.publish(plans, None if rows is None else [Split("/a", rows, 1)], batch_id=0)
-    us.confirm()
-    us.confirmed = 1
-    us.planned("c")
-    again = restarted(us)
-    if rows is None:
-        store.advance(again.token, confirm=2)
-        assert us.look("c")["c"].state is ShardState.DONE
-    else:
-        with pytest.raises(LostProgress):
-            store.advance(again.token, confirm=2)
-
-
 def test_confirming_what_the_store_never_gave_is_lost_progress(store: ShardStore) -> None:
     us = Pipeline.start(store)
     with pytest.raises(LostProgress):

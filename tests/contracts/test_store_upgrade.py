@@ -92,6 +92,17 @@ def test_a_store_is_not_migrated_under_a_query_that_runs(url: str) -> None:
     assert (migrate(url).exit_code, stamps(url)) == (0, (REVISION, READERS_FROM))
 
 
+def test_a_store_is_not_migrated_with_a_pipeline_of_a_version_before_0_3(url: str) -> None:
+    """That has recorded no options, nor names."""
+    with open_store(url) as store:
+        Pipeline.start(store, "orders").deliver("a")
+        store.database.write(lambda t: t.execute(of_pipeline, [{"of": "orders", "settings": None}]))
+    made_before(url)
+    result = migrate(url)
+    assert (result.exit_code, stamps(url)) == (2, (BEFORE, "0007"))
+    assert "pipeline 'orders' was last started by a version before 0.3; start its query once with 0.3" in result.stderr
+
+
 @pytest.mark.parametrize("revision", ["0012", None], ids=["two stamps", "one stamp"])
 def test_the_store_of_a_version_before_0_3_is_refused_and_stays_as_it_is(url: str, revision: str | None) -> None:
     made_before(url)

@@ -16,12 +16,10 @@ from queue_source.messages import MESSAGE_URI
 from queue_source.options.places import READER, SINK
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_work
-from queue_source.storage.files import ObjectStat
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import BEGINNING, Content, Payload, PlanIdentity, PublishToken, Range, end_at, shard_key
 from shard_store.shards.changes import Audit
-from shard_store.sql.schema import pipelines, shards, sources
-from support import driver_loop
+from shard_store.sql.schema import pipelines
 from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import published, reader_options, until
 from support.reading import plan_store
@@ -53,19 +51,6 @@ def finish(world: World, **options: Any) -> None:
         until(lambda: world.depth() == EMPTY, patiently(loop))
 
 
-def forget_options(world: World) -> None:
-    """As a version leaves the store that recorded none."""
-    forget_settings(world)
-    with world.store() as store, store.database.engine.begin() as connection:
-        connection.execute(sa.update(sources).values(naming=None))
-
-
-def forget_settings(world: World) -> None:
-    """As such a version leaves them, when a later one ran before it."""
-    with world.store() as store, store.database.engine.begin() as connection:
-        connection.execute(sa.update(pipelines).values(settings=None))
-
-
 def read(world: World) -> dict[str, int]:
     with world.store() as store:
         return published(store)
@@ -79,15 +64,12 @@ def start(world: World, **options: Any) -> None:
 KINDS = ("object", "reference", "message in a format")
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "by an older version"])
 @pytest.mark.parametrize(("before", "after"), list(itertools.permutations(KINDS, 2)))
 def test_another_content_is_refused_before_anything_is_done_while_a_batch_is_unfinished(
-    world: World, before: str, after: str, recorded: bool
+    world: World, before: str, after: str
 ) -> None:
     world.publish("s3://bucket/a")
     begin(world, **CONTENTS[before])
-    if not recorded:
-        forget_options(world)
     with pytest.raises(OptionError, match=r"'content'.* 1 object\(s\).*until nothing is left"):
         start(world, **CONTENTS[after])
     with world.store() as store:
@@ -169,15 +151,12 @@ def test_what_was_read_with_versions_is_not_read_without_them(world: World) -> N
     start(world, allowOverwrites="false", source="another", pipeline="another")
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "by an older version"])
-def test_what_was_read_without_versions_is_read_again_only_in_another_version(world: World, recorded: bool) -> None:
+def test_what_was_read_without_versions_is_read_again_only_in_another_version(world: World) -> None:
     world.publish(EVENT)
     begin(world)
     with pytest.raises(OptionError, match=r"'allowOverwrites'.*was 'false' and is 'true'"):
         start(world, allowOverwrites="true")
     finish(world)
-    if not recorded:
-        forget_options(world)
     world.publish(EVENT)  # as its message comes again when its acknowledgement was lost
     finish(world, allowOverwrites="true")
     assert read(world) == {"s3://bucket/a": 1}
@@ -187,34 +166,6 @@ def test_what_was_read_without_versions_is_read_again_only_in_another_version(wo
 
 
 EVENT = '{"Records": [{"eventName": "ObjectCreated:Put", "s3": {"bucket": {"name": "bucket"}, "object": {"key": "a", "size": 10, "eTag": "e"}}}]}'  # fmt: skip # noqa: E501
-
-
-@pytest.mark.parametrize("before", ["true", "false"])
-def test_names_with_versions_are_recognised_in_what_an_older_version_left(world: World, before: str) -> None:
-    other = {"true": "false", "false": "true"}[before]
-    world.publish(EVENT)
-    begin(world, allowOverwrites=before)
-    forget_options(world)
-    with pytest.raises(OptionError, match=rf"'allowOverwrites'.*was '{before}' and is '{other}'"):
-        start(world, allowOverwrites=other)
-    finish(world, allowOverwrites=before)
-    assert list(read(world).values()) == [1]
-
-
-def test_a_version_that_the_driver_asked_for_is_none_that_was_announced(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a start of an older version in between, whose options nobody recorded, the same options are the same."""
-    monkeypatch.setattr(ready, "LEAST_PART", 4)  # the loop's objects have 10 bytes
-    monkeypatch.setattr(driver_loop, "ObjectStat", lambda size, modified: ObjectStat(size, modified, "e"))
-    options: dict[str, Any] = {"maxBytesPerTrigger": "1b", "allowOverwrites": "true"}
-    world.publish(LARGE)
-    begin(world, **options)
-    with world.store() as store:
-        assert store.database.read(lambda t: t.execute(sa.select(shards.c.etag)).scalars().all()) == ["e"]
-    forget_settings(world)
-    finish(world, **options)
-    assert read(world) == {LARGE: 3}
 
 
 def test_every_option_of_reader_and_sink_says_what_its_change_does() -> None:

@@ -17,7 +17,7 @@ from support.coordinator_world import World, uris
 from support.snippets import ROOT, blocks
 from support.store_backends import Pipeline
 
-OURS = {"pipeline": "p", "seq": 4}
+OURS = {"pipeline": "p", "seq": 4, "store": "9f0c"}
 
 
 def event(*sources: dict[str, Any]) -> Any:

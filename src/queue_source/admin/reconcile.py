@@ -296,13 +296,6 @@ def _compare(
     if not selected:
         return
     listed_shards = [shard for _, shard in selected]
-    if any(shard.shard_id.startswith(_AZURE) for shard in listed_shards):
-        ids = {name: name for shard in listed_shards for name in (shard.shard_id, shard.uri) if name is not None}
-        ids |= store.kept_ids(report.scope.source, list(ids))
-        listed_shards = [
-            shard._replace(shard_id=ids[shard.shard_id], uri=None if shard.uri is None else ids[shard.uri])
-            for shard in listed_shards
-        ]
     findings = store.compare(report.scope.source, listed_shards, report.clocks)
     for (listed, _), finding in zip(selected, findings, strict=True):
         report.tally.add(listed.uri, listed.size, listed.etag, finding.category)

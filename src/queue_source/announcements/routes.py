@@ -52,10 +52,6 @@ class Routes:
     def __len__(self) -> int:
         return sum(map(len, self._by_prefix.values()))
 
-    def may_lead_to(self, scheme: str) -> bool:
-        """Return whether a route takes objects whose URIs begin so."""
-        return any(prefix.startswith(scheme) or not prefix for prefix in self._by_prefix)
-
     def sources_of(self, uri: str, tag: str) -> tuple[str, ...]:
         """Return the sources that the object is for, each once; none if no route takes it."""
         names: dict[str, None] = {}

@@ -16,7 +16,7 @@ Offset = Mapping[str, Any]
 
 @dataclass
 class Offsets:
-    """An offset is `{"pipeline": name, "seq": number, "store": id}`; up to 0.2.0 it had no store (invariant 10)."""
+    """An offset is `{"pipeline": name, "seq": number, "store": id}` (invariant 10)."""
 
     _session: Session
     _progress: Progress
@@ -44,8 +44,8 @@ class Offsets:
         anything relies on it.
         """
         self._check_pipeline(offset)
-        seq, store_id = int(offset["seq"]), offset.get("store")
-        if store_id not in (None, self._store_id) and seq > self._other_stores.get(store_id, 0):
+        seq, store_id = int(offset["seq"]), offset["store"]
+        if store_id != self._store_id and seq > self._other_stores.get(store_id, 0):
             self._adopt(seq, store_id)
         self._heard = offset
         return seq
@@ -64,6 +64,11 @@ class Offsets:
                 "renamed; or give the query a new checkpoint: what the store has as done is not read again, and what "
                 f"{offset['pipeline']!r} has begun passes to {ours!r} when its heartbeats have stopped. A query over "
                 "several sources keeps their order"
+            )
+        if "store" not in offset:
+            raise StoreConfigurationError(
+                f"pipeline {ours!r}: a version before 0.3 made this checkpoint; run the query with 0.3 first until it "
+                "has read a new batch, or give it a new checkpoint: what the store has as done is not read again"
             )
 
     def _adopt(self, seq: int, store_id: str) -> None:

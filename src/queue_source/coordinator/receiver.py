@@ -25,7 +25,6 @@ from queue_source.messages import Received
 from queue_source.options import ReceiverOptions
 from queue_source.queues.base import Capabilities, Queue
 from queue_source.queues.leases import longest_lease
-from queue_source.uris import plain_prefix
 from shard_store.failpoints import reach
 from shard_store.model import Content, ErrorRecord
 from shard_store.shards.recording import Receipts
@@ -98,11 +97,8 @@ class Receiver:
                 f"{self.queue.name} is a listener: what is sent while no receiver is connected is lost; name a pool "
                 "(pool=NAME instead of listener=true), which keeps its messages",
             )
-        plain = plain_prefix if self.routes.may_lead_to("abfss://") else None
         self._seen = self._remembered()
-        self.store.start_receiver(
-            self.name, self.queue.name, socket.gethostname(), self.routes.sources, plain, self._seen
-        )
+        self.store.start_receiver(self.name, self.queue.name, socket.gethostname(), self.routes.sources, self._seen)
         logger.info("receiver %s: %d route(s) to %d source(s)", self.name, len(self.routes), len(self.routes.sources))
 
     @property

@@ -40,7 +40,6 @@ from queue_source.options.checks import warn_of_retention
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
-from queue_source.uris import plain_prefix
 from shard_store.batches.starting import Started
 from shard_store.model import WITHOUT_MESSAGE, Runtime, Semantics
 from shard_store.shards.sources import Naming
@@ -115,7 +114,8 @@ def prepare(
     recorded = Recorded(session, in_flight, ownership)
     own_receivers = OwnReceivers(session, routed, in_flight, recorded)
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
-    prefixes = PrefixWatch(session, started.intake, same=_has_same_prefixes(options, started))
+    allowed_before = started.settings.get("allowedPrefixes")
+    prefixes = PrefixWatch(session, started.intake, same=allowed_before == options.settings["allowedPrefixes"])
     reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
     threads.on_stop(in_flight.wake)
     opener = Opener(session, stat, in_flight, ownership, errors, error_log, prefixes)
@@ -178,21 +178,9 @@ def _begin(
     )
 
 
-def _has_same_prefixes(options: ReaderOptions, started: Started) -> bool:
-    """Tell whether the start before allowed the same prefixes."""
-    name, before = "allowedPrefixes", started.settings
-    return before is not None and before.get(name) == options.settings.get(name)
-
-
 def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:
     """Return how the source's shards are named. A listener's messages come once, and its private queue has no name."""
     kind, semantics = options.content.kind, Semantics(options.delivery.delivery_semantics)
     lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
     versions = options.notifications.allow_overwrites if kind.is_announced and semantics.keeps_shards else None
-    of_azure = any(prefix.startswith("abfss://") for prefix in options.notifications.allowed_prefixes)
-    return Naming(
-        {name: identity_of(queue) for name, queue in lasting.items()},
-        canonical,
-        versions,
-        plain_prefix if of_azure else None,
-    )
+    return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions)

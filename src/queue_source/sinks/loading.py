@@ -119,7 +119,9 @@ class LoadingSink(Sink):
         (pipeline,) = self._options.pipelines
         plan, settings = store.plan_to_load(store.current_plan(pipeline))
         _check_cuts(self._load.cutting, settings)
-        content = _within(self._load.content, pipeline, settings)
+        allowed = [prefix for prefix in settings["allowedPrefixes"].split(",") if prefix.startswith("file://")]
+        storage = replace(self._load.content.storage, local_prefixes=tuple(allowed))  # read no other local objects
+        content = replace(self._load.content, storage=storage)
         columns = self._columns(store, plan, content)
         if columns.names:
             assert content.format is not None
@@ -235,17 +237,6 @@ def _check_cuts(own: Mapping[str, str], reader: Mapping[str, str]) -> None:
             f"is {own[name]!r} for this sink, and {name} is {reader[name]!r} for its reader, which cuts large objects "
             "by it; give both the same",
         )
-
-
-def _within(content: ContentOptions, pipeline: str, settings: Mapping[str, str]) -> ContentOptions:
-    """Return the options under which local objects are read only where the reader's `allowedPrefixes` lead."""
-    if "allowedPrefixes" not in settings:
-        raise ShardStoreError(
-            f"pipeline {pipeline!r}: its reader is of an older version, which does not tell its allowedPrefixes; start "
-            "the query again with one version of cuesqueue on all machines"
-        )
-    local = tuple(prefix for prefix in settings["allowedPrefixes"].split(",") if prefix.startswith("file://"))
-    return replace(content, storage=replace(content.storage, local_prefixes=local))
 
 
 def _record(store: ShardStore, identity: PlanIdentity, written: Sequence[TaskLoaded]) -> None:

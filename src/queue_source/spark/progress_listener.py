@@ -54,7 +54,7 @@ class ProgressListener(StreamingQueryListener):
         progress = json.loads(event.progress.json)
         for source in progress.get("sources", []):
             end = _json(source.get("endOffset"))
-            if not (isinstance(end, dict) and set(end) - {"store"} == {"pipeline", "seq"}):
+            if not (isinstance(end, dict) and set(end) == {"pipeline", "seq", "store"}):
                 continue  # of another format
             try:
                 self._give(self._numbers(progress, source, end))

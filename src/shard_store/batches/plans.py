@@ -197,7 +197,7 @@ def plan_to_load(transaction: Transaction, identity: PlanIdentity) -> tuple[Plan
     reader may bring it again.
     """
     row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == identity.token.pipeline)).one()
-    settings = settings_of(row) or {}
+    settings = settings_of(row)
     is_current = row.plan_hash == identity.delivery_hash and row.plan_end > max(row.confirmed_seq, row.plan_start)
     delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == identity.delivery_hash)
     if not is_current or transaction.execute(delivered).first() is not None:

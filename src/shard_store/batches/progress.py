@@ -303,10 +303,9 @@ def _lost_attempt(transaction: Transaction, row: Row[Any], token: PublishToken, 
 
 
 def _is_published_by_us(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> bool:
-    replaced = row.plan_incarnation != token.incarnation
-    if row.sink is None:
-        return replaced and _is_lead_counted(transaction, token)
-    if replaced:
+    if row.sink is None:  # in the first batch, of which nothing tells who took it
+        return False
+    if row.plan_incarnation != token.incarnation:
         return bool(row.sink != OTHER)
     if row.plan_end != end_seq:
         return False
@@ -316,16 +315,3 @@ def _is_published_by_us(transaction: Transaction, row: Row[Any], token: PublishT
     # known later may be a new one: only where the database may be another one by now, it is a loss
     ours = row.sink in (SINK, DELIVERY)
     return ours and transaction.memory.may_have_changed(token)
-
-
-def _is_lead_counted(transaction: Transaction, token: PublishToken) -> bool:
-    """Return whether the attempt before was our sink's, by the rule of versions up to 0.2.0.
-
-    Of several pipelines one attempt has the rows; it may be pruned earlier.
-    """
-    lead = attempts.alias("lead")
-    newest = sa.select(lead.c.delivery_hash, lead.c.rows.label("rows_of_all"))
-    newest = newest.outerjoin(lead, lead.c.delivery_hash == attempts.c.lead_hash)
-    newest = newest.where(attempts.c.pipeline == token.pipeline).order_by(attempts.c.end_seq.desc())
-    before = transaction.execute(newest.limit(1)).one_or_none()
-    return before is not None and (before.delivery_hash is None or before.rows_of_all is not None)

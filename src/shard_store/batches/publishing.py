@@ -211,7 +211,7 @@ def _unpublished(
     newest = sa.select(c.pipeline, sa.func.max(c.end_seq)).group_by(c.pipeline)
     newest = newest.where(c.pipeline.in_([i.token.pipeline for i in rows]))
     ends: dict[str, int] = {row[0]: row[1] for row in transaction.execute(newest)}
-    goes_on = any((settings_of(row) or {}).get(FAIL_ON_DATA_LOSS) == "false" for row in rows.values())
+    goes_on = any(settings_of(row).get(FAIL_ON_DATA_LOSS) == "false" for row in rows.values())
     if not goes_on and any(row.confirmed_seq > ends.get(row.pipeline, 0) for row in rows.values()):
         return Unpublished(transaction, batch.delivery_hash, None, goes_on)
     # without any attempt it began anew, or goes by the first backup: this batch has to be the first one at its seqs

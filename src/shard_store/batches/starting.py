@@ -31,7 +31,7 @@ class Started:
     short while ago, perhaps without its messages being acknowledged. `with_errors`: the hashes of plans that are final
     now, and have left errors; `changed`: as in `Confirmed`. `counters` and `intake`: those that the incarnation before
     reported last. `given_up`: those of `unfinished` that an operator wants quarantined. `names`: how the source names
-    what comes. `settings`: those of the start before; None: not recorded.
+    what comes. `settings`: those of the start before.
     """
 
     token: PublishToken
@@ -49,7 +49,7 @@ class Started:
     other_stores: Mapping[str, int] = field(default_factory=dict)
     given_up: frozenset[ShardKey] = frozenset()
     names: Names = field(default_factory=Names)
-    settings: Mapping[str, str] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def _accept(started: Started) -> None:
@@ -115,7 +115,7 @@ def start(
             sink=OTHER if is_others else row.sink,
             semantics=semantics.value,
             remembered=int(remembered * 1_000_000),
-            settings=None if settings is None else json.dumps([token.incarnation, dict(settings)], ensure_ascii=False),
+            settings=json.dumps([token.incarnation, dict(settings or {})], ensure_ascii=False),
             heartbeat_at=now,
             stale_at=now + int(stale_after * 1_000_000),
             **(runtime or Runtime()).columns(),

@@ -17,7 +17,6 @@ from sqlalchemy.engine import Row
 from shard_store.model import LISTING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.shards.announcing import take_up
 from shard_store.shards.ownership import as_shard, current, fence, insert_absent, read_shards
-from shard_store.shards.sources import kept_ids
 from shard_store.sql.database import Database
 from shard_store.sql.schema import listings, pipelines, shards, sources
 from shard_store.sql.transaction import Transaction
@@ -343,8 +342,7 @@ def _without_plain(
 ) -> dict[ShardKey, Found]:
     """Return the new objects without those that were read before `allowOverwrites` was set, by their URI alone."""
     uris = {key: entry.content.uri for key, entry in new.items() if entry.content.shard_id != entry.content.uri}
-    kept = kept_ids(transaction, source, list(uris.values()))
-    plain = {shard_key(source, kept.get(uri, uri)): key for key, uri in uris.items()}
+    plain = {shard_key(source, uri): key for key, uri in uris.items()}
     unread = dict(new)
     columns = sa.select(shards.c.shard_key, shards.c.etag, shards.c.finished_at).where(
         shards.c.state == ShardState.DONE.value

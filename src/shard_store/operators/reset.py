@@ -192,7 +192,7 @@ def _lost_for_good(transaction: Transaction, names: Sequence[str], rows: Sequenc
     texts += [f"{result.cleaned} objects are deleted or moved by cleanSource"] if result.cleaned else []
     if not texts and _have_forgotten(transaction, names):
         cleaning = sa.and_(sources.c.source.in_(names), sources.c.cleaned_until.is_not(None))
-        if any((settings_of(row) or {}).get("content") == "message" for row in rows):
+        if any(settings_of(row).get("content") == "message" for row in rows):
             texts.append("older messages, which the store has pruned, were data themselves")
         elif _count(transaction, sources, cleaning):
             texts.append("older objects, which the store has pruned, may be deleted or moved by cleanSource")

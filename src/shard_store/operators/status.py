@@ -135,7 +135,7 @@ class PipelineStatus(NotebookTable):
         state: `running`, `stopped` (its reader has ended by itself) or `dead` (its heartbeats have ended).
         incarnation: How often its reader was started.
         semantics: The option `deliverySemantics`.
-        host: Where its reader runs; like the versions, None if an earlier version started it.
+        host: Where its reader runs; like the versions, None if that is not known.
         spark_version: Of its driver.
         cuesqueue_version: Of its reader.
         created_at: When it started first.
@@ -144,7 +144,7 @@ class PipelineStatus(NotebookTable):
         last_seq: The last offset that Spark was given.
         confirmed_seq: The last one that is known to be done.
         plan: The micro-batch that is under way, if any.
-        last_batch: None if nothing was published yet, or by an earlier version.
+        last_batch: None if nothing was published yet.
         in_flight: Messages that its reader holds; like the next four as of its last heartbeat, and None unless it runs.
         ready: Shards that wait to be planned.
         awaiting_commit: Shards in a micro-batch.

@@ -231,7 +231,7 @@ class Report:
     `in_flight` are messages, `ready`, `awaiting_commit` and `held` shards: to be planned, in a batch, and of other
     pipelines that ours wait for. `depth`: what waits in the queues, None where they do not say. `stopped`: it is the
     last report of a reader that has ended by itself, and was not killed. `window`: its `deduplicationWindow` in
-    microseconds; None: an earlier version has not said it.
+    microseconds; None: not known.
     """
 
     in_flight: int = 0
@@ -273,10 +273,10 @@ def window_of(text: str | None) -> int | None:
     return None if text is None else json.loads(text).get("window")
 
 
-def settings_of(row: Row[Any]) -> Mapping[str, str] | None:
-    """Return the options that a pipeline's start recorded; None after older code, which leaves those of another one."""
-    incarnation, settings = json.loads(row.settings or "[0, null]")
-    return settings if incarnation == row.incarnation else None
+def settings_of(row: Row[Any]) -> Mapping[str, str]:
+    """Return the options that the pipeline's last start recorded; none before its first one."""
+    settings: dict[str, str] = json.loads(row.settings or "[0, {}]")[1]
+    return settings
 
 
 def locked_now(transaction: Transaction, pipeline: str) -> Row[Any] | None:

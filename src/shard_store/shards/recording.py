@@ -8,7 +8,7 @@ leads to the object: it is never pruned before it is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -27,7 +27,6 @@ from shard_store.shards.ownership import (
     fence,
     read_shards,
 )
-from shard_store.shards.sources import kept_ids, note_spellings
 from shard_store.sql.schema import pipelines, receivers, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 
@@ -115,15 +114,12 @@ def start_receiver(
     queue: str,
     host: str,
     names: Collection[str],
-    plain: Callable[[str], str] | None = None,
     seen: int = 0,
 ) -> None:
     """Write down that a receiver begins, for the sources of these names. Raises StoreConfigurationError.
 
-    Several may have one name: they are counted together. `plain`: as in `Naming`; `seen`: as in `record`.
+    Several may have one name: they are counted together. `seen`: as in `record`.
     """
-    if plain is not None:
-        note_spellings(transaction, names, plain)
     _admit(transaction, names)
     now = transaction.now()
     numbers = dict.fromkeys(COUNTS, 0)
@@ -156,7 +152,6 @@ def record(
     versions in its ids; LostProgress where the store counts fewer messages: it went back in time (invariant 11).
     """
     _admit(transaction, announced)
-    announced = {source: _by_own_ids(transaction, source, of_source) for source, of_source in announced.items()}
     newest = {
         key: (source, content) for source, of_source in announced.items() for key, content in _newest(source, of_source)
     }
@@ -253,12 +248,6 @@ def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
             sa.select(receivers, transaction.now().label("now")).order_by(receivers.c.receiver)
         )
     )
-
-
-def _by_own_ids(transaction: Transaction, source: str, contents: Sequence[Content]) -> Sequence[Content]:
-    """Return the contents by the ids that the source has for them already, where these are spelled otherwise."""
-    kept = kept_ids(transaction, source, list({content.shard_id for content in contents}))
-    return [c._replace(shard_id=kept.get(c.shard_id, c.shard_id)) for c in contents] if kept else contents
 
 
 def _newest(source: str, contents: Iterable[Content]) -> Iterable[tuple[ShardKey, Content]]:

@@ -111,9 +111,16 @@ def migrate(database: Database) -> tuple[str | None, str]:
 
 def _refuse_unfinished(transaction: Transaction) -> None:
     """Make sure that no reader of older code runs, and that none has left a batch: it may be in a target already, under
-    a hash that this code would not look for.
+    a hash that this code would not look for. And that 0.3 has recorded the options and names of each pipeline.
     """
     c = pipelines.c
+    old = transaction.execute(sa.select(c.pipeline).where(c.settings.is_(None), c.incarnation > 0).limit(1)).scalar()
+    if old is not None:
+        raise StoreConfigurationError(
+            f"database {transaction.database!r}: pipeline {old!r} was last started by a version before 0.3; start its "
+            "query once with 0.3, with trigger availableNow, and migrate when it has ended, or begin with a new store; "
+            "nothing is changed"
+        )
     delivered = sa.select(sa.func.max(attempts.c.end_seq)).where(attempts.c.pipeline == c.pipeline).scalar_subquery()
     unfinished = sa.and_(c.last_seq > c.confirmed_seq, c.last_seq > sa.func.coalesce(delivered, 0))
     running = sa.and_(c.driver != "", c.stale_at > transaction.now())

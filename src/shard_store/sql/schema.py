@@ -428,7 +428,7 @@ certificates = sa.Table(
     sa.Column("unpublished", LongText, nullable=False),  # JSON: the first of each kind that is not published, by kind
     sa.Column("actor", AnyText, nullable=False),
     sa.Column("written_at", sa.BigInteger, nullable=False),
-    sa.Column("skipped", sa.BigInteger),  # NULL, as the next one: written by a version that called them published
+    sa.Column("skipped", sa.BigInteger),  # NULL, as the next one: of a version before 0.3
     sa.Column("given_up", sa.BigInteger),
     **_TABLE,
 )

@@ -18,7 +18,6 @@ from sqlalchemy.engine import Row
 
 from shard_store.batches.positions import PUBLISHED
 from shard_store.model import MICROSECOND, ShardKey, ShardState, shard_key, uri_key
-from shard_store.shards.sources import respelled
 from shard_store.sql.schema import CLEANED, cleanings, registered, shards, sources
 from shard_store.sql.transaction import Transaction, chunks
 from shard_store.upkeep.timing import trusted_time
@@ -185,10 +184,10 @@ def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> dict[str, str
     uris: dict[ShardKey, str] = {}
     for source, kept in naming.items():
         for row in rows:
-            ids = [row.uri, *respelled(row.uri, kept.get("spellings", {}))]
+            ids = [row.uri]
             if kept.get("versions"):
                 versions = {row.etag, row.version} - {None}
-                ids += [f"{shard_id}#{version}" for shard_id in ids for version in versions]
+                ids += [f"{row.uri}#{version}" for version in versions]
             uris |= {shard_key(source, shard_id): row.uri for shard_id in ids}
     open_or_bad = sa.select(shards.c.shard_key, shards.c.source).where(sa.not_(PUBLISHED))
     own = {bytes(row.shard_key) for row in rows}

@@ -78,11 +78,10 @@ class Cleaner:
 
     def _choose(self, shard_id: str, uri: str) -> Planned | None:
         """Plan what to do with the object of a finished shard; None for one that is not allowed."""
-        plain = azure_uri(uri) or uri  # older code took it as it was written
-        if not plain.startswith(self._allowed):
+        if not uri.startswith(self._allowed):
             return None
         version = shard_id[len(uri) + 1 :] if shard_id.startswith(f"{uri}#") else None
-        return Planned(plain, self._target(plain, version), version)
+        return Planned(uri, self._target(uri, version), version)
 
     def _target(self, uri: str, version: str | None) -> str | None:
         return None if self._destination is None else moved_to(uri, version, self._destination)

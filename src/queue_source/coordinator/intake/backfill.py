@@ -277,10 +277,6 @@ class Backfill:
             )
             if content is not None
         ]
-        contents = [content for _, content in announced]
-        if session.names.respelled:
-            kept = session.store.kept_ids(session.options.source, [content.shard_id for content in contents])
-            contents = [c._replace(shard_id=kept.get(c.shard_id, c.shard_id)) for c in contents]
         candidates = [
             Found(
                 content,
@@ -288,7 +284,7 @@ class Backfill:
                 None if listed.appeared is None else micros(listed.appeared),
                 is_chosen(listed.modified, options, page.now),
             )
-            for (listed, _), content in zip(announced, contents, strict=True)
+            for listed, content in announced
         ]
         compared = session.store.compare_listed(
             session.token,

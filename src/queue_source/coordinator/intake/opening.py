@@ -73,23 +73,7 @@ class Opener:
             announced = [with_separate_shards(announcement, queue_names) for announcement in announced]
         if self._session.names.versionless:
             announced = self._without_versions(announced)
-        if self._session.names.respelled and self._session.semantics.keeps_shards:
-            announced = self._with_kept_ids(announced)
         return announced
-
-    def _with_kept_ids(self, announced: list[Announced]) -> list[Announced]:
-        """Keep the ids of objects that were opened when their URIs were spelled otherwise."""
-        session = self._session
-        ids = {c.shard_id for announcement in announced for c in (*announcement.contents, *announcement.left_out)}
-        kept = session.store.kept_ids(session.options.source, list(ids))
-
-        def named(contents: Sequence[Content]) -> tuple[Content, ...]:
-            return tuple(c._replace(shard_id=kept.get(c.shard_id, c.shard_id)) for c in contents)
-
-        return [
-            announcement._replace(contents=named(announcement.contents), left_out=named(announcement.left_out))
-            for announcement in announced
-        ]
 
     def _without_versions(self, announced: list[Announced]) -> list[Announced]:
         """Keep the URI as the id of objects that were begun before `allowOverwrites` was set.
@@ -98,8 +82,7 @@ class Opener:
         """
         session = self._session
         uris = {c.uri for announcement in announced for c in announcement.contents if c.shard_id != c.uri}
-        kept = session.store.kept_ids(session.options.source, list(uris)) if session.names.respelled else {}
-        keys = {uri: self._key(kept.get(uri, uri)) for uri in uris}
+        keys = {uri: self._key(uri) for uri in uris}
         stored = session.store.look(set(keys.values()))
         unversioned = {
             uri: stored[key].content
@@ -112,7 +95,7 @@ class Opener:
             return (
                 content
                 if before is None or is_other_version(content, before)
-                else content._replace(shard_id=kept.get(content.uri, content.uri))
+                else content._replace(shard_id=content.uri)
             )
 
         return (

@@ -11,7 +11,7 @@ from queue_source.coordinator.holding.in_flight import InFlight
 from queue_source.coordinator.intake.routing import Ownership
 from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
-from queue_source.uris import azure_uri, climbs
+from queue_source.uris import climbs
 from shard_store.errors import StoreUnavailable
 from shard_store.failpoints import reach
 from shard_store.model import STORE, Shard, ShardKey
@@ -96,12 +96,12 @@ class Recorded:
         What another pipeline has begun is read: part of its rows would be missing.
         """
         session, options = self._session, self._session.options.notifications
-        outside = [shard for shard in waiting if not is_allowed(_plain(shard), options)]
+        outside = [shard for shard in waiting if not is_allowed(shard.content.uri, options)]
         foreign = self._refuse(outside) if outside else set()
         left_out = {
             shard.key
             for shard in waiting
-            if shard.token is None and not shard.position and not is_wanted(_plain(shard), options)
+            if shard.token is None and not shard.position and not is_wanted(shard.content.uri, options)
         } - foreign
         if gone := foreign | left_out:
             session.store.decline(session.token, list(gone))
@@ -117,8 +117,3 @@ class Recorded:
         reason = "it is outside of allowedPrefixes; name its prefix there, and run `cuesqueue shards reopen`"
         session.store.quarantine(marked, Audit(str(session.token), reason))
         return foreign
-
-
-def _plain(shard: Shard) -> str:
-    """Return the URI in its one form: older code has taken one of Azure as it was written."""
-    return azure_uri(shard.content.uri) or shard.content.uri
