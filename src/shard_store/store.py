@@ -173,7 +173,7 @@ class ShardStore:
     current_plan_inside = _joins(plans.current_plan)
 
     def take_plan(
-        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = plans.nothing_noted
+        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = lambda store_id, pipeline: None
     ) -> PlanIdentity:
         """Return the plan as `current_plan` does, for the sink that delivers it, which makes itself known first.
 

@@ -56,10 +56,12 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
     row = fence(transaction, token)
     if end_seq > row.last_seq:
         raise lost_progress(transaction.database, token.pipeline, end_seq, row.last_seq)
-    made = _published(transaction, row, token, start_seq, end_seq)
-    on_record = made is not None and made.identity.delivery_hash == row.plan_hash
-    if made is not None and on_record and not Semantics(row.semantics).final_at_snapshot:
-        return _on_record(transaction, row, made)
+    made: Plan | None = None
+    offsets = {"of": token.pipeline, "start": start_seq, "end": end_seq}
+    if (delivered := transaction.execute(_DELIVERED, [offsets]).scalar()) is not None:
+        made = Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered), (), published=True)
+        if delivered == row.plan_hash and not Semantics(row.semantics).final_at_snapshot:
+            return _on_record(transaction, row, made)
     if made is None and (row.plan_start, row.plan_end, row.plan_incarnation) == (start_seq, end_seq, token.incarnation):
         identity = PlanIdentity(row.source, token, start_seq, end_seq, row.plan_hash)
         if Semantics(row.semantics).keeps_shards:
@@ -120,17 +122,12 @@ NotedPlans = Callable[[str, str], Noted | None]
 """What the newest reader of this driver has noted, by store and pipeline. None: not known."""
 
 
-def nothing_noted(store_id: str, pipeline: str) -> Noted | None:
-    """Answer for drivers whose readers note nothing."""
-    return None
-
-
 def plan_for(
     transaction: Transaction,
     pipeline: str,
     driver: str | None,
     sink: str | None,
-    noted_plans: NotedPlans = nothing_noted,
+    noted_plans: NotedPlans = lambda store_id, pipeline: None,
 ) -> tuple[PlanIdentity, bool]:
     """Return the same as `current_plan`, and whether the sink that asks is known to the pipeline.
 
@@ -146,7 +143,7 @@ def plan_for(
     if row is None:
         raise StoreConfigurationError(
             f"option 'pipeline': no cuesqueue source named {pipeline!r} has started with this store; give the sink the "
-            "'store' and 'pipeline' of the source that feeds it"
+            "'storeUrl' and 'pipeline' of the source that feeds it"
         )
     done = row.plan_hash is None or row.delivered or row.plan_end <= row.confirmed_seq
     unplanned = row.last_seq
@@ -184,6 +181,10 @@ def planned_ranges(transaction: Transaction, identity: PlanIdentity) -> list[Ran
     row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == identity.token.pipeline)).one()
     if row.plan_hash != identity.delivery_hash or row.plan_end <= max(row.confirmed_seq, row.plan_start):
         return []
+    return _whole(transaction, row)
+
+
+def _whole(transaction: Transaction, row: Row[Any]) -> list[Range]:
     left_out = set(json.loads(row.plan_left_out))
     ranges = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
     return [entry for entry in ranges if snapshots.mark(entry) not in left_out]
@@ -201,10 +202,8 @@ def plan_to_load(transaction: Transaction, identity: PlanIdentity) -> tuple[Plan
     is_current = row.plan_hash == identity.delivery_hash and row.plan_end > max(row.confirmed_seq, row.plan_start)
     delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == identity.delivery_hash)
     if not is_current or transaction.execute(delivered).first() is not None:
-        published = Plan(identity, (), published=True)
-        if row.plan_hash == identity.delivery_hash:
-            published = replace(_on_record(transaction, row, published), ranges=())
-        return published, settings
+        whole = tuple(_whole(transaction, row)) if row.plan_hash == identity.delivery_hash else ()
+        return Plan(identity, (), published=True, whole=whole), settings
     return _suspected(transaction, _on_record(transaction, row, Plan(identity, (), attempt=row.plan_attempt))), settings
 
 
@@ -215,42 +214,13 @@ _DELIVERED = sa.select(attempts.c.delivery_hash).where(
 )
 
 
-def _published(
-    transaction: Transaction, row: Row[Any], token: PublishToken, start_seq: int, end_seq: int
-) -> Plan | None:
-    """Return the plan of these offsets, if an earlier attempt has delivered it."""
-    offsets = {"of": token.pipeline, "start": start_seq, "end": end_seq}
-    delivered = transaction.execute(_DELIVERED, [offsets]).first()
-    if delivered is None:
-        return None
-    return Plan(PlanIdentity(row.source, token, start_seq, end_seq, delivered[0]), (), published=True)
-
-
 def _on_record(transaction: Transaction, row: Row[Any], made: Plan) -> Plan:
     """Return the plan on record, again, with what it held when it was made, or what its delivery brought.
 
     A query with state has to read a delivered one once more, when Spark was killed before it knew of the delivery.
     """
-    left_out = set(json.loads(row.plan_left_out))
-    planned = snapshots.flatten(snapshots.read(transaction, row.pipeline, row.plan_after, row.plan_end))
-    whole = [r for r in planned if snapshots.mark(r) not in left_out]
-    bad = found_bad(transaction, made.identity)
-    read = [r for r in whole if (r.key, r.start) not in bad]
-    return replace(made, ranges=tuple(read), whole=tuple(whole))
-
-
-def _refuse_lost_openings(
-    transaction: Transaction, token: PublishToken, seqs: tuple[int, int], entries: Sequence[Range]
-) -> None:
-    """Refuse a store that lacks a shard of a snapshot that this incarnation has written."""
-    query = sa.select(snapshot_rows.c.seq).where(
-        snapshot_rows.c.pipeline == token.pipeline,
-        snapshot_rows.c.seq > seqs[0],
-        snapshot_rows.c.seq <= seqs[1],
-        snapshot_rows.c.incarnation != token.incarnation,
-    )
-    if transaction.execute(query.limit(1)).first() is None:
-        refuse_missing(transaction, token, {r.key: r.content.shard_id for r in entries})
+    whole, bad = _whole(transaction, row), found_bad(transaction, made.identity)
+    return replace(made, ranges=tuple(r for r in whole if (r.key, r.start) not in bad), whole=tuple(whole))
 
 
 def _suspected(transaction: Transaction, made: Plan) -> Plan:
@@ -295,7 +265,10 @@ def _make(
         mark_given_up(transaction, token.pipeline, (after, seqs[1]), {r.key for r in left_out})
     if semantics.final_at_delivery:
         if ended := finished(transaction, {r.key for r in others} - places.keys()):
-            _refuse_lost_openings(transaction, token, (after, seqs[1]), [r for r in others if r.key in ended])
+            c = snapshot_rows.c
+            by_others = sa.select(c.seq).where(c.pipeline == token.pipeline, c.incarnation != token.incarnation)
+            if transaction.execute(by_others.where(c.seq > after, c.seq <= seqs[1]).limit(1)).first() is None:
+                refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others if r.key in ended})
         reached = {key: place.position for key, place in places.items()}
         lost = [r for r in left_out if r.key not in ended and not reached.get(r.key, r.start) >= r.end]
     digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))

@@ -1,7 +1,7 @@
 """Where shards stand, and how they move on: only upwards, and only by their owner (invariant 2).
 
-Shards that are finished and were not published have a mark, as a value of `pending`, which every reader knows (decision
-0069). A state of its own would end older readers, and errors and attempts may be pruned before their shards are.
+Shards that are finished and were not published have a mark, as a value of `pending` (decision 0069): errors and
+attempts may be pruned before their shards are.
 """
 
 from __future__ import annotations
@@ -60,12 +60,10 @@ def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mappin
     Only what is finished is pruned (invariant 6): the store has lost that it was opened, and no task has read it. (Or
     another pipeline has taken it over, finished it, and had it pruned by now: then a new start finds nothing to do.)
     """
-    missing = dict(opened)
-    for row in transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, opened):
-        del missing[ShardKey(row.shard_key)]
-    if missing:
-        name = next(iter(sorted(missing.values())))
-        lacking = f"it lacks {len(missing)} shard(s) that this reader has opened, such as {name[:200]!r}"
+    rows = transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, opened)
+    present = {ShardKey(row.shard_key) for row in rows}
+    if missing := [name for key, name in opened.items() if key not in present]:
+        lacking = f"it lacks {len(missing)} shard(s) that this reader has opened, such as {min(missing)[:200]!r}"
         raise went_back(transaction.database, token, lacking)
 
 
@@ -129,30 +127,23 @@ def _move(
     lost = set[ShardKey]() if transaction.trusts_rowcount else _not_ours(transaction, moves, ours)
     if lost and not (moves := [move for move in moves if move.key not in lost]):
         return lost
-    values: dict[str, object] = {}
-    if ending:
-        values = {"state": ShardState.DONE.value, "finished_at": transaction.now(), "end_seq": identity.end_seq}
+    done = {"state": ShardState.DONE.value, "finished_at": transaction.now(), "end_seq": identity.end_seq}
     row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position, end=shards.c.position)
     update = (
         shards.update()
         .where(shards.c.shard_key == row_set.c["key"], shards.c.position == row_set.c["start"], ours)
-        .values(position=row_set.c["end"], **values)
+        .values(position=row_set.c["end"], **(done if ending else {}))
     )
     moved = row_set.execute(transaction.connection, update, moves).rowcount
-    if transaction.trusts_rowcount and moved != len(moves):
-        return _not_moved(transaction, identity, moves, ending) or {move.key for move in moves}
-    return lost
-
-
-def _not_moved(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], ending: bool) -> set[ShardKey]:
-    """Return which shards did not come to their end by this transaction's own update."""
-    token = identity.token
-    ours = _PLACE.where(
-        shards.c.owner == token.pipeline,
-        shards.c.incarnation == token.incarnation,
+    if not transaction.trusts_rowcount or moved == len(moves):
+        return lost
+    # which did not come to their end by this transaction's own update
+    by_us = _PLACE.where(
+        shards.c.owner == identity.token.pipeline,
+        shards.c.incarnation == identity.token.incarnation,
         shards.c.end_seq == identity.end_seq if ending else shards.c.finished_at.is_(None),
     )
-    return _elsewhere(transaction, ours, {(move.key, move.end) for move in moves})
+    return _elsewhere(transaction, by_us, {(m.key, m.end) for m in moves}) or {m.key for m in moves}
 
 
 def _not_ours(transaction: Transaction, moves: Sequence[Move], ours: sa.ColumnElement[bool]) -> set[ShardKey]:

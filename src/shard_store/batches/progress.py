@@ -90,8 +90,8 @@ def advance(
             taken, lost = _confirm(transaction, row, token, confirm, fail_on_data_loss)
             with_errors, changed = what_was_wrong(transaction, token.pipeline, row.confirmed_seq, confirm)
             changes["confirmed_seq"] = confirm
-            if taken:
-                changes |= _sink_that_took(row, token)
+            if taken and row.plan_incarnation == token.incarnation != row.sink_incarnation:
+                changes |= {"sink": OTHER, "sink_incarnation": token.incarnation}
         keys = frozenset(keys)
         ended = frozenset(finished(transaction, set(keys))) if Semantics(row.semantics).keeps_shards else keys
     if snapshot is not None:
@@ -125,7 +125,11 @@ def write_snapshot(
     Returns the ranges written: with at-most-once their shards are final from now on, and those that passed to another
     owner are not among them.
     """
-    _refuse_falling(token, entries)
+    if falling := next((r for r in entries if not r.start < r.end), None):
+        raise ShardStoreError(
+            f"pipeline {token.pipeline!r}: a range of shard {falling.content.shard_id[:200]!r} goes from "
+            f"{falling.start!r} to {falling.end!r}; positions only rise (report this as a bug)"
+        )
     semantics = Semantics(row.semantics)
     if row.last_seq == seq:
         # either an attempt of this very call, whose commit was not reported, or a caller that counts wrongly
@@ -175,18 +179,9 @@ def lost_progress(store: str, pipeline: str, seq: int, last_seq: int) -> LostPro
     return LostProgress(
         f"pipeline {pipeline!r}: the checkpoint is at offset {seq}, but the store {store} knows offsets only up to "
         f"{last_seq}: the store was lost or exchanged under a live checkpoint (or has forgotten a pipeline that was "
-        "stopped for a year: see 'cuesqueue prune'); restore the store, or name the right one in option 'store', or "
+        "stopped for a year: see 'cuesqueue prune'); restore the store, or name the right one in 'storeUrl', or "
         "set 'failOnDataLoss' to false to go on without what is missing"
     )
-
-
-def _refuse_falling(token: PublishToken, entries: Sequence[Range]) -> None:
-    falling = next((r for r in entries if not r.start < r.end), None)
-    if falling is not None:
-        raise ShardStoreError(
-            f"pipeline {token.pipeline!r}: a range of shard {falling.content.shard_id[:200]!r} goes from "
-            f"{falling.start!r} to {falling.end!r}; positions only rise (report this as a bug)"
-        )
 
 
 _DELIVERED = sa.select(attempts.c.delivery_hash).where(
@@ -203,9 +198,8 @@ def _confirm(
     whether another one has taken it, and the ranges that passed to another owner meanwhile: they cannot be advanced,
     and are left to their owner.
     """
-    taken, lost = False, tuple[Move, ...]()
+    taken, lost, semantics = False, tuple[Move, ...](), Semantics(row.semantics)
     if transaction.execute(_DELIVERED, [{"of": token.pipeline, "end": end_seq}]).first() is None:
-        semantics = Semantics(row.semantics)
         forgotten = _lost_attempt(transaction, row, token, end_seq)
         if forgotten is not None and fail_on_data_loss:
             raise forgotten
@@ -219,8 +213,7 @@ def _confirm(
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
     # the cost of a confirm is that of its own batch
     after = row.confirmed_seq if row.plan_after is None else min(row.plan_after, row.confirmed_seq)
-    keeps_shards = Semantics(row.semantics).keeps_shards
-    snapshots.forget(transaction, token.pipeline, after, end_seq, keep_moves=not keeps_shards)
+    snapshots.forget(transaction, token.pipeline, after, end_seq, keep_moves=not semantics.keeps_shards)
     return taken, lost
 
 
@@ -269,19 +262,18 @@ def make_sink_known(transaction: Transaction, identity: PlanIdentity, sink: str)
     transaction.execute(pipelines.update().where(ours).values(sink=sink, sink_incarnation=token.incarnation))
 
 
-def _sink_that_took(row: Row[Any], token: PublishToken) -> dict[str, object]:
-    """Return the columns that change when another sink has taken a plan, and this incarnation knows none of ours."""
-    if row.plan_incarnation != token.incarnation or row.sink_incarnation == token.incarnation:
-        return {}
-    return {"sink": OTHER, "sink_incarnation": token.incarnation}
-
-
 def _lost_attempt(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> LostProgress | None:
     """Return why it cannot be right that the store has no attempt of a plan up to `end_seq` with which Spark is done.
 
     None: it can, since another sink has taken it.
     """
-    if not _is_published_by_us(transaction, row, token, end_seq):
+    is_ours = row.sink not in (None, OTHER)  # None: in the first batch, of which nothing tells who took it
+    if row.plan_incarnation == token.incarnation:
+        # a function of foreachBatch may go on without `delivery`, say where there are no rows; and a sink that makes
+        # itself known later may be a new one: only where the database may be another one by now, it is a loss
+        may_be_ours = row.sink in (SINK, DELIVERY) and transaction.memory.may_have_changed(token)
+        is_ours = row.plan_end == end_seq and (is_sink_known(row, SINK) or may_be_ours)
+    if not is_ours:
         return None
     sink = "'delivery'" if row.sink == DELIVERY else "the cuesqueue sink"
     causes = "the store was restored from a backup that is older, or a replica that lacks it took its place"
@@ -300,18 +292,3 @@ def _lost_attempt(transaction: Transaction, row: Row[Any], token: PublishToken, 
         f"{transaction.database} has nothing that {sink} published for it ({causes}); set 'failOnDataLoss' to false to "
         f"{further}"
     )
-
-
-def _is_published_by_us(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> bool:
-    if row.sink is None:  # in the first batch, of which nothing tells who took it
-        return False
-    if row.plan_incarnation != token.incarnation:
-        return bool(row.sink != OTHER)
-    if row.plan_end != end_seq:
-        return False
-    if is_sink_known(row, SINK):
-        return True
-    # a function of foreachBatch may go on without `delivery`, say where there are no rows; and a sink that makes itself
-    # known later may be a new one: only where the database may be another one by now, it is a loss
-    ours = row.sink in (SINK, DELIVERY)
-    return ours and transaction.memory.may_have_changed(token)

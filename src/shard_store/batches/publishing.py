@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -164,7 +164,7 @@ def publish(
     published.
     """
     rows = _fence_all(transaction, identities)  # first: a replaced driver fails even when there is nothing to do
-    recorded, fresh = _find_delivery(transaction, rows, {i: rows[i].confirmed_seq for i in rows}, batch_id)
+    recorded, fresh = _find_delivery(transaction, rows, batch_id)
     if recorded.already:
         return recorded
     first = next(iter(rows))
@@ -173,7 +173,7 @@ def publish(
         for i in fresh
     }
     if look is not None:
-        looked = look(_unpublished(transaction, rows, recorded, fresh))
+        looked = look(_unpublished(transaction, rows, recorded.delivery_hash, fresh))
         elsewhere = looked.brought
         for i, delivery in deliveries.items():
             deliveries[i] = replace(delivery, fenced=True, shown_before=looked.shown_before)
@@ -183,18 +183,19 @@ def publish(
     lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
     if first in deliveries:
         made = [deliver(transaction, lead)]
-    else:
-        made = [_deliver_without_shards(transaction, replace(lead, digest=recorded.delivery_hash))]
+    else:  # a batch in which the first pipeline has no new input: its attempt has the splits all the same
+        at_its_end = replace(first, start_seq=first.end_seq)
+        lead = replace(lead, identity=at_its_end, digest=recorded.delivery_hash)
+        kind = AttemptKind.NIL if lead.rows == 0 else AttemptKind.OUTPUT
+        _record(transaction, lead, kind, 0, Counter(), ())
+        made = [Published(recorded.delivery_hash, False, kind)]
     lead_hash = made[0].delivery_hash
-    for identity in fresh:
-        if identity != first:
-            other = replace(deliveries[identity], lead=lead_hash)
-            made.append(deliver(transaction, other))
-    for identity in rows:
-        if identity not in fresh and batch_id is not None:
+    made += [deliver(transaction, replace(deliveries[i], lead=lead_hash)) for i in fresh if i != first]
+    for identity, row in rows.items():
+        if identity in fresh:
+            readings.forget_marks(transaction, identity.delivery_hash, row.plan_attempt)
+        elif batch_id is not None:
             made += _deliver_unplanned(transaction, identity, batch_id, lead_hash)
-    for identity in fresh:
-        readings.forget_marks(transaction, identity.delivery_hash, rows[identity].plan_attempt)
     return replace(
         made[0],
         delivery_hash=recorded.delivery_hash,
@@ -205,7 +206,7 @@ def publish(
 
 
 def _unpublished(
-    transaction: Transaction, rows: Mapping[PlanIdentity, Row[Any]], batch: Published, fresh: Sequence[PlanIdentity]
+    transaction: Transaction, rows: Mapping[PlanIdentity, Row[Any]], digest: str, fresh: Sequence[PlanIdentity]
 ) -> Unpublished:
     c = attempts.c
     newest = sa.select(c.pipeline, sa.func.max(c.end_seq)).group_by(c.pipeline)
@@ -213,10 +214,10 @@ def _unpublished(
     ends: dict[str, int] = {row[0]: row[1] for row in transaction.execute(newest)}
     goes_on = any(settings_of(row).get(FAIL_ON_DATA_LOSS) == "false" for row in rows.values())
     if not goes_on and any(row.confirmed_seq > ends.get(row.pipeline, 0) for row in rows.values()):
-        return Unpublished(transaction, batch.delivery_hash, None, goes_on)
+        return Unpublished(transaction, digest, None, goes_on)
     # without any attempt it began anew, or goes by the first backup: this batch has to be the first one at its seqs
     none = {i.token.pipeline: i.end_seq - 1 if i in fresh else row.last_seq for i, row in rows.items()}
-    return Unpublished(transaction, batch.delivery_hash, none | ends, goes_on)
+    return Unpublished(transaction, digest, none | ends, goes_on)
 
 
 FAIL_ON_DATA_LOSS = "failOnDataLoss"
@@ -227,9 +228,8 @@ def find_delivery(transaction: Transaction, identities: Sequence[PlanIdentity], 
     """Return what `publish` would find: the hash of the batch's attempt, and whether it is there. Locks nothing."""
     names = [identity.token.pipeline for identity in identities]
     query = sa.select(pipelines.c.pipeline, pipelines.c.confirmed_seq).where(pipelines.c.pipeline.in_(names))
-    confirmed: dict[str, int] = {row.pipeline: row.confirmed_seq for row in transaction.execute(query)}
-    in_order = by_pipeline(identities)
-    return _find_delivery(transaction, in_order, {i: confirmed[i.token.pipeline] for i in in_order}, batch_id)[0]
+    by_name: dict[str, Any] = {row.pipeline: row for row in transaction.execute(query)}
+    return _find_delivery(transaction, {i: by_name[i.token.pipeline] for i in by_pipeline(identities)}, batch_id)[0]
 
 
 def has_published(transaction: Transaction, identities: Sequence[PlanIdentity], digest: str) -> bool:
@@ -255,10 +255,7 @@ def is_published(transaction: Transaction, identity: PlanIdentity) -> bool:
 
 
 def _find_delivery(
-    transaction: Transaction,
-    identities: Iterable[PlanIdentity],
-    confirmed: Mapping[PlanIdentity, int],
-    batch_id: int | None,
+    transaction: Transaction, rows: Mapping[PlanIdentity, Row[Any]], batch_id: int | None
 ) -> tuple[Published, list[PlanIdentity]]:
     """Find out whether the micro-batch is published, and which of its plans bring input that is not delivered.
 
@@ -267,24 +264,29 @@ def _find_delivery(
     attempt names the one with the rows (`lead_hash`); the newest one counts, since an idle pipeline may have had
     another batch of the same number.
     """
-    first, *_ = identities = list(identities)
-    c = attempts.c
+    first, c = next(iter(rows)), attempts.c
     recorded = transaction.execute(
         sa.select(c.delivery_hash, c.batch_id, c.lead_hash)
-        .where(c.delivery_hash.in_([identity.delivery_hash for identity in identities]))
+        .where(c.delivery_hash.in_([identity.delivery_hash for identity in rows]))
         .order_by(c.published_at.desc(), c.end_seq)
     ).all()
     leads = {row.delivery_hash: row.lead_hash for row in recorded}
-    fresh = [i for i in identities if i.delivery_hash not in leads and i.end_seq > max(i.start_seq, confirmed[i])]
+    unseen = {i: row for i, row in rows.items() if i.delivery_hash not in leads}
+    fresh = [i for i, row in unseen.items() if i.end_seq > max(i.start_seq, row.confirmed_seq)]
     if first in fresh:
         return Published(hash_of_batch(fresh), already=False), fresh
     lead = next((row.lead_hash for row in recorded if batch_id in (None, row.batch_id)), None)
     if not fresh and lead is not None:
-        together = [i for i in identities if leads.get(i.delivery_hash) == lead]
+        together = [i for i in rows if leads.get(i.delivery_hash) == lead]
         return Published(hash_of_batch(together) if lead == first.delivery_hash else lead, already=True), fresh
-    digest = _digest_without_shards(first, batch_id, fresh)
-    delivered = sa.select(sa.func.count()).where(attempts.c.delivery_hash == digest)
-    return Published(digest, already=bool(transaction.execute(delivered).scalar_one())), fresh
+    # its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
+    # a pipeline starts: so the hash is made of what both have in common, the offset at which it ran, and its id; and of
+    # the plans of other pipelines that bring input
+    beside = "".join(f" {plan.delivery_hash}" for plan in fresh)
+    key = f"{first.source}\0{first.token.pipeline}\0state {first.end_seq} {batch_id}{beside}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    delivered = sa.select(c.delivery_hash).where(c.delivery_hash == digest)
+    return Published(digest, already=transaction.execute(delivered).first() is not None), fresh
 
 
 def hold(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id: int) -> None:
@@ -294,8 +296,7 @@ def hold(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id:
     others, must not commit them. Raises as `publish` does.
     """
     rows = _fence_all(transaction, identities)
-    _, fresh = _find_delivery(transaction, rows, {i: rows[i].confirmed_seq for i in rows}, batch_id)
-    for identity in fresh:
+    for identity in _find_delivery(transaction, rows, batch_id)[1]:
         delivery = _delivery(transaction, identity, rows[identity], batch_id)
         if delivery.semantics.final_at_delivery:
             lock_shards(transaction, identity, delivery.moves)
@@ -334,8 +335,7 @@ class PlannedMoves(NamedTuple):
 def planned_moves(transaction: Transaction, row: Row[Any]) -> PlannedMoves:
     """Read what the plan on record in the pipeline's row moves."""
     moves, sent = snapshots.read_planned(transaction, row.pipeline, row.plan_after, row.plan_end)
-    marks = set(json.loads(row.plan_left_out))
-    if not marks:
+    if not (marks := set(json.loads(row.plan_left_out))):
         return PlannedMoves(moves, (), sent)
     left_out = [move for move in moves if snapshots.mark(move) in marks]
     return PlannedMoves([move for move in moves if snapshots.mark(move) not in marks], left_out, sent)
@@ -385,35 +385,12 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     rows = delivery.rows
     if rows == 0 or (rows is None and advanced <= bad | unread):
         kind = AttemptKind.ERROR if causes else AttemptKind.NIL
-    if semantics.keeps_shards and delivery.winners and not _is_known_direct(delivery):
-        delivery = replace(delivery, direct=readings.is_direct(transaction, identity, delivery.winners))
+    if semantics.keeps_shards and delivery.winners:
+        last = Activity.parse(delivery.row.activity).last
+        if last is None or last.direct != identity.token.incarnation:
+            delivery = replace(delivery, direct=readings.is_direct(transaction, identity, delivery.winners))
     _record(transaction, delivery, kind, len(advanced), causes, ended, changed)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
-
-
-def _is_known_direct(delivery: Delivery) -> bool:
-    last = Activity.parse(delivery.row.activity).last
-    return last is not None and last.direct == delivery.identity.token.incarnation
-
-
-def _digest_without_shards(identity: PlanIdentity, batch_id: int | None, fresh: Sequence[PlanIdentity]) -> str:
-    """Return the hash of an attempt of a pipeline that brings no new input; a stateful query may still bring rows.
-
-    Its plan is the one before, already delivered under another batch id, or after a restart the empty one with which
-    a pipeline starts: so its own hash is made of what both have in common, the offset at which it ran, and its id.
-    Where `fresh` plans of other pipelines bring input, it is made of theirs too.
-    """
-    beside = "".join(f" {plan.delivery_hash}" for plan in fresh)
-    key = f"{identity.source}\0{identity.token.pipeline}\0state {identity.end_seq} {batch_id}{beside}"
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _deliver_without_shards(transaction: Transaction, delivery: Delivery) -> Published:
-    """Record splits and attempt of a batch in which the pipeline has no new input."""
-    kind = AttemptKind.NIL if delivery.rows == 0 else AttemptKind.OUTPUT
-    own = replace(delivery, identity=replace(delivery.identity, start_seq=delivery.identity.end_seq))
-    _record(transaction, own, kind, 0, Counter(), ())
-    return Published(delivery.digest, False, kind)
 
 
 def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_id: int, lead: str) -> list[Published]:

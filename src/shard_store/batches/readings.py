@@ -53,11 +53,15 @@ class _Trace(NamedTuple):
     kind: int
     place: int
     task: int
-    partition: int
+    partition: int = 0
 
     @classmethod
     def of(cls, kind: int, identity: PlanIdentity, reading: Reading) -> _Trace:
-        return cls(kind, _place(identity.token.incarnation, reading.stage), reading.task, reading.partition)
+        return cls(kind, identity.token.incarnation * _STAGES + reading.stage, reading.task, reading.partition)
+
+    @property
+    def incarnation(self) -> int:
+        return self.place // _STAGES
 
     @property
     def stage_run(self) -> tuple[int, int]:
@@ -91,17 +95,13 @@ def begin_reading(
     if not _write(transaction, identity.delivery_hash, own) and first:
         read_twice(transaction, identity)
     if first:
-        _count(transaction, identity, tasks)
+        _write(transaction, identity.delivery_hash, _Trace(_COUNTED, 0, tasks))
     if not reading.repeated:
         return set()
     own = _Trace.of(_JUDGED, identity, reading)
     # before the bad ranges: a verdict that comes in between is not taken for one that this task has
-    judged = _of(
-        transaction,
-        identity.delivery_hash,
-        sa.and_(read_marks.c.task == _JUDGED, read_marks.c.unended == own.partition),
-    )
-    before = [trace for trace in judged if trace.place == own.place]
+    same = read_marks.c.task == _JUDGED, read_marks.c.unended == own.partition, read_marks.c.first_place == own.place
+    before = _of(transaction, identity.delivery_hash, sa.and_(*same))
     bad = found_bad(transaction, identity)
     if before:
         _delete(transaction, identity.delivery_hash, before)
@@ -123,7 +123,7 @@ def report(
     record(transaction, identity.source, identity.token.pipeline, records)
     if reading is not None and any(error.scope == "object" for error in records):
         _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
-        _count(transaction, identity, tasks)
+        _write(transaction, identity.delivery_hash, _Trace(_COUNTED, 0, tasks))
 
 
 def judge(
@@ -150,12 +150,12 @@ def judge(
         _write(transaction, identity.delivery_hash, _Trace.of(_BEGUN, identity, first))
     for reading in judges:
         _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
-    _count(transaction, identity, tasks)
+    _write(transaction, identity.delivery_hash, _Trace(_COUNTED, 0, tasks))
 
 
 def read_twice(transaction: Transaction, identity: PlanIdentity) -> None:
     """Leave a trace that a reader was asked for the plan once more, or a task attempt reads it once more."""
-    _write(transaction, identity.delivery_hash, _Trace(_READ_TWICE, identity.token.incarnation, 0, 0))
+    _write(transaction, identity.delivery_hash, _Trace(_READ_TWICE, identity.token.incarnation, 0))
 
 
 def is_direct(transaction: Transaction, identity: PlanIdentity, winners: Collection[int]) -> bool:
@@ -181,7 +181,7 @@ def settle(transaction: Transaction, identity: PlanIdentity, attempt: int, incar
     if any(trace.kind == _DOUBTED for trace in traces) or (
         _judges(traces) and not (attempt == 1 and _read_once(traces, incarnation))
     ):
-        _write(transaction, identity.delivery_hash, _Trace(_DOUBTED, 0, 0, 0))
+        _write(transaction, identity.delivery_hash, _Trace(_DOUBTED, 0, 0))
 
 
 def doubt(
@@ -200,28 +200,20 @@ def doubt(
     published any.
     """
     unproven = [errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object"]
-    if _is_proven(_of(transaction, identity.delivery_hash), attempt, incarnation, winners, fenced):
-        if fenced or attempt == 1:
-            return
+    traces = _of(transaction, identity.delivery_hash)
+    judges, kinds = _judges(traces), {trace.kind for trace in traces}
+    is_only = fenced or attempt == 1  # else an attempt before may have read it
+    is_proven = fenced or _DOUBTED not in kinds
+    if is_proven and judges:  # else nothing was found bad but by who publishes, or by attempts before
+        by_winners = _is_of_winners(judges, traces, incarnation, winners) or _read_once(traces, incarnation)
+        is_proven = is_only and _READ_TWICE not in kinds and by_winners
+    if is_proven and is_only:
+        return
+    if is_proven:
         unproven.append(errors.c.cause == GIVEN_UP)  # by an operator, after an attempt that may have read it
-    elif fenced or attempt == 1:
+    elif is_only:
         unproven.append(errors.c.cause != GIVEN_UP)  # before the attempt read anything
     transaction.execute(errors.update().where(*unproven).values(scope="part"))
-
-
-def _is_proven(
-    traces: Sequence[_Trace], attempt: int, incarnation: int, winners: Collection[int], fenced: bool
-) -> bool:
-    judges = _judges(traces)
-    if not fenced and any(trace.kind == _DOUBTED for trace in traces):
-        return False
-    if not judges:  # nothing was found bad but by who publishes, or by attempts before
-        return True
-    if any(trace.kind == _READ_TWICE for trace in traces):
-        return False
-    if not (fenced or attempt == 1):  # one before may have read it
-        return False
-    return _is_of_winners(judges, traces, incarnation, winners) or _read_once(traces, incarnation)
 
 
 def _is_of_winners(
@@ -237,7 +229,7 @@ def _is_of_winners(
     stages = {judge.place for judge in judges}
     first = {(trace.place, trace.partition) for trace in traces if trace.kind == _BEGUN and trace.place in stages}
     return len(first) == len({place for place, _ in first}) and all(
-        _incarnation(judge) == incarnation and judge.task in winners for judge in judges
+        judge.incarnation == incarnation and judge.task in winners for judge in judges
     )
 
 
@@ -246,14 +238,10 @@ def _read_once(traces: Sequence[_Trace], incarnation: int) -> bool:
     begun = [trace for trace in traces if trace.kind in (_BEGUN, _REPEATED)]
     return (
         [trace.kind for trace in begun] == [_BEGUN]
-        and _incarnation(begun[0]) == incarnation
+        and begun[0].incarnation == incarnation
         and all(judge.stage_run == begun[0].stage_run for judge in _judges(traces))
         and not any(trace.kind == _READ_TWICE for trace in traces)
     )
-
-
-def _count(transaction: Transaction, identity: PlanIdentity, tasks: int) -> None:
-    _write(transaction, identity.delivery_hash, _Trace(_COUNTED, 0, tasks, 0))
 
 
 def _counted(traces: Iterable[_Trace]) -> int:
@@ -266,21 +254,12 @@ def _judges(traces: Iterable[_Trace]) -> list[_Trace]:
     return [trace for trace in traces if trace.kind == _JUDGED]
 
 
-def _place(incarnation: int, stage: int) -> int:
-    return incarnation * _STAGES + stage
-
-
-def _incarnation(trace: _Trace) -> int:
-    return trace.place // _STAGES
-
-
 def _of(
     transaction: Transaction, digest: str, which: sa.ColumnElement[bool] = read_marks.c.task < ALONE
 ) -> list[_Trace]:
     c = read_marks.c
     query = sa.select(c.task, c.first_place, c.end_place, c.unended).where(c.delivery_hash == digest, which)
-    rows = transaction.execute(query)
-    return [_Trace(row.task, row.first_place, row.end_place, row.unended) for row in rows]
+    return [_Trace(*row) for row in transaction.execute(query)]
 
 
 def _write(transaction: Transaction, digest: str, trace: _Trace) -> bool:
@@ -333,9 +312,8 @@ def undo_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) 
 def marks_of_plan(transaction: Transaction, identity: PlanIdentity) -> list[ReadMark]:
     """Return the marks of the plan: of reads that are under way, or were left behind."""
     query = sa.select(read_marks.c.first_place, read_marks.c.end_place, read_marks.c.task, read_marks.c.unended)
-    query = query.where(_is_of_plan(identity), read_marks.c.task >= ALONE)
-    rows = transaction.execute(query)
-    return [ReadMark(row.first_place, row.end_place, row.task, row.unended) for row in rows]
+    rows = transaction.execute(query.where(_is_of_plan(identity), read_marks.c.task >= ALONE))
+    return [ReadMark(*row) for row in rows]
 
 
 def forget_marks(transaction: Transaction, delivery_hash: str | None, attempts: int | None) -> None:

@@ -46,7 +46,9 @@ def write(transaction: Transaction, token: PublishToken, snapshot: Snapshot) -> 
     insert = snapshots.insert().values(**fixed, created_at=transaction.now())
     number = itertools.count()
     for chunk in _chunks(snapshot.ranges):
-        moves, text = _moves_text(chunk), _contents_text([r.content for r in chunk])
+        keys = b"".join([r.key for r in chunk])
+        moves = json.dumps([keys.hex(), [r.start for r in chunk], [r.end for r in chunk]], separators=(",", ":"))
+        text = _contents_text([r.content for r in chunk])
         for start in range(0, len(text), PIECE):
             row = {"chunk": next(number), "moves": "" if start else moves, "contents": text[start : start + PIECE]}
             row["sent"] = None if start else _sent_text(chunk)
@@ -57,9 +59,16 @@ def read(transaction: Transaction, pipeline: str, after: int, until: int) -> lis
     """Return the snapshots with after < seq <= until, in order; those whose contents are forgotten are missing."""
     ranges_of: dict[int, list[Range]] = {}
     rows = transaction.execute(_CONTENTS, [{"of": pipeline, "after": after, "until": until}]).all()
-    for seq, moves, contents in _whole(rows):
-        both = zip(_moves(moves), _contents(contents), strict=True)
-        ranges_of.setdefault(seq, []).extend([Range(key, content, start, end) for (key, start, end), content in both])
+    pieces, first = list[str](), ""
+    for place, (seq, moves, contents) in enumerate(rows):
+        first = moves or first
+        pieces.append(contents)
+        if place + 1 == len(rows) or rows[place + 1].moves:
+            if text := "".join(pieces):  # else its contents are forgotten
+                both = zip(_moves(first), _contents(text), strict=True)
+                ranges = [Range(key, content, start, end) for (key, start, end), content in both]
+                ranges_of.setdefault(seq, []).extend(ranges)
+            pieces = []
     return [Snapshot(seq, tuple(ranges)) for seq, ranges in ranges_of.items()]
 
 
@@ -105,19 +114,6 @@ def mark(entry: Range | Move) -> str:
     return f"{entry.key.hex()}:{entry.start}"
 
 
-def _whole(rows: Sequence[Any]) -> Iterator[tuple[int, str, str]]:
-    """Yield the chunks whose contents are not forgotten: their seq, moves and contents."""
-    pieces: list[str] = []
-    for place, (seq, moves, contents) in enumerate(rows):
-        if moves:
-            first = moves
-        pieces.append(contents)
-        if place + 1 == len(rows) or rows[place + 1].moves:
-            if text := "".join(pieces):
-                yield seq, first, text
-            pieces = []
-
-
 def _chunks(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """Yield at least one chunk, also of no ranges; a content that is larger than a chunk has one for itself."""
     chunk: list[Range] = []
@@ -145,16 +141,10 @@ def _size(content: Content) -> int:
     return names + 4 * (headers + len(payload.key) + len(payload.tag)) + len(payload.value) * 4 // 3
 
 
-def _moves_text(ranges: Sequence[Range]) -> str:
-    keys = b"".join([r.key for r in ranges])
-    return json.dumps([keys.hex(), [r.start for r in ranges], [r.end for r in ranges]], separators=(",", ":"))
-
-
 def _sent_text(ranges: Sequence[Range]) -> str | None:
     """Return the first time in milliseconds, and how much later each is: short, since it is read by each publish."""
     times = [r.content.sent_at for r in ranges]
-    known_times = [time for time in times if time is not None]
-    if not known_times:
+    if not (known_times := [time for time in times if time is not None]):
         return None
     base = min(known_times) // 1000
     later = [None if time is None else time // 1000 - base for time in times]
@@ -181,8 +171,11 @@ def _contents_text(contents: Sequence[Content]) -> str:
         [c.message_id for c in contents],
         [c.receive_count for c in contents],
         [c.group for c in contents] if any(c.group is not None for c in contents) else None,
-        [_payload_fields(c.payload) for c in contents] if any(c.payload is not None for c in contents) else None,
+        None,
     ]
+    if any(c.payload is not None for c in contents):
+        payloads = [c.payload for c in contents]
+        columns[-1] = [p and [base64.b64encode(p.value).decode("ascii"), *p[1:]] for p in payloads]
     if any(c.reference is not None for c in contents):
         columns.append([c.reference for c in contents])
     return json.dumps(columns, separators=(",", ":"), ensure_ascii=False)
@@ -194,21 +187,11 @@ def _contents(text: str) -> list[Content]:
     columns["uri"] = [shard_id if uri is None else uri for shard_id, uri in uris]
     columns["group"] = columns["group"] or repeat(None)
     columns["payload"] = map(_payload, columns["payload"] or repeat(None))
-    references = columns.pop("reference", None)
-    contents = list(map(Content, *columns.values()))
-    if references is None:
-        return contents
+    references = columns.pop("reference", None) or [None] * len(columns["shard_id"])
     return [
         content if fields is None else content._replace(reference=Reference(*fields))
-        for content, fields in zip(contents, references, strict=True)
+        for content, fields in zip(map(Content, *columns.values()), references, strict=True)
     ]
-
-
-def _payload_fields(payload: Payload | None) -> list[object] | None:
-    if payload is None:
-        return None
-    value = base64.b64encode(payload.value).decode("ascii")
-    return [value, payload.key, payload.tag, payload.headers, payload.sent_at]
 
 
 def _payload(fields: list[Any] | None) -> Payload | None:
@@ -216,4 +199,4 @@ def _payload(fields: list[Any] | None) -> Payload | None:
         return None
     stored = Payload._make(fields)
     headers = tuple((name, text) for name, text in stored.headers)
-    return Payload(base64.b64decode(stored.value), stored.key, stored.tag, headers, stored.sent_at)
+    return stored._replace(value=base64.b64decode(stored.value), headers=headers)

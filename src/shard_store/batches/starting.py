@@ -52,10 +52,6 @@ class Started:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def _accept(started: Started) -> None:
-    """Refuse nothing."""
-
-
 def check_name(option: str, name: str) -> None:
     """Refuse a name that not every database can tell from every other (MySQL ignores spaces at the end)."""
     if not name or name != name.strip() or not name.isprintable() or len(name) > (Name.length or 0):
@@ -77,7 +73,7 @@ def start(
     runtime: Runtime | None = None,
     naming: Naming | None = None,
     settings: Mapping[str, str] | None = None,
-    check: Callable[[Started], None] = _accept,
+    check: Callable[[Started], None] = lambda started: None,
 ) -> Started:
     """Begin a new incarnation of the pipeline, which fences the one before. Idempotent but for the number.
 
@@ -98,8 +94,15 @@ def start(
     )
     published = transaction.execute(newest).scalar()
     confirmed = row.confirmed_seq if published is None else published
-    if row.semantics != semantics.value:
-        _refuse_unfinished(transaction, pipeline, Semantics(row.semantics), semantics, row.last_seq - confirmed)
+    if row.semantics != semantics.value:  # what was begun under one promise is not ended under another
+        mine = sa.select(sa.func.count()).where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
+        begun, count = row.last_seq - confirmed, transaction.execute(mine).scalar_one()
+        if begun or count:
+            raise StoreConfigurationError(
+                f"option 'deliverySemantics': pipeline {pipeline!r} was run with {row.semantics}, and of that {begun} "
+                f"snapshot(s) and {count} shard(s) are not finished; run it with {row.semantics} until nothing is left "
+                f"(trigger availableNow), and then with {semantics.value}; or give the new query another 'pipeline'"
+            )
     now, changes = transaction.now(), (row.changes or 0) + 1
     last, is_first = Report.parse(row.report, row.incarnation), row.sink is None and not confirmed
     # no backup from the middle of its first batch: a sink of ours would have made itself known before the reader ended
@@ -126,6 +129,11 @@ def start(
     unfinished = current(transaction).where(owned_by(token)).order_by(shards.c.opened_at, shards.c.shard_key)
     given_up = sa.select(shards.c.shard_key).where(owned_by(token), shards.c.pending == Pending.QUARANTINE.value)
     with_errors, changed = what_was_wrong(transaction, pipeline, row.confirmed_seq, confirmed)
+    recent = frozenset[ShardKey]()
+    if not semantics.keeps_shards:
+        first = transaction.execute(first_since(pipeline, now - int(remembered * 1_000_000))).scalar()
+        if first is not None:
+            recent = frozenset(move.key for move in snapshots.read_moves(transaction, pipeline, first, confirmed))
     started = Started(
         token=token,
         confirmed_seq=confirmed,
@@ -133,7 +141,7 @@ def start(
         unconfirmed=tuple(snapshots.read(transaction, pipeline, confirmed, row.last_seq)),
         unfinished=tuple(as_shard(r) for r in transaction.execute(unfinished)),
         plan_unfinished=row.plan_hash is not None and row.plan_end > confirmed,
-        recent=frozenset() if semantics.keeps_shards else _recent(transaction, pipeline, confirmed, remembered),
+        recent=recent,
         with_errors=with_errors,
         changed=changed,
         counters=counters_of(row.report),
@@ -177,31 +185,8 @@ def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Sem
     return row
 
 
-def _recent(transaction: Transaction, pipeline: str, confirmed: int, remembered: float) -> frozenset[ShardKey]:
-    """Return the shards of the attempts of the last `remembered` seconds, from the snapshots that they delivered."""
-    since = transaction.now() - int(remembered * 1_000_000)
-    first = transaction.execute(first_since(pipeline, since)).scalar()
-    if first is None:
-        return frozenset()
-    return frozenset(move.key for move in snapshots.read_moves(transaction, pipeline, first, confirmed))
-
-
 def first_since(pipeline: str, since: sa.ColumnElement[int] | int) -> sa.Select[Any]:
     """Return the offset at which the first plan that was delivered after `since` (microseconds) begins."""
     return sa.select(sa.func.min(attempts.c.start_seq)).where(
         attempts.c.pipeline == pipeline, attempts.c.published_at > since
     )
-
-
-def _refuse_unfinished(
-    transaction: Transaction, pipeline: str, before: Semantics, semantics: Semantics, snapshots: int
-) -> None:
-    """Refuse to end under one promise what was begun under another."""
-    mine = sa.select(sa.func.count()).where(shards.c.owner == pipeline, shards.c.finished_at.is_(None))
-    unfinished = transaction.execute(mine).scalar_one()
-    if snapshots or unfinished:
-        raise StoreConfigurationError(
-            f"option 'deliverySemantics': pipeline {pipeline!r} was run with {before.value}, and of that {snapshots} "
-            f"snapshot(s) and {unfinished} shard(s) are not finished; run it with {before.value} until nothing is left "
-            f"(trigger availableNow), and then with {semantics.value}; or give the new query another 'pipeline'"
-        )
