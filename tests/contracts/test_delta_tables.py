@@ -105,7 +105,7 @@ def test_names_that_no_delta_table_has_are_refused(lake: DeltaLake, name: str) -
     deliver(lake, table_of([1]))
     with pytest.raises(OptionError, match=r"has .* in its name, which a Delta table cannot have"):
         deliver(lake, table_of([1], part=pa.array([{name: 1}])))
-    with pytest.raises(OptionError, match=r"columns 'id' and 'ID' of .* would differ in case alone"):
+    with pytest.raises(OptionError, match=r"columns 'id' and 'ID' would differ in case alone"):
         deliver(lake, table_of([1], ID=pa.array([1])))
 
 
@@ -154,7 +154,7 @@ def test_rows_of_one_task_are_one_file_for_each_partition_however_they_are_mixed
     [
         ("day(at)", r"asks for day\(at\), and a Delta table is partitioned by columns alone"),
         ("gone", "there is no column 'gone' to partition by"),
-        ("decimal", r"column 'decimal' of .* is of type decimal\(9,2\), by which this sink writes no partitions"),
+        ("decimal", r"column 'decimal' of .* is of type DECIMAL\(9, 2\), by which this sink writes no partitions"),
         ("double", "by which this sink writes no partitions"),
         ("bytes", "by which this sink writes no partitions"),
         ("part", "by which this sink writes no partitions"),
@@ -205,15 +205,13 @@ def test_narrower_numbers_are_taken_and_wider_ones_refused_by_name(lake: DeltaLa
     query.batch(row(1, pa.int32(), pa.float64(), pa.decimal128(9, 2)))
     query.batch(row(2, pa.int8(), pa.float32(), pa.decimal128(5, 2)))
     assert lake.read()[1] == {"id": 2, "name": "n2", "n": 1, "f": 1.5, "d": Decimal("1.25")}
-    with pytest.raises(
-        OptionError, match=r"column 'n' of .* is of type integer, and the rows have long; deltalake cann"
-    ):
+    with pytest.raises(OptionError, match=r"column 'n' of .* is of type INT, and the rows have BIGINT; deltalake cann"):
         query.batch(row(3, pa.int64(), pa.float64(), pa.decimal128(9, 2)))
     with pytest.raises(
-        OptionError, match=r"column 'd' of .* is of type decimal\(9,2\), and the rows have decimal\(9,3"
+        OptionError, match=r"column 'd' of .* is of type DECIMAL\(9, 2\), and the rows have DECIMAL\(9, 3"
     ):
         query.batch(row(3, pa.int32(), pa.float64(), pa.decimal128(9, 3)))
-    with pytest.raises(OptionError, match=r"column 'id' of .* is of type long, and the rows have string; cast it"):
+    with pytest.raises(OptionError, match=r"column 'id' of .* is of type BIGINT, and the rows have STRING; cast it"):
         query.batch(pa.table({"id": ["x"]}))
     assert lake.ids() == [1, 2]
 
@@ -447,6 +445,7 @@ def test_statistics_hide_no_rows(lake: DeltaLake) -> None:
         "g": pa.array([float("-inf"), 1.0]),
         "h": pa.array([float("nan"), float("nan")]),
         "long": pa.array(["b" * 100, "a" * 100]),
+        "torn": pa.array([b"\xff", b"a"]).view(pa.string()),
         "empty": pa.array([None, None], pa.int64()),
         "far": pa.array([-(10**17), 0], pa.timestamp("us")),
     }
@@ -456,6 +455,7 @@ def test_statistics_hide_no_rows(lake: DeltaLake) -> None:
     assert bounds == {"f": (1.0, "Infinity"), "g": ("-Infinity", 1.0), "h": ("-Infinity", "Infinity")}
     assert told["minValues"]["long"] == "a" * 32
     assert told["maxValues"]["long"] == "b" * 32 + "\U0010ffff"
+    assert (told["minValues"]["torn"], told["maxValues"]["torn"]) == ("", "\U0010ffff")
     assert "empty" not in told["minValues"]
     assert told["nullCount"]["empty"] == 2
     assert "far" not in told["minValues"]

@@ -5,10 +5,12 @@ delta-rs looks at none of it when files are added to a table: not at constraints
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import pyarrow as pa
 
 from queue_source.errors import OptionError
-from queue_source.sinks.delta.schemas import DeltaField, inner_fields
+from queue_source.sinks.delta.schemas import parts
 
 _WRITER_VERSION = 5
 """The newest without a list of features whose features are all known here; 7 has the list."""
@@ -28,11 +30,11 @@ _CHECKED = frozenset({"invariants", "checkConstraints", "generatedColumns", "col
 """Features that ask something of a writer only where the table uses them, which is looked at."""
 _CONSTRAINT = "delta.constraints."
 _OF_COLUMNS = {
-    "delta.invariants": "an invariant",
-    "delta.generationExpression": "values that are generated",
-    "delta.identity.start": "values that count up (IDENTITY)",
-    "CURRENT_DEFAULT": "a default value",
-    "__CHAR_VARCHAR_TYPE_STRING": "a length (CHAR or VARCHAR)",
+    b"delta.invariants": "an invariant",
+    b"delta.generationExpression": "values that are generated",
+    b"delta.identity.start": "values that count up (IDENTITY)",
+    b"CURRENT_DEFAULT": "a default value",
+    b"__CHAR_VARCHAR_TYPE_STRING": "a length (CHAR or VARCHAR)",
 }
 
 
@@ -41,7 +43,7 @@ def check_features(
     writer_version: int,
     features: Collection[str] | None,
     configuration: Mapping[str, str],
-    fields: Sequence[DeltaField],
+    fields: Iterable[pa.Field],
 ) -> None:
     """Raise OptionError for a table to which this sink cannot write what its rules ask for."""
     if not features and _WRITER_VERSION < writer_version != _LISTED:
@@ -53,14 +55,14 @@ def check_features(
     if constraint := next((name for name in configuration if name.startswith(_CONSTRAINT)), None):
         raise _refused(table, f"has the constraint {constraint.removeprefix(_CONSTRAINT)!r}")
     for column, field in _all_fields("", fields):
-        if rule := next((text for name, text in _OF_COLUMNS.items() if name in field.get("metadata", {})), None):
+        if rule := next((text for name, text in _OF_COLUMNS.items() if name in (field.metadata or {})), None):
             raise _refused(table, f"has a column with {rule}: {column!r}")
 
 
-def _all_fields(above: str, fields: Sequence[DeltaField]) -> Iterator[tuple[str, DeltaField]]:
+def _all_fields(above: str, fields: Iterable[pa.Field]) -> Iterator[tuple[str, pa.Field]]:
     for field in fields:
-        yield above + field["name"], field
-        yield from _all_fields(f"{above}{field['name']}.", list(inner_fields(field["type"])))
+        yield above + field.name, field
+        yield from _all_fields(f"{above}{field.name}.", parts(field.type))
 
 
 def _refused(table: str, why: str) -> OptionError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 
 from queue_source.errors import CuesqueueError
 from queue_source.options.connections import StorageOptions
-from queue_source.sinks.delta.nulls import check_nulls
 from queue_source.sinks.delta.partitions import check_partition, folder_of, split
-from queue_source.sinks.delta.schemas import DeltaField, arrow_type
+from queue_source.sinks.delta.schemas import check_nulls
 from queue_source.sinks.delta.statistics import Statistics
 from queue_source.sinks.partitioned_files import OpenFile, PartitionedFiles, Values
 from queue_source.sinks.splits import make_durable
@@ -28,11 +27,17 @@ _ROWS_PER_GROUP = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What tasks need to know of the table."""
+    """What tasks need to know of the table.
+
+    Attributes:
+        schema: The columns of the table, and what must not be null.
+        columns: Those that can be filled here, in the types in which they are written, which may all be null.
+    """
 
     uri: str
     table_id: str
-    fields: tuple[DeltaField, ...]
+    schema: pa.Schema
+    columns: pa.Schema
     partition_by: tuple[str, ...]
     configuration: Mapping[str, str]
 
@@ -75,22 +80,37 @@ class _TableFiles(PartitionedFiles[DataFile]):
     ) -> None:
         self._target, self._prefix, self._compression, self._storage = target, prefix, compression, storage
         # columns that the rows lack are not in the files either: to readers they are null
-        self._fields = [field for field in target.fields if field["name"] in schema.names]
-        self._in_files = [field for field in self._fields if field["name"] not in target.partition_by]
+        self._columns = [column for column in target.columns if column.name in schema.names]
         self._partition_columns = [name for name in target.partition_by if name in schema.names]
-        super().__init__(
-            pa.schema([(field["name"], arrow_type(field["type"])) for field in self._in_files]), FILE_BYTES
-        )
+        in_files = [column for column in self._columns if column.name not in target.partition_by]
+        super().__init__(pa.schema(in_files), FILE_BYTES)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
-        return split(conform(batch, self._fields), self._partition_columns)
+        return split(self._conform(batch), self._partition_columns)
+
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with the columns of the table, in its types."""
+        arrays = []
+        for column in self._columns:
+            values = batch.column(column.name)
+            if not values.type.equals(column.type):
+                try:
+                    values = values.cast(column.type)
+                except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+                    raise CuesqueueError(
+                        f"column {column.name!r} of the Delta table is of type {column.type}, and rows hold "
+                        f"{values.type}, which cannot be written as that: {error}"
+                    ) from error
+            check_nulls(self._target.schema.field(column.name), values)
+            arrays.append(values)
+        return pa.RecordBatch.from_arrays(arrays, [column.name for column in self._columns])
 
     def _new_file(self, values: Values) -> _OpenFile:
         by_name = dict(zip(self._partition_columns, values, strict=True))
         partition = {name: by_name.get(name) for name in self._target.partition_by}
-        check_partition(self._target.fields, partition)
+        check_partition(self._target.schema, partition)
         path = f"{folder_of(partition)}{self._prefix}-{uuid.uuid4().hex}.parquet"
-        statistics = Statistics(self._in_files, self._target.configuration)
+        statistics = Statistics(self._schema, self._target.configuration)
         filesystem, place = resolve(f"{self._target.uri}/{path}", self._storage)
         local = Path(place) if is_local(self._target.uri) else None
         if local is not None:
@@ -125,21 +145,3 @@ class _OpenFile(OpenFile[DataFile]):
                 make_durable(part)
         modified = int(time.time() * 1000)
         return DataFile(self._path, size, self._partition, footer.num_rows, modified, self._statistics.text(footer))
-
-
-def conform(batch: pa.RecordBatch, fields: Sequence[DeltaField]) -> pa.RecordBatch:
-    """Return the batch with these columns of a table, in the table's types."""
-    columns = []
-    for field in fields:
-        column, kind = batch.column(field["name"]), arrow_type(field["type"])
-        if not column.type.equals(kind):
-            try:
-                column = column.cast(kind)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-                raise CuesqueueError(
-                    f"column {field['name']!r} of the Delta table is of type {kind}, and rows hold {column.type}, "
-                    f"which cannot be written as that: {error}"
-                ) from error
-        check_nulls(field, column)
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, [field["name"] for field in fields])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,26 +12,28 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.sinks.delta.schemas import DeltaField, text_of
+from queue_source.formats.types import is_plain
+from queue_source.sinks.delta.schemas import text_of
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_WRITABLE = frozenset({"boolean", "byte", "short", "integer", "long", "string", "date", "timestamp", "timestamp_ntz"})
-_DECIMALS = "decimal"
-"""Of an existing table only: the pyarrow reader of deltalake 1.6 cannot read values between -1 and 0."""
 
 
-def check_partitioning(table: str, fields: Sequence[DeltaField], partition_by: Sequence[str], *, new: bool) -> None:
+def check_partitioning(table: str, fields: Iterable[pa.Field], partition_by: Sequence[str], *, new: bool) -> None:
     """Raise OptionError for columns by which the table cannot be partitioned, or whose values cannot be written."""
-    types = {field["name"]: text_of(field["type"]) for field in fields}
+    types = {field.name: field.type for field in fields}
     for name in partition_by:
         if name not in types:
             raise OptionError("partitionBy", f"there is no column {name!r} to partition by")
-        if types[name] not in _WRITABLE and (new or not types[name].startswith(_DECIMALS)):
+        kind = types[name]
+        # deltalake 1.6 cannot read decimals between -1 and 0 with pyarrow
+        unfit = pt.is_floating(kind) or pt.is_binary(kind) or (new and pt.is_decimal(kind))
+        if unfit or not is_plain(kind):
             raise OptionError(
                 "partitionBy" if new else "delta",
-                f"column {name!r} of {table} is of type {types[name]}, by which this sink writes no partitions; "
+                f"column {name!r} of {table} is of type {text_of(kind)}, by which this sink writes no partitions; "
                 f"{'leave it out' if new else 'name another table'}",
             )
     if new and len(partition_by) == len(types):
@@ -72,12 +74,12 @@ def _text(value: Any) -> str | None:
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
-def check_partition(fields: Sequence[DeltaField], values: Mapping[str, str | None]) -> None:
+def check_partition(fields: Iterable[pa.Field], values: Mapping[str, str | None]) -> None:
     """Raise CuesqueueError for an empty text in a column that must not be null."""
     for field in fields:
-        if not field["nullable"] and values.get(field["name"], "") is None:
+        if not field.nullable and values.get(field.name, "") is None:
             raise CuesqueueError(
-                f"column {field['name']!r} of the Delta table must not be null, and rows hold an empty text in it, "
+                f"column {field.name!r} of the Delta table must not be null, and rows hold an empty text in it, "
                 "which a partition of Delta cannot tell from null"
             )
 

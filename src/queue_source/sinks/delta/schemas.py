@@ -1,199 +1,110 @@
-"""Schemas of Delta tables, as their log has them in JSON: from Arrow and to it, and with columns of new rows."""
+"""Columns of Delta tables, in Arrow as deltalake has them: what a table gets for rows, and what rows may not hold."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterable
 
 import pyarrow as pa
+import pyarrow.types as pt
 
-from queue_source.errors import OptionError
-from queue_source.formats.types import special_struct
+from queue_source.errors import CuesqueueError, OptionError
+from queue_source.formats.types import fields_of, is_plain, special_struct
+from queue_source.schema.ddl import format_type
 
-DeltaType = str | Mapping[str, Any]
-"""`long`, `decimal(9,2)`, or an object with the `type` struct, array or map."""
-DeltaField = Mapping[str, Any]
-"""An object with `name`, `type`, `nullable`, `metadata`."""
-
-_SIMPLE: dict[pa.DataType, str] = {
-    pa.bool_(): "boolean",
-    pa.int8(): "byte",
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-    pa.date32(): "date",
-    pa.timestamp("us"): "timestamp_ntz",
-    pa.timestamp("us", "UTC"): "timestamp",
-}
-_ARROW = {name: kind for kind, name in _SIMPLE.items()} | {"string": pa.string(), "binary": pa.binary()}
-_LARGE = {"string": pa.large_string(), "binary": pa.large_binary()}
-"""No more than the offsets differ, and a batch may hold more than 2 GiB."""
-_WIDER = {
-    "byte": ("short", "integer", "long"),
-    "short": ("integer", "long"),
-    "integer": ("long",),
-    "float": ("double",),
-}
-_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _NO_NAME = frozenset(" ,;{}()\n\t=")
 
 
-def delta_fields(schema: pa.Schema) -> list[DeltaField]:
-    """Return the fields of a table for these rows; all may be null. Raises OptionError with the first bad column."""
-    return [_field(field, field.name) for field in schema]
+def parts(kind: pa.DataType) -> list[pa.Field]:
+    """Return what a struct, a list or a map consists of; nothing for another type."""
+    if pt.is_struct(kind):
+        return fields_of(kind)
+    if pt.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.value_field] if pt.is_list(kind) or pt.is_large_list(kind) else []
 
 
-def _field(field: pa.Field, column: str) -> DeltaField:
-    return {"name": field.name, "type": _type(field.type, column), "nullable": True, "metadata": {}}
-
-
-def _type(kind: pa.DataType, column: str) -> DeltaType:
-    if simple := _SIMPLE.get(kind):
-        return simple
-    if pa.types.is_decimal128(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_fixed_size_binary(kind):
-        return "binary"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        element = _type(kind.value_type, f"{column}.element")
-        return {"type": "array", "elementType": element, "containsNull": True}
-    if pa.types.is_map(kind):
-        key, value = _type(kind.key_type, f"{column}.key"), _type(kind.item_type, f"{column}.value")
-        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    if pa.types.is_struct(kind) and kind.num_fields:
-        if special := special_struct(kind):
-            raise _refused(column, special)
-        return {"type": "struct", "fields": [_field(field, f"{column}.{field.name}") for field in kind]}
-    raise _refused(column, str(kind))
-
-
-def _refused(column: str, kind: str) -> OptionError:
-    return OptionError(
-        "delta",
-        f"column {column!r} is of type {kind}, which this sink cannot write to a Delta table; cast it in the query, "
-        "for example to STRING, or leave it out",
-    )
-
-
-def arrow_type(kind: DeltaType, *, large: bool = True) -> pa.DataType:
-    """Return the Arrow type in which values of a table's column are written. What is inside may be null.
-
-    Raises KeyError for a type whose values this sink cannot write.
-    """
-    if isinstance(kind, str):
-        if decimal := _DECIMAL.fullmatch(kind):
-            return pa.decimal128(int(decimal[1]), int(decimal[2]))
-        return _LARGE[kind] if large and kind in _LARGE else _ARROW[kind]
-    if kind["type"] == "struct":
-        fields = [pa.field(field["name"], arrow_type(field["type"], large=large)) for field in kind["fields"]]
-        return pa.struct(fields)
-    if kind["type"] == "array":
-        return pa.list_(pa.field("element", arrow_type(kind["elementType"], large=large)))
-    return pa.map_(arrow_type(kind["keyType"], large=large), arrow_type(kind["valueType"], large=large))
-
-
-def arrow_columns(fields: Sequence[DeltaField]) -> pa.Schema:
-    """Return the columns of a table that can be filled here, in the types in which objects are read."""
-    columns = []
-    for field in fields:
-        with suppress(KeyError):  # VARIANT, or a type that is newer than this sink
-            columns.append(pa.field(field["name"], arrow_type(field["type"], large=False)))
-    return pa.schema(columns)
-
-
-def text_of(kind: DeltaType) -> str:
+def text_of(kind: pa.DataType) -> str:
     """Return the type for messages, as Spark writes it."""
-    if isinstance(kind, str):
-        return kind
-    if kind["type"] == "struct":
-        fields = ", ".join(f"{field['name']}: {text_of(field['type'])}" for field in kind["fields"])
-        return f"struct<{fields}>"
-    if kind["type"] == "array":
-        return f"array<{text_of(kind['elementType'])}>"
-    return f"map<{text_of(kind['keyType'])}, {text_of(kind['valueType'])}>"
+    try:
+        return format_type(kind)
+    except ValueError:
+        return str(kind)
 
 
-def added_fields(table: str, fields: Sequence[DeltaField], columns: Sequence[DeltaField]) -> list[DeltaField]:
+def check_columns(fields: Iterable[pa.Field], above: str = "") -> None:
+    """Raise OptionError for the first column that deltalake would refuse without its name, or take for another type."""
+    fields = list(fields)
+    _check_case(above, (field.name for field in fields))
+    for field in fields:
+        kind, inner = field.type, parts(field.type)
+        is_held = is_plain(kind) and not (pt.is_timestamp(kind) and kind.tz not in (None, "UTC"))
+        if special_struct(kind) or not (inner or is_held):
+            raise OptionError(
+                "delta",
+                f"column {above + field.name!r} is of type {text_of(kind)}, which this sink cannot write to a Delta "
+                "table; cast it in the query, for example to STRING, or leave it out",
+            )
+        check_columns(inner, f"{above}{field.name}.")
+
+
+def _check_case(above: str, names: Iterable[str]) -> None:
+    spelled: dict[str, str] = {}
+    for name in names:
+        if (other := spelled.setdefault(name.lower(), name)) != name:
+            raise OptionError(
+                "delta",
+                f"columns {above + other!r} and {above + name!r} would differ in case alone, which a Delta table does "
+                "not distinguish; rename the column in the query",
+            )
+
+
+def added_fields(table: str, fields: Iterable[pa.Field], columns: Iterable[pa.Field]) -> list[pa.Field]:
     """Return the columns that the table lacks, or lacks a part of, each with all of its parts.
 
     Raises OptionError where rows with these columns can never be appended to the table.
     """
-    united = _united(table, "", fields, columns)
-    old = {field["name"]: field for field in fields}
-    return [field for field in united if old.get(field["name"]) != field]
+    old = {field.name: field for field in fields}
+    united = _united(table, "", old.values(), columns)
+    return [field for field in united if field.name not in old or field != old[field.name]]
 
 
-def _united(table: str, above: str, old: Sequence[DeltaField], new: Sequence[DeltaField]) -> list[DeltaField]:
+def _united(table: str, above: str, old: Iterable[pa.Field], new: Iterable[pa.Field]) -> list[pa.Field]:
     """Return the fields of the table with those of the rows: the new ones behind the others."""
-    columns = {field["name"]: field for field in new}
-    names = {field["name"].lower(): field["name"] for field in old}
-    for name in columns:
-        if names.setdefault(name.lower(), name) != name:
-            raise OptionError(
-                "delta",
-                f"columns {above + names[name.lower()]!r} and {above + name!r} of {table} would differ in case alone, "
-                "which a Delta table does not distinguish; rename the column in the query",
-            )
-    united = []
-    for field in old:
-        column = columns.pop(field["name"], None)
-        if column is None:
-            if not field["nullable"]:
-                raise OptionError(
-                    "delta", f"column {above + field['name']!r} of {table} must not be null, and the rows have none"
-                )
-            united.append(field)
-        else:
-            where = above + field["name"]
-            united.append({**field, "type": _united_type(table, where, field["type"], column["type"])})
-    for column in columns.values():
-        check_names(above, [column])
-        united.append(column)
-    return united
+    columns = {field.name: field for field in new}
+    united = {field.name: field for field in old}
+    _check_case(above, [*united, *columns])
+    for name, field in united.items():
+        if name in columns:
+            united[name] = field.with_type(_united_type(table, above + name, field.type, columns.pop(name).type))
+        elif not field.nullable:
+            raise OptionError("delta", f"column {above + name!r} of {table} must not be null, and the rows have none")
+    for field in columns.values():
+        _check_names(above, field)
+    return [*united.values(), *columns.values()]
 
 
-def check_names(above: str, fields: Iterable[DeltaField]) -> None:
-    """Refuse names of new columns that only a table with column mapping may have."""
-    for field in fields:
-        if bad := sorted(_NO_NAME & set(field["name"])):
-            raise OptionError(
-                "delta",
-                f"column {above + field['name']!r} has {bad[0]!r} in its name, which a Delta table cannot have; rename "
-                "it in the query",
-            )
-        check_names(f"{above}{field['name']}.", inner_fields(field["type"]))
+def _check_names(above: str, field: pa.Field) -> None:
+    """Refuse names that only a table with column mapping may have; deltalake takes them."""
+    if bad := sorted(_NO_NAME & set(field.name)):
+        raise OptionError(
+            "delta",
+            f"column {above + field.name!r} has {bad[0]!r} in its name, which a Delta table cannot have; rename it in "
+            "the query",
+        )
+    for part in parts(field.type):
+        _check_names(f"{above}{field.name}.", part)
 
 
-def inner_fields(kind: DeltaType) -> Iterator[DeltaField]:
-    """Yield the fields of the structs directly inside a type."""
-    if isinstance(kind, str):
-        return
-    if kind["type"] == "struct":
-        yield from kind["fields"]
-    for part in ("elementType", "keyType", "valueType"):
-        if part in kind:
-            yield from inner_fields(kind[part])
-
-
-def _united_type(table: str, column: str, old: DeltaType, new: DeltaType) -> DeltaType:
-    if not isinstance(old, str) and not isinstance(new, str) and old["type"] == new["type"]:
-        if old["type"] == "struct":
-            return {**old, "fields": _united(table, f"{column}.", old["fields"], new["fields"])}
-        if old["type"] == "array":
-            element = _united_type(table, f"{column}.element", old["elementType"], new["elementType"])
-            return {**old, "elementType": element}
-        if text_of(old["keyType"]) == text_of(new["keyType"]):
-            value = _united_type(table, f"{column}.value", old["valueType"], new["valueType"])
-            return {**old, "valueType": value}
-    elif old == new or _fits(new, old):
+def _united_type(table: str, column: str, old: pa.DataType, new: pa.DataType) -> pa.DataType:
+    if pt.is_struct(old) and pt.is_struct(new):
+        return pa.struct(_united(table, f"{column}.", fields_of(old), fields_of(new)))
+    if pt.is_list(old) and pt.is_list(new):
+        element = _united_type(table, f"{column}.element", old.value_type, new.value_type)
+        return pa.list_(old.value_field.with_type(element))
+    if pt.is_map(old) and pt.is_map(new) and _fits(new.key_type, old.key_type):
+        value = _united_type(table, f"{column}.value", old.item_type, new.item_type)
+        return pa.map_(old.key_field, old.item_field.with_type(value))
+    if _fits(new, old):
         return old
     end = "cast it in the query, or name another table"
     if _fits(old, new):
@@ -203,14 +114,33 @@ def _united_type(table: str, column: str, old: DeltaType, new: DeltaType) -> Del
     )
 
 
-def _fits(narrow: DeltaType, wide: DeltaType) -> bool:
+def _fits(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Tell whether each value of the one type is a value of the other, which a column may hold instead."""
-    if not isinstance(narrow, str) or not isinstance(wide, str):
-        return False
-    if wide in _WIDER.get(narrow, ()):
-        return True
-    decimals = _DECIMAL.fullmatch(narrow), _DECIMAL.fullmatch(wide)
-    if decimals[0] is None or decimals[1] is None:
-        return False
-    (precision, scale), (most, places) = ((int(d[1]), int(d[2])) for d in decimals if d is not None)
-    return scale == places and precision <= most
+    if pt.is_decimal(narrow) and pt.is_decimal(wide):
+        return bool(narrow.scale == wide.scale and narrow.precision <= wide.precision)
+    for is_number in (pt.is_signed_integer, pt.is_floating):
+        if is_number(narrow) and is_number(wide):
+            return bool(narrow.bit_width <= wide.bit_width)
+    return bool(narrow == wide)
+
+
+def check_nulls(field: pa.Field, values: pa.Array, name: str = "") -> None:
+    """Raise CuesqueueError for a null where the table must not have any; pyarrow would write a 0 for some of them."""
+    name = name or field.name
+    if not field.nullable and values.null_count:
+        raise CuesqueueError(f"column {name!r} of the Delta table must not be null, and rows hold null in it")
+    if not _is_strict(field.type):
+        return
+    values = values.drop_null()  # what is inside of a null is none of the table's
+    if pt.is_map(field.type):
+        pair = pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])
+        values = values.cast(pa.list_(pair)).flatten()  # the parts of a map know nothing of its slice
+    inner = values.flatten()
+    for part, within in zip(parts(field.type), inner if isinstance(inner, list) else [inner], strict=True):
+        check_nulls(part, within, f"{name}.{part.name}")
+
+
+def _is_strict(kind: pa.DataType) -> bool:
+    """Tell whether there is a place inside of the type where no null may be, keys aside."""
+    inner = fields_of(kind) if pt.is_struct(kind) else parts(kind)[-1:]
+    return any(not part.nullable or _is_strict(part.type) for part in inner)

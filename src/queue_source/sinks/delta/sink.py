@@ -10,7 +10,6 @@ import pyarrow as pa
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.delta.files import Target, TaskFiles, write_files
-from queue_source.sinks.delta.schemas import arrow_columns
 from shard_store.failpoints import reach
 
 if TYPE_CHECKING:  # executors write without SQL, and without delta-rs
@@ -44,7 +43,7 @@ class DeltaSink(Sink):
         from queue_source.sinks.delta.tables import TableMaker
 
         self._opened = TableMaker(self._options).open()
-        return None if self._opened is None else arrow_columns(self._opened.fields)
+        return None if self._opened is None else self._opened.columns(large=False)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskFiles:
         assert self._target is not None

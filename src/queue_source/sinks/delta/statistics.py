@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,114 +13,83 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
-from queue_source.sinks.delta.schemas import DeltaField, DeltaType
+from queue_source.formats.types import is_bytes
+from queue_source.sinks.delta.schemas import parts
 
 _INDEXED = 32
 """Columns with statistics, unless the table says otherwise; so many have other writers of Delta."""
 _TEXT = 32
 """Characters of a text that bounds a column."""
-_DECIMAL = "decimal("
 _LAST_CHARACTER = "\U0010ffff"
-_EPOCH = date(1970, 1, 1)
-_MICROSECONDS = {"timestamp": "Z", "timestamp_ntz": ""}
-_AS_THEY_ARE = frozenset({"byte", "short", "integer", "long", "boolean"})
-_FLOATS = frozenset({"float", "double"})
 
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A column of the Parquet file; `kind` is "" where it is inside of an array or a map, or has no bounds."""
-
-    path: tuple[str, ...]
-    kind: str
-
-
-@dataclass(slots=True)
-class _Bounds:
-    """What is known of a column. `low` and `high` are None while no value was seen; `bounded`: all are within them."""
-
-    is_decimal: bool
-    nulls: int | None = 0
-    bounded: bool = True
-    low: Any = None
-    high: Any = None
-
-    def add(self, statistics: pq.Statistics | None, values: int) -> None:
-        nulls = statistics.null_count if statistics is not None and statistics.has_null_count else None
-        self.nulls = None if nulls is None or self.nulls is None else self.nulls + nulls
-        if nulls == values:
-            return
-        if statistics is None or not statistics.has_min_max:
-            self.bounded = False
-            return
-        low, high = (statistics.min, statistics.max) if self.is_decimal else (statistics.min_raw, statistics.max_raw)
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
+Leaf = tuple[tuple[str, ...], pa.DataType]
+"""A column of the Parquet file: its path, and its type."""
 
 
 class Statistics:
     """Collects what the footer of a file does not know while its rows are written, and makes the text at its end."""
 
-    def __init__(self, fields: Sequence[DeltaField], configuration: Mapping[str, str]) -> None:
-        """`fields` are the columns of the file."""
-        self._leaves = [leaf for column in fields for leaf in _leaves((column["name"],), column["type"])]
-        self._chosen = _chosen(self._leaves, configuration)
-        self._floats = [leaf for leaf in self._chosen.values() if leaf.kind in _FLOATS]
+    def __init__(self, columns: pa.Schema, configuration: Mapping[str, str]) -> None:
+        """`columns` are those of the file."""
+        self._chosen = _chosen(columns, configuration)
+        self._floats = [path for path, kind in self._chosen.values() if pt.is_floating(kind)]
         self._with_nan: set[tuple[str, ...]] = set()
 
     def add(self, rows: pa.Table) -> None:
         """Look for NaN, which Parquet's bounds leave out: it is greater than all others to Spark."""
-        for leaf in self._floats:
-            if leaf.path not in self._with_nan:
-                values: Any = rows.column(leaf.path[0])
-                for name in leaf.path[1:]:
-                    values = pc.struct_field(values, name)
-                if pc.any(pc.is_nan(values)).as_py():
-                    self._with_nan.add(leaf.path)
+        for path in self._floats:
+            if path not in self._with_nan and pc.any(pc.is_nan(_values(rows, path))).as_py():
+                self._with_nan.add(path)
 
     def text(self, footer: pq.FileMetaData) -> str:
         """Return the statistics of the file as JSON."""
-        bounds = {number: _Bounds(leaf.kind.startswith(_DECIMAL)) for number, leaf in self._chosen.items()}
-        for group in range(footer.num_row_groups):
-            columns = footer.row_group(group)
-            for number, of_column in bounds.items():
-                column = columns.column(number)
-                of_column.add(column.statistics, column.num_values)
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         summary: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
-        for number, leaf in self._chosen.items():
-            of_column = bounds[number]
-            if of_column.nulls is not None:
-                _put(summary["nullCount"], leaf.path, of_column.nulls)
-            if leaf.path in self._with_nan:
-                low = of_column.low if of_column.bounded else -math.inf  # a group of rows has nothing else
-                of_column.bounded, of_column.low, of_column.high = True, low, math.inf
-            if of_column.bounded and of_column.low is not None:
-                _put(summary["minValues"], leaf.path, _value(leaf.kind, of_column.low, is_low=True))
-                _put(summary["maxValues"], leaf.path, _value(leaf.kind, of_column.high, is_low=False))
+        for number, (path, kind) in self._chosen.items():
+            columns = [group.column(number) for group in groups]
+            _put(summary["nullCount"], path, sum(column.statistics.null_count for column in columns))
+            filled = [c.statistics for c in columns if c.statistics.null_count < c.num_values]
+            low = high = None
+            if not is_bytes(kind) and all(statistics.has_min_max for statistics in filled):
+                try:
+                    low = min((_bound(statistics.min, is_low=True) for statistics in filled), default=None)
+                    high = max((_bound(statistics.max, is_low=False) for statistics in filled), default=None)
+                except OverflowError:  # a date or time that Python does not have
+                    low = None
+                except UnicodeDecodeError:
+                    low, high = "", _LAST_CHARACTER
+            if path in self._with_nan:
+                low, high = -math.inf if low is None else low, math.inf  # a group of rows may have nothing else
+            if low is not None and high is not None:  # to deltalake's filters it has no rows where there is none
+                _put(summary["minValues"], path, low)
+                _put(summary["maxValues"], path, high)
         return _json(summary)
 
 
-def _leaves(path: tuple[str, ...], kind: DeltaType) -> Iterator[Leaf]:
-    """Yield the columns of a Parquet file for a column of the table, in their order."""
-    if isinstance(kind, str):
-        yield Leaf(path, kind)
-    elif kind["type"] == "struct":
-        for inner in kind["fields"]:
-            yield from _leaves((*path, inner["name"]), inner["type"])
+def _values(rows: pa.Table, path: tuple[str, ...]) -> Any:
+    column = rows.column(path[0])
+    return pc.struct_field(column, path[1:]) if path[1:] else column
+
+
+def _leaves(path: tuple[str, ...], field: pa.Field) -> Iterator[Leaf | None]:
+    """Yield the columns of a Parquet file for a column of the table, in their order; None inside of arrays and maps."""
+    inner = [leaf for part in parts(field.type) for leaf in _leaves((*path, part.name), part)]
+    if inner:
+        yield from inner if pt.is_struct(field.type) else [None] * len(inner)
     else:
-        for part in ("elementType", "keyType", "valueType"):
-            if part in kind:
-                yield from (Leaf(leaf.path, "") for leaf in _leaves(path, kind[part]))
+        yield path, field.type
 
 
-def _chosen(leaves: Sequence[Leaf], configuration: Mapping[str, str]) -> dict[int, Leaf]:
+def _chosen(columns: pa.Schema, configuration: Mapping[str, str]) -> dict[int, Leaf]:
     """Return number in the file -> column, of those that have statistics."""
-    plain = {number: leaf for number, leaf in enumerate(leaves) if leaf.kind}
+    leaves = [leaf for column in columns for leaf in _leaves((column.name,), column)]
+    plain = {number: leaf for number, leaf in enumerate(leaves) if leaf is not None}
     names = configuration.get("delta.dataSkippingStatsColumns")
     if names is not None:
         paths = [tuple(part.strip("`") for part in re.findall(r"`[^`]*`|[^.]+", name)) for name in names.split(",")]
-        return {n: leaf for n, leaf in plain.items() if any(leaf.path[: len(path)] == path for path in paths)}
+        return {n: leaf for n, leaf in plain.items() if any(leaf[0][: len(path)] == path for path in paths)}
     try:
         most = int(configuration.get("delta.dataSkippingNumIndexedCols", _INDEXED))
     except ValueError:
@@ -130,39 +98,25 @@ def _chosen(leaves: Sequence[Leaf], configuration: Mapping[str, str]) -> dict[in
 
 
 def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    if value is not None:
-        for name in path[:-1]:
-            tree = tree.setdefault(name, {})
-        tree[path[-1]] = value
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
 
 
-def _value(kind: str, raw: Any, *, is_low: bool) -> Any:
-    """Return a bound as the log has it; None where there is none: to deltalake's filters it has no rows then."""
-    if kind in _AS_THEY_ARE or kind.startswith(_DECIMAL):
-        return raw
-    if kind in _FLOATS:
-        return raw if math.isfinite(raw) else "Infinity" if raw > 0 else "-Infinity"
-    if kind == "string":
-        text = raw.decode("utf-8", "replace")
-        return text if len(text) <= _TEXT else text[:_TEXT] + ("" if is_low else _LAST_CHARACTER)
-    try:
-        if kind == "date":
-            return (_EPOCH + timedelta(days=raw)).isoformat()
-        if kind in _MICROSECONDS:
-            return _moment(raw if is_low else raw + 999) + _MICROSECONDS[kind]
-    except OverflowError:
-        return None
-    return None
-
-
-def _moment(microseconds: int) -> str:
-    """Return the time with milliseconds, as Spark reads it from statistics."""
-    moment = datetime(1970, 1, 1) + timedelta(milliseconds=microseconds // 1000)
-    return moment.isoformat(timespec="milliseconds")
+def _bound(value: Any, *, is_low: bool) -> Any:
+    """Return a bound that is no narrower, as other readers have it: a text is cut, a time has milliseconds."""
+    if isinstance(value, str) and len(value) > _TEXT:
+        return value[:_TEXT] + ("" if is_low else _LAST_CHARACTER)
+    if isinstance(value, datetime):
+        moment = value.replace(tzinfo=None) + timedelta(microseconds=0 if is_low else 999)
+        return moment.isoformat(timespec="milliseconds") + ("Z" if value.tzinfo else "")
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _json(value: Any) -> str:
     """Return the text; decimals as numbers with all their digits, as Spark writes and reads them."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_json(v)}" for name, v in value.items()) + "}"
-    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if isinstance(value, float) and math.isinf(value):
+        value = "Infinity" if value > 0 else "-Infinity"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)

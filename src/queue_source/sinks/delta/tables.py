@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -16,7 +16,7 @@ from queue_source.sinks.delta.access import delta_storage_options, delta_uri
 from queue_source.sinks.delta.features import check_features
 from queue_source.sinks.delta.files import Target
 from queue_source.sinks.delta.partitions import check_partitioning
-from queue_source.sinks.delta.schemas import DeltaField, added_fields, delta_fields
+from queue_source.sinks.delta.schemas import added_fields, check_columns
 from queue_source.sinks.splits import make_durable
 from queue_source.storage.files import is_local, resolve
 from shard_store.redaction import redact_text
@@ -41,13 +41,19 @@ class OpenTable:
         self.table_id = str(metadata.id)
         self.configuration: dict[str, str] = dict(metadata.configuration)
         self.partition_by: tuple[str, ...] = tuple(metadata.partition_columns)
-        self.fields: list[DeltaField] = json.loads(handle.schema().to_json())["fields"]
-        check_features(uri, protocol.min_writer_version, protocol.writer_features, self.configuration, self.fields)
-        check_partitioning(uri, self.fields, self.partition_by, new=False)
+        self.schema = pa.schema(handle.schema().to_arrow())
+        check_features(uri, protocol.min_writer_version, protocol.writer_features, self.configuration, self.schema)
+        check_partitioning(uri, self.schema, self.partition_by, new=False)
 
     def target(self) -> Target:
         about_statistics = {name: v for name, v in self.configuration.items() if name.startswith("delta.dataSkipping")}
-        return Target(self.uri, self.table_id, tuple(self.fields), self.partition_by, about_statistics)
+        columns = self.columns(large=True)
+        return Target(self.uri, self.table_id, self.schema, columns, self.partition_by, about_statistics)
+
+    def columns(self, *, large: bool) -> pa.Schema:
+        """Return the columns that can be filled here, all of which may be null. A `large` batch may hold over 2 GiB."""
+        filled = [field for field in self.handle.schema().fields if _is_filled(field)]
+        return pa.schema(_without_not_null(Schema(filled)).to_arrow(as_large_types=large))
 
     def changed_since(self, target: Target) -> str | None:
         """Tell what has changed so that files for `target` do not fit any more; None where they do."""
@@ -55,12 +61,12 @@ class OpenTable:
             return "was made anew"
         if self.partition_by != target.partition_by:
             return "was partitioned in another way"
-        now = {field["name"]: field for field in self.fields}
-        before = {field["name"]: field for field in target.fields}
+        now = {field.name: field for field in self.schema}
+        before = {field.name: field for field in target.schema}
         for name, field in before.items():
             if name not in now or not _takes(now[name], field):
                 return f"got another column {name!r}"
-        if strict := next((f["name"] for f in self.fields if f["name"] not in before and not f["nullable"]), None):
+        if strict := next((name for name, field in now.items() if name not in before and not field.nullable), None):
             return f"got a column that must not be null, {strict!r}"
         return None
 
@@ -74,9 +80,26 @@ class OpenTable:
                     make_durable(file)
 
 
-def _takes(now: DeltaField, before: DeltaField) -> bool:
+def _is_filled(field: Field) -> bool:
+    """Tell whether Arrow has the type: not of VARIANT, or of one that is newer than this sink."""
+    arrow = pa.field(field.to_arrow())
+    try:
+        check_columns([arrow])
+    except OptionError:
+        return False
+    return bool(Field.from_arrow(arrow) == field)
+
+
+def _without_not_null(schema: Schema) -> Schema:
+    def nullable(part: dict[str, Any]) -> dict[str, Any]:
+        return part | dict.fromkeys(part.keys() & {"nullable", "containsNull", "valueContainsNull"}, True)
+
+    return Schema.from_json(json.dumps(json.loads(schema.to_json(), object_hook=nullable)))
+
+
+def _takes(now: pa.Field, before: pa.Field) -> bool:
     """Tell whether values written for a field are still values of it: its structs may have got fields."""
-    if before["nullable"] and not now["nullable"]:
+    if before.nullable and not now.nullable:
         return False
     try:
         return not added_fields("", [now], [before])
@@ -111,20 +134,21 @@ class TableMaker:
 
     def ready(self, schema: pa.Schema, patience: float) -> OpenTable:
         """Return the table with all columns of the rows. Raises OptionError."""
-        columns = delta_fields(schema)
+        check_columns(schema)
+        columns = pa.schema(_without_not_null(Schema.from_arrow(schema)).to_arrow())
         for attempt in tried_again(patience):
             with attempt:
                 table = self._ready(columns)
         self._check_asked(table, columns)
         return table
 
-    def _ready(self, columns: Sequence[DeltaField]) -> OpenTable:
+    def _ready(self, columns: pa.Schema) -> OpenTable:
         table, self._opened = self._opened or self.open(), None
         if table is None:
             self._create(columns)
-        elif added := added_fields(self._uri, table.fields, columns):
+        elif added := added_fields(self._uri, table.schema, columns):
             handle, before = table.handle, table.handle.version()
-            fields = [Field.from_json(json.dumps(field)) for field in added]
+            fields = Schema.from_arrow(pa.schema(added)).fields
             handle.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=_ONCE))
         else:
             return table
@@ -134,15 +158,14 @@ class TableMaker:
         changed.sync_log(-1 if table is None else before)
         return changed
 
-    def _create(self, columns: Sequence[DeltaField]) -> None:
-        added_fields(self._uri, [], columns)  # names that differ in case alone, or that no table can have
+    def _create(self, columns: pa.Schema) -> None:
+        added_fields(self._uri, [], columns)  # names that no table can have
         check_partitioning(self._uri, columns, self._delta.partition_by, new=True)
         self._check_empty()
-        schema = Schema.from_json(json.dumps({"type": "struct", "fields": columns}))
         try:
             DeltaTable.create(
                 self._place,
-                schema,
+                Schema.from_arrow(columns),
                 mode="error",
                 partition_by=list(self._delta.partition_by),
                 storage_options=self._access(),
@@ -163,7 +186,7 @@ class TableMaker:
                 f"names {self._uri}, which is no Delta table and holds {other!r}; name a table, or an empty folder",
             )
 
-    def _check_asked(self, table: OpenTable, columns: Sequence[DeltaField]) -> None:
+    def _check_asked(self, table: OpenTable, columns: pa.Schema) -> None:
         asked = self._delta.partition_by
         if asked and asked != table.partition_by:
             raise OptionError(
@@ -171,7 +194,7 @@ class TableMaker:
                 f"asks for {', '.join(asked)}, but {self._uri} is partitioned by "
                 f"{', '.join(table.partition_by) or 'nothing'}; leave the option out, or name another table",
             )
-        if {column["name"] for column in columns} <= set(table.partition_by):
+        if set(columns.names) <= set(table.partition_by):
             raise OptionError(
                 "delta", f"the rows have no column but those by which {self._uri} is partitioned; add one of its others"
             )
