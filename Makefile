@@ -10,7 +10,7 @@ RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help demo test test-unit test-engine test-cluster integration soak bench lint format docs site dist versions lock clean distclean
+.PHONY: help demo test test-unit test-engine test-cluster integration prove soak bench lint format docs site dist versions lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -33,6 +33,9 @@ test-cluster:  ## only the tests on a standalone Spark cluster, and with Spark C
 
 integration:  ## the same promises against real servers, with faults
 	$(RUN) pytest integration $(ARGS)
+
+prove:  ## `cuesqueue prove`: its parts, and whole jobs with planted mistakes
+	$(RUN) pytest tests/prove integration/prove $(ARGS)
 
 soak:  ## MINUTES=30 of a steady load with kills: does anything get lost, or grow?
 	$(RUN) python -m integration.soak --minutes $(MINUTES) $(ARGS)

@@ -25,11 +25,16 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "locks" / "spark-4.txt"
 IN_WHEEL = (
     *("cuesqueue/__init__.py", "cuesqueue/py.typed", "queue_source/py.typed", "shard_store/py.typed"),
-    *("cuesqueue_demo/query.py", "pyspark_cuesqueue.py", "shard_store/sql/migrations/script.py.mako"),
+    *(
+        "cuesqueue_demo/query.py",
+        "cuesqueue_prove/command.py",
+        "pyspark_cuesqueue.py",
+        "shard_store/sql/migrations/script.py.mako",
+    ),
     *("queue_source/serve/monitoring/grafana-dashboard.json", "queue_source/serve/monitoring/prometheus-alerts.yml"),
 )
 IN_SDIST = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "docs/tutorial.md", *IN_WHEEL)
-_TOPS = {"cuesqueue", "cuesqueue_demo", "queue_source", "shard_store", "pyspark_cuesqueue.py"}
+_TOPS = {"cuesqueue", "cuesqueue_demo", "cuesqueue_prove", "queue_source", "shard_store", "pyspark_cuesqueue.py"}
 _TRY = """
 import sys, cuesqueue
 with cuesqueue.open_queue("sql+sqlite:///jobs.db?queue=files") as queue:

@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "reference" / "versions.json"
 SETS: dict[str, list[str]] = {
-    "unit": ["tests/unit", "tests/readers"],
+    "unit": ["tests/unit", "tests/readers", "tests/prove"],
     # of these, a part that takes minutes: options, messages, formats, a reader without Spark, commands, the page
     "python": [
         "tests/unit/formats",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from queue_source.foreach_batch.references import references
     from queue_source.foreach_batch.rejects import reject_rows
     from queue_source.messages import Received
-    from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, register_queue
+    from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, queue_name, register_queue
     from queue_source.queues.log_ids import log_id
     from queue_source.queues.sim import Fault, SimQueue
     from queue_source.spark.load import load
@@ -113,6 +113,7 @@ __all__ = [
     "prune",
     "published",
     "quarantine_shards",
+    "queue_name",
     "references",
     "register_queue",
     "reject_rows",
@@ -132,7 +133,7 @@ _PLACES = {
     "queue_source.foreach_batch.references": "references",
     "queue_source.foreach_batch.rejects": "reject_rows",
     "queue_source.messages": "Received",
-    "queue_source.queues": "Capabilities Depth Payload Queue open_queue register_queue",
+    "queue_source.queues": "Capabilities Depth Payload Queue open_queue queue_name register_queue",
     "queue_source.queues.log_ids": "log_id",
     "queue_source.queues.sim": "Fault SimQueue",
     "queue_source.spark.load": "load",

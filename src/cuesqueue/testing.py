@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from queue_source.prove.proof import Proof, prover
-from queue_source.prove.results import Rule
+from cuesqueue_prove.proof import Proof, prover
+from cuesqueue_prove.results import Rule
 
 __all__ = ["Proof", "prove"]
 

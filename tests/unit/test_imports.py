@@ -103,24 +103,26 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.admin",),
     ("queue_source.spark",),
     ("queue_source.foreach_batch",),
+    ("queue_source.serve",),
+    ("queue_source.commands",),
+    ("cuesqueue",),
     *inside(
-        "queue_source.prove",
+        "cuesqueue_prove",
         "folder samples",
         "walls",
         "effects reading runs workers",
         "inside results",
         "reasons",
         "proof",
+        "command",
     ),
-    ("queue_source.prove",),
-    ("queue_source.serve",),
-    ("queue_source.commands",),
-    ("cuesqueue",),
+    ("cuesqueue_prove",),
+    ("cuesqueue.testing",),
     ("pyspark_cuesqueue",),
 )
 """From the bottom up. A unit is a module or a package; it imports itself and units of the layers below its own.
 
-The first unit of a module counts: of a package with an order inside, the modules come before the package itself.
+Of several units of a module the smallest counts: a module with a place of its own, and not the package around it.
 Units of one layer do not know each other.
 """
 
@@ -136,7 +138,7 @@ STRANGERS = {
 goes on by itself does not depend on what people ask for."""
 
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "pyspark": ("queue_source.spark", "queue_source.prove", "pyspark_cuesqueue"),
+    "pyspark": ("queue_source.spark", "cuesqueue_prove", "pyspark_cuesqueue"),
     "py4j": ("queue_source.spark",),
     "boto3": ("queue_source.queues.sqs",),
     "botocore": ("queue_source.queues.sqs",),
@@ -159,7 +161,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "queue_source.sinks",
         "queue_source.admin",
         "queue_source.foreach_batch",
-        "queue_source.prove",
+        "cuesqueue_prove",
     ),
     "alembic": ("shard_store.sql",),
     "pyiceberg": ("queue_source.sinks",),
@@ -172,15 +174,15 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "queue_source.sinks",
         "queue_source.admin",
         "queue_source.spark",
-        "queue_source.prove",
+        "cuesqueue_prove",
     ),
     "starlette": ("queue_source.serve",),
     "uvicorn": ("queue_source.serve",),
     "jinja2": ("queue_source.serve",),
     "markupsafe": ("queue_source.serve",),
     "prometheus_client": ("queue_source.serve",),
-    "typer": ("queue_source.commands",),
-    "rich": ("queue_source.commands",),
+    "typer": ("queue_source.commands", "cuesqueue_prove.command"),
+    "rich": ("queue_source.commands", "cuesqueue_prove.command"),
 }
 """Third-party packages that have a place of their own, and the units that are it."""
 
@@ -190,8 +192,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.admin.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.admin.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("queue_source.storage.aws_access", "botocore"): "finds what options leave open, for pyarrow too",
-    ("queue_source.prove.results", "pyiceberg"): "reads the table that a job has written",
-    ("queue_source.prove.results", "deltalake"): "reads the table that a job has written",
+    ("cuesqueue_prove.results", "pyiceberg"): "reads the table that a job has written",
+    ("cuesqueue_prove.results", "deltalake"): "reads the table that a job has written",
     ("queue_source.storage.s3_client", "boto3"): "reads and lists objects of S3",
     ("queue_source.storage.s3_client", "botocore"): "reads and lists objects of S3",
     ("queue_source.storage.buckets.gcs", "google"): "lists, deletes and moves, which pyarrow cannot do in pages",
@@ -199,6 +201,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.foreach_batch.rejects", "sqlalchemy"): "the type of the user's own transaction",
 }
 """(module, package) that may be imported against `ONLY_IN`, and why."""
+
+OURS = ("shard_store", "queue_source", "cuesqueue", "cuesqueue_prove", "pyspark_cuesqueue")
+PROVE_USES = ("cuesqueue", "cuesqueue_prove", "queue_source.options", "queue_source.commands.output")
+"""All of ours that `cuesqueue_prove` may import: what users know, and what a command is made of."""
 
 SHARD_STORE_USES = {"sqlalchemy", "alembic", "tenacity", "typing_extensions", "shard_store"}
 """All that `shard_store` may import beside the standard library: it may one day be a package of its own."""
@@ -256,12 +262,13 @@ def is_in(module: str, unit: str) -> bool:
 
 def place(module: str) -> tuple[int, str] | None:
     """(layer, unit) of a module of ours, None for one that stands in no layer."""
-    return next(((i, unit) for i, layer in enumerate(LAYERS) for unit in layer if is_in(module, unit)), None)
+    units = ((i, unit) for i, layer in enumerate(LAYERS) for unit in layer if is_in(module, unit))
+    return max(units, key=lambda found: len(found[1]), default=None)
 
 
 def against_the_order(found: Import) -> str | None:
     """What is wrong with an import of one of our modules, or None."""
-    if not any(is_in(found.target, top) for top in ("shard_store", "queue_source", "cuesqueue", "pyspark_cuesqueue")):
+    if not any(is_in(found.target, top) for top in OURS):
         return None
     if "queue_source" in (found.importer, found.target):  # the package itself imports nothing of ours
         return None if found.target == "queue_source" else f"{found.importer}:{found.line}: imports {found.target}"
@@ -296,6 +303,12 @@ def test_imports_follow_the_layers() -> None:
 
 def test_libraries_are_imported_only_where_they_belong() -> None:
     assert not [wrong for found in all_imports() if (wrong := out_of_place(found))]
+
+
+def test_prove_knows_what_users_know() -> None:
+    mine = [found for found in all_imports() if is_in(found.importer, "cuesqueue_prove")]
+    ours = [found for found in mine if any(is_in(found.target, top) for top in OURS)]
+    assert not [found for found in ours if not any(is_in(found.target, unit) for unit in PROVE_USES)]
 
 
 def test_the_shard_store_stands_on_its_own() -> None:

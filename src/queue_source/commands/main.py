@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -14,7 +15,6 @@ from queue_source.commands.errors import group as errors_group
 from queue_source.commands.files import files
 from queue_source.commands.load import load
 from queue_source.commands.output import READER_GONE, Json, errors_as_exit_codes, has_reader, print_result
-from queue_source.commands.prove import prove
 from queue_source.commands.queue import group as queue_group
 from queue_source.commands.reconcile import reconcile
 from queue_source.commands.route import route
@@ -54,14 +54,18 @@ app = typer.Typer(
     "the store in place of --store; CUESQUEUE_DEBUG=1 shows tracebacks.",
 )
 
-if find_spec("cuesqueue_demo"):  # a wheel and a checkout have it; a copy of the packages alone has not
-    from cuesqueue_demo.command import demo
 
-    app.command()(demo)
+def _add(name: str) -> None:
+    """Add a command that is a package of its own: a wheel and a checkout have it, a copy of the others has not."""
+    if find_spec(f"cuesqueue_{name}"):
+        app.command()(getattr(import_module(f"cuesqueue_{name}.command"), name))
+
+
+_add("demo")
 app.command()(send)
 app.command("publish", hidden=True)(send)  # the earlier name
 app.command()(load)
-app.command()(prove)
+_add("prove")
 app.command()(route)
 app.command()(status)
 app.command()(serve)

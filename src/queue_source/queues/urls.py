@@ -99,7 +99,20 @@ def _unknown(key: str, kind: str, others: list[str], drivers: Collection[str]) -
 
 
 def queue_name(url: str) -> str:
-    """Return the short name of the queue where the user gives none (the default of option `source`)."""
+    """Return the short name of a queue, which is the option `source` of a reader that sets none.
+
+    Args:
+        url: The queue's URL; nothing is opened.
+
+    Returns:
+        The name without host, user and password; for SQL the table's queue, for Kafka the topic.
+
+    Raises:
+        ValueError: It is no URL.
+
+    Process:
+        Any.
+    """
     kind = scheme(url)
     parts = _split(url)
     parameters = dict(parse_qsl(parts.query))

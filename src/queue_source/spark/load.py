@@ -51,7 +51,7 @@ def load(
         queue: URL of the queue, or of several, as in the option `queueUrl`; None to list the prefixes alone.
         into: A folder for Parquet files (a path or a URI), an Iceberg table (`db.orders`), or a Delta table
             (`delta:s3://lake/orders`).
-        format: Format of the objects: `csv`, `json`, `text`, `parquet`, `orc`, `avro` or `binaryFile`.
+        format: Format of the objects, as in the option `fileFormat`.
         prefixes: Where the objects may be, as in the option `allowedPrefixes`.
         schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones. Without a
             table and without the option `schemaLocation` they are kept in `cuesqueue-schemas/PIPELINE` in Spark's

@@ -21,17 +21,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import shard_store
-from queue_source.errors import OptionError
-from queue_source.prove.effects import Effects
-from queue_source.prove.folder import SETTINGS, Journal, Places, Settings
-from queue_source.prove.inside import lead_catalogs
-from queue_source.prove.proof import _FAST, _TELLING, Proof, Prover, prover
-from queue_source.prove.reasons import reasons, repeated_batches, shared_checkpoints, taken_elsewhere, weaker_semantics
-from queue_source.prove.results import Difference, Made, Rule, compare, read_result
-from queue_source.prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run, _is_alive
-from queue_source.prove.samples import Form, Maker, choose_key, read_records
-from queue_source.prove.walls import Walls, without_credentials
-from queue_source.prove.workers import write_python
+from cuesqueue import OptionError
+from cuesqueue_prove.effects import Effects
+from cuesqueue_prove.folder import SETTINGS, Journal, Places, Settings
+from cuesqueue_prove.inside import _PATH_WRITERS, lead_catalogs
+from cuesqueue_prove.proof import _FAST, _TELLING, Proof, Prover, prover
+from cuesqueue_prove.reasons import reasons, repeated_batches, shared_checkpoints, taken_elsewhere, weaker_semantics
+from cuesqueue_prove.results import Difference, Made, Rule, compare, read_result
+from cuesqueue_prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run, _is_alive
+from cuesqueue_prove.samples import Form, Maker, choose_key, read_records
+from cuesqueue_prove.walls import Walls, without_credentials
+from cuesqueue_prove.workers import write_python
 from shard_store.failpoints import POINTS
 
 JSON = b'{"id": 7, "country": "DE"}\n{"id": 8, "country": "DE"}\n'
@@ -111,6 +111,17 @@ def test_a_database_is_always_a_file_in_the_folder(tmp_path: Path) -> None:
     assert places.database(led[0]) == led[0], "what is led already is not led again"
 
 
+def test_what_takes_the_url_of_a_store_takes_another_one(tmp_path: Path) -> None:
+    effects = Effects(Settings(str(tmp_path), __file__, ()), Journal(tmp_path), Places(tmp_path))
+
+    def published(store: object, *, pipeline: str) -> object:
+        return store
+
+    led = effects._led(published)
+    assert led("postgresql://db/shop", pipeline="p") == f"sqlite:///{tmp_path}/elsewhere/postgresql/db/shop.db"
+    assert led(pipeline="p", store=effects) is effects, "an open one is what it is"
+
+
 def test_a_job_may_not_connect_to_another_machine_nor_open_a_file_elsewhere(tmp_path: Path) -> None:
     settings = Settings(str(tmp_path), __file__, (), allowed=("db.test",))
     effects = Effects(settings, Journal(tmp_path), Places(tmp_path))
@@ -186,6 +197,10 @@ def test_a_statement_of_sql_writes_elsewhere_and_reads_where_it_says(
     assert f"{tmp_path}/elsewhere/file/lake/ref" not in led
     assert Places(tmp_path).table("delta.`/lake/x`") == f"delta.`{tmp_path}/elsewhere/file/lake/x`"
     assert Places(tmp_path).table("shop.orders") == "shop.orders"
+
+
+def test_every_method_of_a_writer_that_has_a_path_is_led() -> None:
+    assert {*_PATH_WRITERS} == {"save", "json", "parquet", "text", "csv", "xml", "orc"}
 
 
 class Conf(dict[str, str]):
@@ -466,7 +481,7 @@ def test_every_process_of_python_that_spark_starts_has_the_walls(tmp_path: Path)
 
 
 def test_nothing_of_a_job_is_left_where_its_prover_is_killed() -> None:
-    job = "from queue_source.prove.runs import end_with_parent; end_with_parent(); print(flush=True); input()"
+    job = "from cuesqueue_prove.runs import end_with_parent; end_with_parent(); print(flush=True); input()"
     start = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {job!r}], start_new_session=True)"
     prover_code = f"{start}; print(p.pid, flush=True); p.wait()"
     with subprocess.Popen(

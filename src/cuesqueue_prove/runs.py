@@ -14,11 +14,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from queue_source.prove.folder import FOLDER, SETTINGS, Journal, Settings
-from queue_source.prove.walls import without_credentials
-from queue_source.queues import open_queue
-from shard_store.failpoints import POINTS, VARIABLE
-from shard_store.store import open_store
+from cuesqueue import open_queue, open_store
+from cuesqueue_prove.folder import FOLDER, SETTINGS, Journal, Settings
+from cuesqueue_prove.walls import without_credentials
 
 EFFECT, COMMIT_LOG, RANDOM = "effect-made", "commit-log", "random"
 STEPS = {
@@ -39,6 +37,9 @@ STEPS = {
     RANDOM: "at a random moment",
 }
 """Name of a step -> where the job is, in the order of one micro-batch."""
+_OWN = (EFFECT, COMMIT_LOG, RANDOM)
+_STOPS = "CUESQUEUE_FAILPOINTS"
+"""Environment variable that makes a process of cuesqueue stand still at a step, or note that it comes there."""
 _POLL = 0.02
 _JAVA = "SPARK_SUBMIT_OPTS"
 _FAILURES = 3
@@ -136,7 +137,7 @@ class Run:
         self._queries_before = sum(1 for _ in self.journal.entries("started"))
         if kill is None:
             notes = settings.root / "prove" / "steps"
-            armed = ";".join(f"{name}=note:{notes}" for name in POINTS)
+            armed = ";".join(f"{name}=note:{notes}" for name in STEPS if name not in _OWN)
         elif kill.step == EFFECT:
             settings = replace(settings, pause_at_effect=kill.nth)
         elif kill.step != RANDOM:
@@ -146,7 +147,7 @@ class Run:
             **(os.environ if settings.allowed else without_credentials(os.environ, settings.root)),
             FOLDER: str(settings.root),
             SETTINGS: str(settings.write()),
-            VARIABLE: armed,
+            _STOPS: armed,
             "PYTHONWARNINGS": "ignore",
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -154,7 +155,7 @@ class Run:
         }
         with (settings.root / "prove" / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "queue_source.prove.inside", settings.job, *self._arguments],
+                [sys.executable, "-m", "cuesqueue_prove.inside", settings.job, *self._arguments],
                 cwd=settings.root,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

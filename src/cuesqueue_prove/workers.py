@@ -1,6 +1,6 @@
 """Python processes that Spark starts for a job under proof: what functions of SQL, of `foreach` and data sources do.
 
-Spark starts them by a script in the run's folder, as `python -m queue_source.prove.workers MODULE ARGUMENT...` in place
+Spark starts them by a script in the run's folder, as `python -m cuesqueue_prove.workers MODULE ARGUMENT...` in place
 of `python -m MODULE ARGUMENT...`. Processes that they fork have the walls, too.
 """
 
@@ -12,8 +12,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from queue_source.prove.folder import SETTINGS, Settings
-from queue_source.prove.walls import Walls
+from cuesqueue_prove.folder import SETTINGS, Settings
+from cuesqueue_prove.walls import Walls
 
 
 def write_python(root: Path, python: str) -> str:

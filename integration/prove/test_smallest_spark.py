@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.prove.proof import prover
-from queue_source.prove.results import Rule
+from cuesqueue_prove.proof import prover
+from cuesqueue_prove.results import Rule
 from support.engine.harness import environment
 
-JOBS = Path(__file__).parents[1] / "tests" / "data" / "prove"
+JOBS = Path(__file__).parents[2] / "tests" / "prove" / "jobs"
 
 pytestmark = pytest.mark.engine
 

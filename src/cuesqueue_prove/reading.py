@@ -1,4 +1,4 @@
-"""The process that reads a result with Spark, or by the user's function: `python -m queue_source.prove.reading`."""
+"""The process that reads a result with Spark, or by the user's function: `python -m cuesqueue_prove.reading`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from queue_source.prove.folder import SETTINGS, Places, Settings
+from cuesqueue_prove.folder import SETTINGS, Places, Settings
 
 
 def _session() -> Any:
@@ -68,7 +68,13 @@ def main() -> None:
         rows = rows_of(call(asked["function"], places))
     else:
         spark = _session()
-        rows = [row for kind, path in asked["places"] for row in rows_of(spark.read.format(kind).load(path))]
+        rows = []
+        for kind, path in asked["places"]:
+            try:
+                rows += rows_of(spark.read.format(kind).load(path))
+            except Exception:  # of any kind, as it is the error of a connector
+                if not asked["lenient"]:
+                    raise
     output.write_text(json.dumps(rows, default=str), "utf-8")
 
 

@@ -6,6 +6,7 @@ the run's folder, or refused: a job under proof does not touch what is real.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -19,9 +20,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from queue_source.prove.folder import Journal, Places, Settings
-from queue_source.prove.walls import Walls, is_written
-from queue_source.queues.urls import queue_name
+import cuesqueue
+from cuesqueue_prove.folder import Journal, Places, Settings
+from cuesqueue_prove.walls import Walls, is_written
 
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE")
 _OWN = ("shard_store.", "queue_source.")
@@ -105,9 +106,7 @@ class Effects:
     # this project's own functions
 
     def _watch_deliveries(self) -> None:
-        from queue_source.foreach_batch import delivery as module
-
-        original, original_output = module.delivery, module.Delivery.output
+        original, original_output = self._led(cuesqueue.delivery), cuesqueue.Delivery.output
 
         @contextmanager
         def delivery(store: Any, pipeline: Any, batch_id: int) -> Iterator[Any]:
@@ -121,8 +120,8 @@ class Effects:
             with self._inside(name), original_output(made, name, engine) as out:
                 yield out
 
-        replace(module, delivery=delivery)
-        replace(module.Delivery, output=output)
+        replace(cuesqueue, delivery=delivery)
+        replace(cuesqueue.Delivery, output=output)
 
     @contextmanager
     def _inside(self, name: str) -> Iterator[None]:
@@ -133,26 +132,29 @@ class Effects:
             self._here.inside = ""
 
     def _watch_stores(self) -> None:
-        import shard_store
-        from queue_source.foreach_batch import delivery
-        from queue_source.spark import published
-        from shard_store import store
+        for name in ("open_store", "published", "reject_rows"):
+            replace(cuesqueue, **{name: self._led(getattr(cuesqueue, name))})
+        replace(cuesqueue.ProgressListener, __init__=self._led(cuesqueue.ProgressListener.__init__))
 
-        original = store.open_store
+    def _led(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with the URL of its store led elsewhere."""
+        signature = inspect.signature(function)
 
-        def open_store(url: Any, **how: Any) -> Any:
-            return original(self._places.database(str(url)), **how)
+        @wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            bound = signature.bind(*arguments, **named)
+            for name in {"store", "url"} & bound.arguments.keys():
+                if isinstance(url := bound.arguments[name], str):
+                    bound.arguments[name] = self._places.database(url)
+            return function(*bound.args, **bound.kwargs)
 
-        for module in (store, shard_store, delivery, published):
-            replace(module, open_store=open_store)
+        return call
 
     def _watch_queues(self) -> None:
-        from queue_source import queues
-
-        original = queues.open_queue
+        original = cuesqueue.open_queue
 
         def open_queue(url: Any, **_: Any) -> Any:
-            name = queue_name(str(url))
+            name = cuesqueue.queue_name(str(url))
             queue = original(self._places.queue(name))
 
             def send(messages: Any, *_: Any, **__: Any) -> list[str]:
@@ -166,7 +168,7 @@ class Effects:
             replace(queue, send=send, publish=send, acknowledge=acknowledge)
             return queue
 
-        replace(queues, open_queue=open_queue)
+        replace(cuesqueue, open_queue=open_queue)
 
     # what libraries do for the job
 

@@ -59,8 +59,8 @@ def prove(
     as_json: Json = False,
 ) -> None:
     """Kill a job at every step of a micro-batch, and compare what its sink holds. Touches nothing that is real."""
-    from queue_source.prove.proof import prover  # late: it imports Spark
-    from queue_source.prove.results import Rule
+    from cuesqueue_prove.proof import prover  # late: it imports Spark
+    from cuesqueue_prove.results import Rule
 
     for ending in (signal.SIGTERM, signal.SIGHUP):  # the job's processes are killed then, too
         signal.signal(ending, signal.default_int_handler)

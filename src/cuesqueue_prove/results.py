@@ -14,12 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from queue_source.errors import OptionError
-from queue_source.prove.folder import FOLDER, SETTINGS
-from queue_source.prove.runs import Run
-from queue_source.spark.published import published
+from cuesqueue import OptionError, published
+from cuesqueue_prove.folder import FOLDER, SETTINGS
+from cuesqueue_prove.runs import Run
 
-_FILES = ("parquet", "json", "csv", "orc", "text")
 _LONGEST_READING = 600
 """Seconds."""
 _ASK = "name how the result is read: a SELECT on the store's database, or FILE.py:FUNCTION, which returns the rows"
@@ -83,11 +81,11 @@ def read_result(run: Run, rule: Rule) -> Counter[str]:
     elif rule.text:
         rows += _read_elsewhere(run, rule.text, ())
     for entry in started:
-        if not rule.text and entry["format"] not in ("cuesqueue", *_FILES):
+        if not rule.text and entry["format"] != "cuesqueue" and not entry["target"]:
             raise OptionError("--result", f"is needed for the sink {entry['format']!r}; {_ASK}")
     if not rule.text or len(started) > 1:
-        if files := [entry for entry in started if entry["format"] in _FILES]:
-            rows += _read_elsewhere(run, "", files)
+        if files := [entry for entry in started if entry["format"] != "cuesqueue" and entry["target"]]:
+            rows += _read_elsewhere(run, "", files, lenient=bool(rule.text))
         rows += _held_by_ours(run, [entry for entry in started if entry["format"] == "cuesqueue"])
     return as_texts(run, rows, rule)
 
@@ -133,16 +131,18 @@ def _held_by_ours(run: Run, started: Sequence[Mapping[str, Any]]) -> Iterator[di
             yield row if len(started) == 1 else {"pipeline": pipeline, **row}
 
 
-def _read_elsewhere(run: Run, function: str, started: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Read with Spark, or by the user's function, in a process of its own."""
+def _read_elsewhere(
+    run: Run, function: str, started: Sequence[Mapping[str, Any]], *, lenient: bool = False
+) -> list[dict[str, Any]]:
+    """Read with Spark, or by the user's function, in a process of its own; `lenient`: only what Spark can read."""
     places = [[entry["format"], entry["target"]] for entry in started]
-    asked = {"function": function, "places": places}
+    asked = {"function": function, "places": places, "lenient": lenient}
     output = run.settings.root / "prove" / "result.json"
     environment = {**os.environ, SETTINGS: str(run.settings.write()), FOLDER: str(run.settings.root)}
     environment |= {"PYTHONWARNINGS": "ignore", "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "queue_source.prove.reading", json.dumps(asked), str(output)],
+            [sys.executable, "-m", "cuesqueue_prove.reading", json.dumps(asked), str(output)],
             cwd=run.settings.root,
             env=environment,
             capture_output=True,
@@ -153,7 +153,7 @@ def _read_elsewhere(run: Run, function: str, started: Sequence[Mapping[str, Any]
         raise OptionError("--result", f"was not read within {_LONGEST_READING} s") from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        raise OptionError("--result", f"cannot be read: {said}")
+        raise OptionError("--result", f"cannot be read: {said}; {_ASK}")
     rows: list[dict[str, Any]] = json.loads(output.read_text("utf-8"))
     return rows
 

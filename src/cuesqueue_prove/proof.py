@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from queue_source.errors import OptionError
-from queue_source.prove.folder import Settings
-from queue_source.prove.reasons import reasons
-from queue_source.prove.results import Difference, Made, Rule, compare, read_result
-from queue_source.prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run
+from cuesqueue import OptionError
+from cuesqueue_prove.folder import Settings
+from cuesqueue_prove.reasons import reasons
+from cuesqueue_prove.results import Difference, Made, Rule, compare, read_result
+from cuesqueue_prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run
 
 _FAST = (EFFECT, "before-publish", "published", COMMIT_LOG, "acknowledged")
 _TELLING = (COMMIT_LOG, EFFECT, "before-publish", "published")

@@ -1,7 +1,7 @@
 """The walls around a job under proof: what Python is about to do to another machine, or to files elsewhere, is refused.
 
 An audit hook of Python, in the job's process and in those of Python that Spark starts, where functions of SQL, of
-`foreach` and of data sources run (`queue_source.prove.workers`).
+`foreach` and of data sources run (`cuesqueue_prove.workers`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from queue_source.prove.folder import Settings
+from cuesqueue_prove.folder import Settings
 
-_OURS = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in ("queue_source", "shard_store"))
+_OURS = tuple(
+    f"{Path(__file__).parents[1] / name}{os.sep}"
+    for name in ("cuesqueue", "cuesqueue_prove", "queue_source", "shard_store")
+)
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 _CONNECTING = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _IN_C = ("psycopg.pq", "psycopg2", "MySQLdb", "pyodbc", "confluent_kafka", "grpc")

@@ -1,4 +1,4 @@
-"""The process of a job under proof: `python -m queue_source.prove.inside JOB ARGUMENT...` runs its script unchanged.
+"""The process of a job under proof: `python -m cuesqueue_prove.inside JOB ARGUMENT...` runs its script unchanged.
 
 Replaced before it are methods of PySpark: the options of a reader and of a sink lead to a queue, a store, objects and
 files in the run's folder, small batches are read until nothing is left, and what is started is noted.
@@ -12,6 +12,7 @@ import re
 import runpy
 import sys
 import uuid
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,18 +22,15 @@ from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from queue_source.errors import OptionError
+from cuesqueue import OptionError, open_queue, queue_name
+from cuesqueue_prove.effects import Effects, replace
+from cuesqueue_prove.folder import SETTINGS, Journal, Places, Settings
+from cuesqueue_prove.runs import end_with_parent
+from cuesqueue_prove.samples import Form, makers
+from cuesqueue_prove.workers import write_python
 from queue_source.options import ReaderOptions, parse_reader_options, parse_sink_options
-from queue_source.options.content import ContentKind
 from queue_source.options.places import READER
-from queue_source.options.reader import DEFAULT_STORE
-from queue_source.options.values import SPARK_OWN, given_texts
-from queue_source.prove.effects import Effects, replace
-from queue_source.prove.folder import SETTINGS, Journal, Places, Settings
-from queue_source.prove.runs import end_with_parent
-from queue_source.prove.samples import Form, makers
-from queue_source.prove.workers import write_python
-from queue_source.queues import open_queue, queue_name
+from queue_source.options.values import given_texts
 
 _LEFT_OUT = re.compile(
     r"(aws|s3|sqs|gcp|azure|azurequeue|cleansource)(\.|$)|backfill|includeexisting|routes$|uripath|"
@@ -49,8 +47,10 @@ _SPARK = {
 }
 _OF_START = ("format", "outputMode", "partitionBy", "queryName")
 _NO_JDBC = "cuesqueue prove cannot lead a write by JDBC to another database; write by SQLAlchemy"
-_PATH_WRITERS = ("save", "parquet", "json", "csv", "orc", "text")
-_SEEN = ("", *_PATH_WRITERS[1:], "delta", "iceberg", "avro", "cuesqueue", "foreach", "console", "memory", "noop")
+_METHODS = [(name, method) for name, method in vars(DataFrameWriter).items() if isfunction(method)]
+_PATH_WRITERS = [name for name, method in _METHODS if "path" in signature(method).parameters]
+"""`save`, and one for each format."""
+_SEEN = ("", *_PATH_WRITERS, "delta", "iceberg", "avro", "cuesqueue", "foreach", "console", "memory", "noop")
 """Sinks that write to a path, to a table of a catalog in the folder, or nowhere."""
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 
@@ -163,7 +163,7 @@ class Job:
             "pipeline": parsed.pipeline,
             "maxFilesPerTrigger": str(min(parsed.batches.max_files_per_trigger, self._settings.batch)),
         }
-        if parsed.content.kind is not ContentKind.MESSAGE:
+        if parsed.content.kind.is_announced:
             texts["allowedPrefixes"] = f"{self._places.objects.as_uri()}/"
         if "schemaLocation" in texts:
             texts["schemaLocation"] = self._places.path(texts["schemaLocation"])
@@ -197,7 +197,7 @@ class Job:
         uris = []
         for number in range(self._settings.objects):
             made_object = own[number % len(own)].make(number)
-            if parsed.content.kind is ContentKind.MESSAGE:
+            if not parsed.content.kind.is_announced:
                 lines = made_object.body.splitlines() if kind in ("json", "text") else [made_object.body]
                 sent += [line for line in lines if line.strip()]
                 keys |= dict.fromkeys(made_object.keys, f"message {number + 1}")
@@ -288,8 +288,7 @@ class Job:
                 )
             if "queueurl" in names:
                 raise OptionError("queueUrl", "of a sink is not compared by cuesqueue prove yet")
-            kept_texts = {name: text for name, text in written.items() if name not in SPARK_OWN}
-            parsed = parse_sink_options({**kept_texts, **({} if path is None else {"path": path})})
+            parsed = parse_sink_options({**written, **({} if path is None else {"path": path})})
             store = names.get("storeurl", names.get("store", "storeUrl"))
             changed[store] = self._places.database(parsed.store.reveal())
         return None if path is None else self._places.path(path), changed
@@ -311,7 +310,7 @@ class Job:
             table=named.get("table", ""),
             delta=named.get("delta", ""),
             pipeline=named.get("pipeline", ""),
-            store=named.get("storeurl", named.get("store", DEFAULT_STORE)),
+            store=named.get("storeurl", named.get("store", "")),
             signature=signature,
             where=self._effects.place_in_job(),
         )

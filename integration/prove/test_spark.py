@@ -1,6 +1,6 @@
 """`cuesqueue prove` over whole jobs with Spark: each planted mistake is found, and the examples of the pages pass.
 
-The jobs are in `tests/data/prove`; each has one mistake, in the place where somebody would make it.
+The jobs are in `tests/prove/jobs`; each has one mistake, in the place where somebody would make it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import pytest
 
-from queue_source.prove.proof import Proof, prover
-from queue_source.prove.results import Rule
+from cuesqueue_prove.proof import Proof, prover
+from cuesqueue_prove.results import Rule
 from support.engine import class_archive
 from support.engine.harness import environment
 from support.snippets import ROOT, blocks
 
-JOBS = ROOT / "tests" / "data" / "prove"
+JOBS = ROOT / "tests" / "prove" / "jobs"
 OWN_DATABASE = "sqlite:///elsewhere/sqlite/var/lib/warehouse.db"
 
 

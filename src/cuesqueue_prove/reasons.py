@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from queue_source.prove.folder import Journal
-from queue_source.prove.results import Difference, Made
-from queue_source.prove.runs import Run
+from cuesqueue_prove.folder import Journal
+from cuesqueue_prove.results import Difference, Made
+from cuesqueue_prove.runs import Run
 
 _GUARANTEE = "exactly-once"
 _DOCUMENTED = "see docs/how-to/foreach-batch.md"
