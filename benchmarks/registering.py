@@ -1,23 +1,24 @@
-"""Registering: Parquet objects that become data files of an Iceberg table, beside copying their rows.
+"""Registering: Parquet objects that become data files of an Iceberg table, beside PyIceberg's own `add_files`.
 
-The footers are those of real files of 64 MB: one such file has many names (hard links), so that the disk holds it once;
-its bytes are in the page cache for both. What is registered are all of the names, what is copied is a sample of them,
-and the seconds of the copies are scaled to as many: a copy of one file takes as long as that of another. They are the
-sink's own (`onUnregistrable` = `copy`): its reader and its writer, without Spark between them. The last case
-has as many objects with the same columns and a thousandth of the rows: the cost is one of footers, not of rows.
+The footers are those of real files of 64 MB: one such file has many names (hard links), so that the disk holds it once.
+`add_files` trusts every footer, and ends at the first bad one. The last case has as many objects with the same columns
+and a thousandth of the rows: the cost is one of footers, not of rows.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
 
 from benchmarks.registry import Measurement, Role, Settings, benchmark
 from benchmarks.sinks import rows_of
@@ -29,37 +30,33 @@ from shard_store.store import ShardStore, open_store
 
 TASKS = 2
 _SIZE = 64 << 20
-_ROUNDS = 3
-"""Each copies more than a gigabyte."""
 _GROUP = 1 << 20
 """Rows of a row group, as pyarrow writes them."""
 
 
 @benchmark("registering")
 def registering(settings: Settings) -> Iterator[Measurement]:
-    """objects of 64 MB a second into an Iceberg table, registered and copied"""
-    count, sample = (50, 2) if settings.quick else (1000, 20)
+    """objects of 64 MB a second into an Iceberg table, registered, and added by PyIceberg"""
+    count = 50 if settings.quick else 1000
     size = 4 << 20 if settings.quick else _SIZE
     large, rows = _file(settings.folder / "large.parquet", size)
     small, few = _file(settings.folder / "small.parquet", 0)
     with open_store(f"sqlite:///{settings.folder / 'store.db'}") as store:
         run = partial(_run, store, settings.folder)
-        cases: dict[str, list[float]] = {"registered": [], "copied": [], "small": []}
-        for number in range(1 + min(settings.repetitions, _ROUNDS)):
+        cases: dict[str, list[float]] = {"registered": [], "added": [], "small": []}
+        for number in range(1 + settings.repetitions):
             taken = {
-                "registered": run(f"large {number}", large, count, "error"),
-                "copied": run(f"copies {number}", large, sample, "copy") * count / sample,
-                "small": run(f"small {number}", small, count, "error"),
+                "registered": run(f"large {number}", large, count),
+                "added": _added(settings.folder, f"added {number}", large, count),
+                "small": run(f"small {number}", small, count),
             }
             settings.say(f"{number}: {', '.join(f'{name} {seconds:.1f} s' for name, seconds in taken.items())}")
             for name, seconds in taken.items() if number else ():
                 cases[name].append(seconds)
     about = f"{count} objects of {large.stat().st_size >> 20} MB, {rows:,} rows each"
-    copied, registered = cases["copied"], cases["registered"]
-    scaled = f"{about}: copied ({sample} of them, scaled)"
-    yield Measurement(scaled, copied, count, "objects", role=Role.BASELINE)
-    baseline = Role.BASELINE
-    yield Measurement(f"{about}: registered", registered, count, "objects", "copied", copied, reference_role=baseline)
+    added, registered = cases["added"], cases["registered"]
+    yield Measurement(f"{about}: PyIceberg's add_files", added, count, "objects", role=Role.PEER)
+    yield Measurement(f"{about}: registered", registered, count, "objects", "add_files", added)
     yield Measurement(
         f"{count} objects of {few:,} rows each: registered",
         cases["small"],
@@ -88,21 +85,40 @@ def _groups(path: Path) -> int:
     return int(pq.read_metadata(path).num_row_groups)
 
 
-def _run(store: ShardStore, folder: Path, name: str, file: Path, count: int, instead: str) -> float:
-    """Seconds of one micro-batch of so many objects, into a table of its own."""
+@contextmanager
+def _named(folder: Path, name: str, file: Path, count: int) -> Iterator[list[str]]:
+    """So many names of one file."""
     objects = folder / name
     objects.mkdir()
     for number in range(count):
-        os.link(file, objects / f"{number}{'#' if instead == 'copy' else ''}.parquet")  # a name that is not registered
+        os.link(file, objects / f"{number}.parquet")
     try:
-        return _micro_batch(store, folder, name, [f"file://{path}" for path in objects.iterdir()], instead)
+        yield [f"file://{path}" for path in objects.iterdir()]
     finally:
-        for path in [*objects.iterdir(), *folder.glob("lake/**/*.parquet")]:
-            path.unlink()
-        objects.rmdir()
+        shutil.rmtree(objects)
 
 
-def _micro_batch(store: ShardStore, folder: Path, name: str, uris: Sequence[str], instead: str) -> float:
+def _added(folder: Path, name: str, file: Path, count: int) -> float:
+    """Seconds that PyIceberg takes for as many objects, into a table of its own that exists."""
+    catalog = load_catalog("bench", type="sql", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=f"{folder}/lake")
+    try:
+        catalog.create_namespace_if_not_exists("db")
+        table = catalog.create_table(f"db.{name.replace(' ', '_')}", pq.read_schema(file))
+        with _named(folder, name, file, count) as uris:
+            begun = time.perf_counter()
+            table.add_files(uris, check_duplicate_files=False)
+            return time.perf_counter() - begun
+    finally:
+        catalog.close()
+
+
+def _run(store: ShardStore, folder: Path, name: str, file: Path, count: int) -> float:
+    """Seconds of one micro-batch of so many objects, into a table of its own."""
+    with _named(folder, name, file, count) as uris:
+        return _micro_batch(store, folder, name, uris)
+
+
+def _micro_batch(store: ShardStore, folder: Path, name: str, uris: Sequence[str]) -> float:
     begun = time.perf_counter()
     started = store.start(name, name)
     size = Path(uris[0].removeprefix("file://")).stat().st_size
@@ -111,8 +127,7 @@ def _micro_batch(store: ShardStore, folder: Path, name: str, uris: Sequence[str]
     ranges = [Range(shard.key, shard.content, BEGINNING, end_at(size)) for shard in shards]
     store.advance(started.token, snapshot=(1, ranges))
     batch = Batch((store.plan(started.token, 0, 1).identity,))
-    table = name.replace(" ", "_")
-    given = {"table": f"db.{table}", "warehouse": str(folder / "lake"), "register": "uri", "onUnregistrable": instead}
+    given = {"table": f"db.{name.replace(' ', '_')}", "warehouse": str(folder / "lake"), "register": "uri"}
     options = parse_sink_options({"pipeline": name, "store": f"sqlite:///{folder / 'store.db'}", **given})
     sink = open_sink(options)
     sink.prepare(store, REFERENCE_SCHEMA)
@@ -120,7 +135,7 @@ def _micro_batch(store: ShardStore, folder: Path, name: str, uris: Sequence[str]
     sink.commit(store, batch, written, row_schema="{}", batch_id=0)
     store.advance(started.token, confirm=1)
     seconds = time.perf_counter() - begun
-    assert sum(task.copies if instead == "copy" else len(task.registered) for task in written) == len(uris)
+    assert sum(len(task.registered) for task in written) == len(uris)
     return seconds
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import uuid
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 from pyiceberg.table import Table
 
 from queue_source.admin.vacuum import vacuum
-from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError, OptionError
+from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError
 from queue_source.options import parse_sink_options
 from queue_source.sinks.base import Batch, open_sink
 from queue_source.sinks.iceberg.tables import TableMaker
@@ -397,34 +396,6 @@ def test_an_object_that_its_store_refuses_is_bad_and_a_bucket_that_is_refused_fa
     refused.clear()
     query.attempt(query.references([three, four]))
     assert lake.ids() == [2, 3, 4]
-
-
-@sqlite_only
-@pytest.mark.parametrize("error", [ObjectRefused("no", own=False), ObjectReplaced("new")], ids=["refused", "replaced"])
-@pytest.mark.parametrize("times", [1, 3], ids=["once", "always"])
-def test_an_object_to_copy_that_cannot_be_read_at_first_is_read_again(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, times: int
-) -> None:
-    """As those that are loaded: a refused object is given up in the end, and a replaced one ends the task."""
-    ids = pa.array([1], pa.uint64())
-    one, two = parquet(tmp_path / "in" / "1.parquet", {"id": ids}), parquet(tmp_path / "in" / "2.parquet", {"id": ids})
-    opened, tries = files.open_object, itertools.count()
-
-    def open_object(uri: str, storage: Any, **more: Any) -> Any:
-        if uri == f"file://{one}" and next(tries) < times:
-            raise error
-        return opened(uri, storage, **more)
-
-    monkeypatch.setattr("queue_source.read.objects.open_object", open_object)
-    monkeypatch.setattr("queue_source.read.refused.PAUSES", ())
-    query = Registering(lake, options={"onUnregistrable": "copy"})
-    if times == 3 and isinstance(error, ObjectReplaced):
-        with pytest.raises(ObjectReplaced):
-            query.objects([one, two])
-        return
-    query.objects([one, two])
-    assert query.causes() == ({} if times == 1 else {"1.parquet": "forbidden-object"})
-    assert lake.table().scan().to_arrow().num_rows == (2 if times == 1 else 1)
 
 
 @sqlite_only

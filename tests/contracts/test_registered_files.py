@@ -21,7 +21,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from shard_store.store import open_store
 from support.iceberg_tables import Lake, Query, by_id, read_with_rust, table_of
-from support.registering import Registering, bytes_of, nobody_reads, parquet, with_ids
+from support.registering import Registering, bytes_of, parquet, with_ids
 
 NOON = datetime(2026, 3, 29, 12, 30, 15, 123456)
 LATER = datetime(2026, 3, 29, 23, 59, 59)
@@ -83,8 +83,7 @@ def test_each_type_comes_back_equal_from_both_readers_though_nobody_has_read_it(
     file = parquet(folder / "a.parquet", rows, **how)
     before = bytes_of(folder)
     query = Registering(lake)
-    with nobody_reads():
-        query.objects([file])
+    query.objects([file])
     assert query.causes() == {}
     assert lake.read() == rows.to_pylist()
     assert list(query.files()) == [f"file://{file}"]
@@ -124,9 +123,8 @@ def test_new_columns_missing_ones_other_orders_and_wider_numbers(lake: Lake, fol
         parquet(folder / "3.parquet", {"id": pa.array([3], pa.int16())}),
     ]
     query = Registering(lake)
-    with nobody_reads():
-        query.objects(files[:1])
-        query.objects(files[1:3], files[3:])
+    query.objects(files[:1])
+    query.objects(files[1:3], files[3:])
     assert query.causes() == {}
     assert lake.read() == [
         {"id": 0, "name": "n0", "n": 1, "f": 0.5, "d": None},
@@ -152,55 +150,43 @@ def test_new_fields_of_structs_wherever_they_stand(lake: Lake, folder: Path) -> 
     assert [row["l"] for row in rows] == [[{"x": 1, "y": None}], [new], [{"x": 3, "y": None}]]
 
 
-def instants(unit: str, zone: str | None = None) -> Callable[[], pa.Array]:
-    return lambda: pa.array([NOON.replace(microsecond=0)], pa.timestamp(unit, zone))
+def instants(unit: str, zone: str | None = None) -> pa.Array:
+    return pa.array([NOON.replace(microsecond=0)], pa.timestamp(unit, zone))
 
 
-UNSUITABLE: dict[str, tuple[Callable[[], pa.Array], Any]] = {
-    "uint32": (lambda: pa.array([2**31 + 1], pa.uint32()), 2**31 + 1),
-    "uint64": (lambda: pa.array([2**63 + 1], pa.uint64()), Decimal(2**63 + 1)),
-    "seconds": (instants("s"), NOON.replace(microsecond=0)),
-    "milliseconds": (instants("ms"), NOON.replace(microsecond=0)),
-    "nanoseconds": (instants("ns"), NOON.replace(microsecond=0)),
-    "another zone": (instants("us", "Europe/Berlin"), NOON.replace(microsecond=0, tzinfo=timezone.utc)),
-    "time": (lambda: pa.array([1000], pa.time32("ms")), None),
-    "half": (lambda: pa.array([1.5], pa.float16()), 1.5),
-    "duration": (lambda: pa.array([1], pa.duration("us")), None),
-    "decimal256": (lambda: pa.array([Decimal("1")], pa.decimal256(50, 2)), None),
-    "void": (lambda: pa.nulls(1), None),
-    "json": (lambda: pa.array(["{}"], pa.json_()), None),
-    "fixed list": (lambda: pa.array([[1, 2]], pa.list_(pa.int32(), 2)), None),
-    "view": (lambda: pa.array(["x"], pa.string_view()), "x"),
+UNSUITABLE: dict[str, Callable[[], pa.Array]] = {
+    "uint32": lambda: pa.array([2**31 + 1], pa.uint32()),
+    "uint64": lambda: pa.array([2**63 + 1], pa.uint64()),
+    "seconds": lambda: instants("s"),
+    "milliseconds": lambda: instants("ms"),
+    "nanoseconds": lambda: instants("ns"),
+    "another zone": lambda: instants("us", "Europe/Berlin"),
+    "time": lambda: pa.array([1000], pa.time32("ms")),
+    "time in nanoseconds": lambda: pa.array([1000], pa.time64("ns")),
+    "half": lambda: pa.array([1.5], pa.float16()),
+    "duration": lambda: pa.array([1], pa.duration("us")),
+    "decimal256": lambda: pa.array([Decimal("1")], pa.decimal256(50, 2)),
+    "void": lambda: pa.nulls(1),
+    "json": lambda: pa.array(["{}"], pa.json_()),
+    "fixed list": lambda: pa.array([[1, 2]], pa.list_(pa.int32(), 2)),
+    "view": lambda: pa.array(["x"], pa.string_view()),
+    "within": lambda: pa.array([[{"x": 1}]], pa.list_(pa.struct([("x", pa.uint32())]))),
 }
 
 
 @pytest.mark.parametrize("kind", UNSUITABLE)
-def test_a_type_that_some_reader_takes_for_another_is_no_data_file_and_may_be_copied(
-    lake: Lake, folder: Path, kind: str
-) -> None:
-    make, value = UNSUITABLE[kind]
+def test_a_type_that_some_reader_takes_for_another_is_no_data_file(lake: Lake, folder: Path, kind: str) -> None:
     good = parquet(folder / "good.parquet", table_of([1]))
-    odd = parquet(folder / "odd.parquet", table_of([2], odd=make()))
+    odd = parquet(folder / "odd.parquet", table_of([2], odd=UNSUITABLE[kind]()))
     query = Registering(lake)
     query.objects([good, odd])
     assert query.causes() == {"odd.parquet": "wrong-columns"}
-    assert "'odd'" in query.details()[0]
+    assert "'odd" in query.details()[0]
     assert query.states() == {"good.parquet": "done", "odd.parquet": "quarantined"}
     assert lake.ids() == [1]
-    copying = Registering(lake, "copying", {"onUnregistrable": "copy"})
-    copying.objects([odd])
-    if value is None:
-        assert set(copying.causes()) == {"odd.parquet"}
-        assert lake.ids() == [1]
-        return
-    found = by_id(lake.table().scan().to_arrow().to_pylist())
-    assert [row["id"] for row in found] == [1, 2]
-    assert found[1]["odd"] == value
-    assert lake.snapshots()[-1]["cuesqueue.copied-objects"] == "1"
-    assert all(str(folder) not in path for path in copying.files() if "good" not in path)
 
 
-def test_int96_is_copied_as_the_moment_that_spark_means(lake: Lake, folder: Path) -> None:
+def test_int96_is_no_data_file(lake: Lake, folder: Path) -> None:
     file = parquet(
         folder / "a.parquet",
         table_of([1], at=pa.array([NOON], pa.timestamp("us"))),
@@ -210,8 +196,6 @@ def test_int96_is_copied_as_the_moment_that_spark_means(lake: Lake, folder: Path
     query.objects([file])
     assert query.causes() == {"a.parquet": "wrong-columns"}
     assert "INT96" in query.details()[0]
-    Registering(lake, "copying", {"onUnregistrable": "copy"}).objects([file])
-    assert [row["at"] for row in lake.read()] == [NOON.replace(tzinfo=timezone.utc)]
 
 
 @pytest.mark.parametrize(
@@ -226,9 +210,8 @@ def test_int96_is_copied_as_the_moment_that_spark_means(lake: Lake, folder: Path
         ({"id": [1], "s": pa.array([1])}, "struct"),
     ],
 )
-@pytest.mark.parametrize("instead", ["error", "copy"])
-def test_what_the_table_cannot_take_up_is_a_bad_object_whatever_is_asked_for(
-    lake: Lake, folder: Path, columns: dict[str, Any], told: str, instead: str
+def test_what_the_table_cannot_take_up_is_a_bad_object(
+    lake: Lake, folder: Path, columns: dict[str, Any], told: str
 ) -> None:
     first = table_of(
         [1],
@@ -236,7 +219,7 @@ def test_what_the_table_cannot_take_up_is_a_bad_object_whatever_is_asked_for(
         at=pa.array([NOON], UTC),
         s=pa.array([{"x": 1}]),
     )
-    query = Registering(lake, options={"onUnregistrable": instead})
+    query = Registering(lake)
     query.objects([parquet(folder / "first.parquet", first)])
     query.objects([parquet(folder / "other.parquet", columns), parquet(folder / "good.parquet", table_of([2]))])
     assert query.causes() == {"other.parquet": "wrong-columns"}
@@ -296,16 +279,15 @@ def test_an_encrypted_object_says_so(lake: Lake, folder: Path, plain: bool) -> N
     settings = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["name"]}, plaintext_footer=plain)
     keys = pe.CryptoFactory(Keys).file_encryption_properties(pe.KmsConnectionConfig(), settings)
     file = parquet(folder / "a.parquet", table_of([1]), encryption_properties=keys)
-    for instead in ("error", "copy"):
-        query = Registering(lake, instead, {"onUnregistrable": instead})
-        query.objects([file])
+    query = Registering(lake)
+    query.objects([file])
     assert query.causes() == {"a.parquet": "encrypted-object"}
     assert set(query.states().values()) == {"quarantined"}
 
 
 def test_an_object_that_was_replaced_waits_for_its_new_announcement(lake: Lake, folder: Path) -> None:
     file = parquet(folder / "a.parquet", table_of([1]))
-    query = Registering(lake, options={"onUnregistrable": "copy"})
+    query = Registering(lake)
     query.announced[f"file://{file}"] = 5
     query.objects([file])
     assert query.causes() == {"a.parquet": "object-changed"}
@@ -322,14 +304,13 @@ def test_unusual_names_are_found_by_both_readers(lake: Lake, folder: Path, name:
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a\\b", "a\tb", "a\nb"])
-def test_names_that_readers_take_for_others_are_copied_or_bad(lake: Lake, folder: Path, name: str) -> None:
+def test_names_that_readers_take_for_others_are_bad(lake: Lake, folder: Path, name: str) -> None:
     parquet(folder / "a", table_of([7]))  # what a reader would read that cuts the name
     file = parquet(folder / name, table_of([1]))
     query = Registering(lake)
     query.objects([file, parquet(folder / "good", table_of([2]))])
     assert list(query.causes().values()) == ["unsupported-key"]
-    Registering(lake, "copying", {"onUnregistrable": "copy"}).objects([file])
-    assert lake.ids() == [1, 2]
+    assert lake.ids() == [2]
 
 
 # field ids and names
@@ -366,8 +347,6 @@ def test_field_ids_of_another_table_are_not_believed(lake: Lake, folder: Path) -
     query.objects([parquet(folder / f"{name}.parquet", file) for name, file in files.items()])
     assert query.causes() == {f"{name}.parquet": "wrong-columns" for name in files if name != "right"}
     assert lake.read()[1:] == rows.to_pylist()
-    Registering(lake, "copying", {"onUnregistrable": "copy"}).objects([folder / "swapped.parquet"])
-    assert lake.read()[1:] == rows.to_pylist() * 2
 
 
 def test_a_column_that_the_table_dropped_stays_dropped(lake: Lake, folder: Path) -> None:
@@ -407,37 +386,19 @@ def test_columns_that_must_not_be_null(lake: Lake, folder: Path) -> None:
     strict = Lake(lake.store, {**lake.options, "table": "db.strict"}, lake.reading, "db.strict")
     query = Registering(strict)
     n = pa.array([1], pa.int32())
-    silent = parquet(folder / "silent.parquet", {"id": [3], "n": n}, write_statistics=False)
     declared = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int32(), nullable=False)])
     query.objects([
         parquet(folder / "full.parquet", {"id": [1], "n": n}),
         parquet(folder / "null.parquet", {"id": [2], "n": pa.array([None], pa.int32())}),
-        silent,
+        parquet(folder / "silent.parquet", {"id": [3], "n": n}, write_statistics=False),
         parquet(folder / "declared.parquet", pa.table([[4], n], schema=declared), write_statistics=False),
         parquet(folder / "lacking.parquet", {"id": [5]}),
     ])  # fmt: skip
     assert set(query.causes()) == {"null.parquet", "silent.parquet", "lacking.parquet"}
     assert strict.ids() == [1, 4]
-    copying = Registering(strict, "copying", {"onUnregistrable": "copy"})
-    copying.objects([folder / "null.parquet", silent, parquet(folder / "odd#name", {"id": [6], "n": n})])
-    assert set(copying.causes()) == {"null.parquet", "silent.parquet"}
-    assert strict.ids() == [1, 4, 6]
 
 
 # partitions
-
-
-def test_an_object_of_several_partitions_is_copied_into_them(lake: Lake, folder: Path) -> None:
-    lake.options["partitionBy"] = "day(at), name"
-    rows = table_of([0, 1, 2, 3], at=pa.array([NOON, NOON.replace(day=30), None, NOON], UTC))
-    one = parquet(folder / "one.parquet", rows.slice(0, 1))
-    query = Registering(lake, options={"onUnregistrable": "copy"})
-    query.objects([parquet(folder / "all.parquet", rows), one])
-    assert (query.causes(), query.states()) == ({}, {"all.parquet": "done", "one.parquet": "done"})
-    assert lake.ids() == [0, 0, 1, 2, 3]
-    counts = [lake.snapshots()[-1][f"cuesqueue.{name}-objects"] for name in ("registered", "copied")]
-    assert counts == ["1", "1"]
-    assert len(query.files()) == 1 + 3
 
 
 def test_statistics_that_are_not_there_prove_nothing(lake: Lake, folder: Path) -> None:
@@ -509,8 +470,7 @@ def test_folders_give_the_partition_also_of_columns_that_the_files_lack(lake: La
         parquet(folder / "day=2026-02-30" / "hour=08" / "region=x" / "4.parquet", rows),
     ]
     query = Registering(lake)
-    with nobody_reads():
-        query.objects(files)
+    query.objects(files)
     assert query.causes() == {"3.parquet": "wrong-partition", "4.parquet": "wrong-partition"}
     found = lake.table().scan().to_arrow().to_pylist()
     key = [(row["id"], row["day"], row["hour"], row["region"]) for row in found]
@@ -555,16 +515,6 @@ def test_a_folder_is_believed_where_the_footer_is_silent(lake: Lake, folder: Pat
     query = Registering(lake)
     query.objects([file])
     assert [data.partition[0] for data in query.files().values()] == ["x"]
-
-
-def test_what_is_copied_from_a_folder_has_its_column(lake: Lake, folder: Path) -> None:
-    lake.options["partitionBy"] = "day, bucket(4, id)"
-    file = parquet(folder / "day=2026-01-03" / "a.parquet", table_of([1, 2, 3]))
-    query = Registering(lake, options={"onUnregistrable": "copy"})
-    query.objects([file])
-    assert query.causes() == {}
-    assert {row["day"] for row in lake.read()} == {date(2026, 1, 3)}
-    assert lake.ids() == [1, 2, 3]
 
 
 # statistics

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
 from queue_source.read.reference_rows import REFERENCE_SCHEMA
-from queue_source.sinks.iceberg.registering import copying
 from shard_store.model import BEGINNING, Content, Range, Reference, end_at
 from support.iceberg_tables import Query, by_id
 from support.store_backends import rows
@@ -126,14 +122,3 @@ def with_ids(table: pa.Table, **ids: int) -> pa.Table:
 def bytes_of(folder: Path) -> dict[str, bytes]:
     """Everything in a folder: nothing of a user's own objects is ever changed or removed."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@contextmanager
-def nobody_reads() -> Iterator[None]:
-    """Whatever is registered within is registered by its footer alone."""
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise AssertionError(f"an object was read by process {os.getpid()}")
-
-    with patch.object(copying, "read_object", fail):
-        yield

@@ -22,18 +22,22 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import DoubleType, LongType, StringType
 
 from queue_source.errors import BadObject
 from queue_source.options.columns import parse_partitioning
 from queue_source.sinks.iceberg.files import write_files
 from queue_source.sinks.iceberg.name_mapping import completed
 from queue_source.sinks.iceberg.partitions import partition_spec
-from queue_source.sinks.iceberg.registering import footers
-from queue_source.sinks.iceberg.registering.candidates import Candidate, TableOfFiles, location_of, same_place
-from queue_source.sinks.iceberg.registering.facts import SURE_BYTES, Facts
-from queue_source.sinks.iceberg.registering.footers import Bounds, Described, describe
-from queue_source.sinks.iceberg.registering.known_partitions import inferred, record_of
-from queue_source.sinks.iceberg.registering.register import _footer_may_say_anything
+from queue_source.sinks.iceberg.registering.data_files import (
+    Candidate,
+    TableOfFiles,
+    _inferred,
+    location_of,
+    same_place,
+)
+from queue_source.sinks.iceberg.registering.footers import Footer, _bounds, _statistics_of, read_footer
+from queue_source.sinks.iceberg.registering.thrift import parse_struct
 from queue_source.storage.files import open_object
 from support.registering import parquet
 
@@ -57,9 +61,9 @@ ROWS: dict[str, Any] = {
 }
 
 
-def described(path: Path) -> Described:
+def footer_of(path: Path) -> Footer:
     with open_object(str(path)) as file:
-        return describe(file)
+        return read_footer(file)
 
 
 def table_for(candidate: Candidate, folder: Path, asked: str) -> TableMetadata:
@@ -72,7 +76,7 @@ def table_for(candidate: Candidate, folder: Path, asked: str) -> TableMetadata:
 
 
 def registered(path: Path, asked: str = "") -> tuple[DataFile, TableMetadata]:
-    candidate = Candidate(str(path), described(path))
+    candidate = Candidate(str(path), footer_of(path))
     metadata = table_for(candidate, path.parent, asked)
     return candidate.as_data_file(TableOfFiles(metadata)), metadata
 
@@ -169,67 +173,38 @@ def test_a_folder_and_a_footer_agree_or_the_object_is_refused(
     ],
 )
 def test_a_column_that_only_folders_know_gets_a_type_by_its_first_value(text: str, kind: str) -> None:
-    assert str(inferred(text)) == kind
+    assert str(_inferred(text)) == kind
 
 
-def test_equal_bounds_that_may_be_cut_are_no_value(tmp_path: Path) -> None:
-    """By what the writer says; and if it says nothing, by their length."""
-    path = parquet(tmp_path / "a.parquet", {"id": [1], "name": ["x" * SURE_BYTES]})
-    short = parquet(tmp_path / "short.parquet", {"id": [1], "name": ["x" * (SURE_BYTES - 1)]})
-    chunk = described(path).columns[1].chunks[0]
-    kind = registered(short)[1].schema().find_field("name").field_type
-    for said, is_value in ((True, True), (False, False), (None, False)):
-        assert chunk.bounds is not None
-        column = (
-            described(path)
-            .columns[1]
-            ._replace(chunks=[chunk._replace(bounds=Bounds(chunk.bounds.lower, chunk.bounds.upper, said))])
-        )
-        assert Facts.of(column, kind).exact is is_value  # type: ignore[arg-type]
-    column = described(short).columns[1]
-    silent = [c._replace(bounds=c.bounds._replace(exact=None)) for c in column.chunks if c.bounds]
-    assert Facts.of(column._replace(chunks=silent), kind).exact  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("asked", "is_proved"), [("name", False), ("bucket(4, name)", False), ("truncate(2, name)", True)]
-)
-def test_a_value_that_may_be_cut_is_no_partition_and_its_first_characters_are(
-    tmp_path: Path, asked: str, is_proved: bool
-) -> None:
-    _, metadata = registered(parquet(tmp_path / "a.parquet", {"id": [1], "name": ["abc"]}), asked)
-    for exact in (True, False):
-        facts = {1: Facts(1, 1, 0, 1, 1, True), 2: Facts(1, 1, 0, "abc", "abc", exact)}
-        if exact or is_proved:
-            record_of(metadata.spec(), metadata.schema(), facts, {}, set())
-        else:
-            with pytest.raises(BadObject, match="the bounds of column 'name' are cut"):
-                record_of(metadata.spec(), metadata.schema(), facts, {}, set())
+def said_of(path: Path, number: int = 0) -> list[dict[int, Any]]:
+    """What the footer says of a column, for each row group."""
+    content = path.read_bytes()
+    footer = parse_struct(content[-8 - int.from_bytes(content[-8:-4], "little") : -8])
+    return [group[1][number][3] for group in footer[4]]
 
 
 def test_what_one_row_group_does_not_say_is_not_known_of_the_column(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", {"f": [0.0, 1.0, 2.0, None]}, row_group_size=1)
-    column = described(path).columns[0]
-    kind = registered(path)[1].schema().fields[0].field_type
-    assert (Facts.of(column, kind).lower, Facts.of(column, kind).upper) == (-0.0, 2.0)  # type: ignore[arg-type]
-    assert struct.pack("<d", Facts.of(column, kind).lower) == struct.pack("<d", -0.0)  # type: ignore[arg-type]
-    for change in ({"bounds": None}, {"bounds": Bounds(struct.pack("<d", float("nan")), b"\0" * 8, None)}):
-        chunks = [column.chunks[0]._replace(**change), *column.chunks[1:]]
-        facts = Facts.of(column._replace(chunks=chunks), kind)  # type: ignore[arg-type]
-        assert (facts.lower, facts.upper) == (None, None)
-    nulls = [column.chunks[0]._replace(nulls=None), *column.chunks[1:]]
-    assert Facts.of(column._replace(chunks=nulls), kind).nulls is None  # type: ignore[arg-type]
+    column, said = pq.read_metadata(path).schema.column(0), said_of(path)
+    facts = _statistics_of(said, column, DoubleType(), True)
+    assert (facts.lower, facts.upper, facts.nulls) == (-0.0, 2.0, 1)
+    assert struct.pack("<d", facts.lower) == struct.pack("<d", -0.0)
+    for bounds in ({3: 0}, {3: 0, 5: struct.pack("<d", float("nan")), 6: b"\0" * 8}, {3: 0, 5: b"", 6: b"\0" * 8}):
+        facts = _statistics_of([{**said[0], 12: bounds}, *said[1:]], column, DoubleType(), True)
+        assert (facts.lower, facts.upper, facts.nulls) == (None, None, 1)
+    silent = {field: value for field, value in said[0][12].items() if field != 3}
+    for nulls in ({}, {3: -1}, {3: 2}):
+        assert _statistics_of([{**said[0], 12: {**silent, **nulls}}], column, DoubleType(), True).nulls is None
 
 
-def test_bounds_of_bytes_count_where_the_footer_says_in_which_order_they_are(tmp_path: Path) -> None:
-    column = described(parquet(tmp_path / "a.parquet", {"name": ["x"], "id": [1]})).columns
-    written = footers._Written()
-    for fields, text, number in (({5, 6}, False, True), ({1, 2}, False, True), ({1, 6}, False, False)):
-        written.texts = dict.fromkeys(fields, b"\0" * 8)
-        assert (footers._bounds(column[0], written, False) is not None) is text
-        assert (footers._bounds(column[1], written, False) is not None) is number
-    written.texts = {5: b"x", 6: b"x"}
-    assert footers._bounds(column[0], written, True) == Bounds(b"x", b"x", None)
+def test_bounds_of_bytes_count_where_the_footer_says_in_which_order_they_are() -> None:
+    number, text, long = b"\1" + b"\0" * 7, b"x", LongType()
+    for fields, of_text, of_number in (({5, 6}, False, True), ({1, 2}, False, True), ({1, 6}, False, False)):
+        assert (_bounds(dict.fromkeys(fields, text), "BYTE_ARRAY", StringType(), False) is not None) is of_text
+        assert (_bounds(dict.fromkeys(fields, number), "INT64", long, False) is not None) is of_number
+    assert _bounds({5: b"y", 6: b"x"}, "BYTE_ARRAY", StringType(), True) == ("x", "y")
+    assert _bounds({5: b"x", 6: b"y"}, "BYTE_ARRAY", StringType(), True) is None, "in no order"
+    assert _bounds({5: b"\xc3", 6: b"x"}, "BYTE_ARRAY", StringType(), True) is None, "cut within a character"
 
 
 @pytest.mark.parametrize(
@@ -246,19 +221,10 @@ def test_names_that_some_reader_takes_for_others_are_refused(uri: str) -> None:
 def test_bounds_beyond_all_years_are_no_failure_of_the_query(tmp_path: Path, asked: str, moment: int) -> None:
     at = pa.array([moment], pa.int64()).cast(UTC)
     path = parquet(tmp_path / "a.parquet", {"id": [1], "at": at})
-    with suppress(BadObject), _footer_may_say_anything():
+    with suppress(BadObject, ValueError, ArithmeticError):  # which the task makes a bad object of
         found, metadata = registered(path, asked)
         id = metadata.schema().find_field("at").field_id
         assert found.lower_bounds[id] == struct.pack("<q", moment)
-
-
-def test_a_decimal_bound_with_more_digits_than_its_type_is_none(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "a.parquet", {"d": pa.array([Decimal("1.25")], pa.decimal128(9, 2))})
-    column = described(path).columns[0]
-    kind = registered(path)[1].schema().fields[0].field_type
-    too_many = Bounds(b"\x7f" * len(column.chunks[0].bounds.lower), column.chunks[0].bounds.upper, None)  # type: ignore[union-attr]
-    facts = Facts.of(column._replace(chunks=[column.chunks[0]._replace(bounds=too_many)]), kind)  # type: ignore[arg-type]
-    assert facts.lower is None
 
 
 def test_one_place_has_several_names() -> None:
@@ -333,8 +299,7 @@ def test_a_damaged_footer_is_a_bad_object_or_describes_the_whole_file(
         place = data.draw(st.integers(len(content) - footer - 8, len(content) - 9))
         content[place] = data.draw(st.integers(0, 255))
     path.write_bytes(content)
-    found = None
     with suppress(BadObject):
-        found = described(path)
-    chunks = [chunk for column in found.columns for chunk in column.chunks] if found else []
-    assert all(chunk.place >= 4 and chunk.place + chunk.stored <= len(content) for chunk in chunks)
+        found = footer_of(path)
+        assert all(4 <= start < len(content) for start in found.starts)
+        assert all(0 <= facts.stored < len(content) for facts in found.statistics.values())

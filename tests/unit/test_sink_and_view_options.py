@@ -51,20 +51,20 @@ def test_a_bad_value_of_a_sink_is_refused(option: str, text: str) -> None:
 
 def test_registering_is_an_option_of_a_table() -> None:
     given = {"pipeline": "orders", "table": "db.events", "register": "uri"}
-    table = parse_sink_options({**given, "onunregistrable": "COPY"}).table
+    table = parse_sink_options({**given, "onunregistrable": "FAIL"}).table
     assert table is not None
-    assert (table.register, table.on_unregistrable) == ("uri", "copy")
+    assert (table.register, table.on_unregistrable) == ("uri", "fail")
     plain = parse_sink_options({"pipeline": "orders", "table": "db.events"}).table
     assert plain is not None
     assert (plain.register, plain.on_unregistrable) == (None, "error")
     assert (
         refusal({"pipeline": "orders", "path": "s3://lake", "register": "uri"}, parse_sink_options).option == "register"
     )
-    alone = {"pipeline": "orders", "table": "db.events", "onUnregistrable": "copy"}
+    alone = {"pipeline": "orders", "table": "db.events", "onUnregistrable": "fail"}
     assert "set register" in str(refusal(alone, parse_sink_options))
-    elsewhere = {"pipeline": "orders", "path": "s3://lake", "onUnregistrable": "copy"}
+    elsewhere = {"pipeline": "orders", "path": "s3://lake", "onUnregistrable": "fail"}
     assert refusal(elsewhere, parse_sink_options).option == "onUnregistrable"
-    assert refusal({**given, "onUnregistrable": "skip"}, parse_sink_options).option == "onUnregistrable"
+    assert refusal({**given, "onUnregistrable": "copy"}, parse_sink_options).option == "onUnregistrable"
 
 
 def test_a_view_shows_the_data_of_all_pipelines_unless_told_otherwise() -> None:

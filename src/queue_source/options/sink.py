@@ -42,9 +42,9 @@ class TableOptions:
         "(../how-to/iceberg-register.md). The rows are those of a reader with `content` = `reference`.",
     )
     on_unregistrable: str = option(
-        "onUnregistrable", types.choice("error", "copy", "fail"), "error", example="copy",
-        help="What happens to an object that cannot become a data file: `error` quarantines it with its cause, `copy` "
-        "writes its rows to new files if it is readable Parquet, `fail` fails the query.",
+        "onUnregistrable", types.choice("error", "fail"), "error", example="fail",
+        help="What happens to an object that cannot become a data file: `error` quarantines it with its cause, `fail` "
+        "fails the query.",
     )
     catalog: str = option("catalog", types.NAME, "cuesqueue", help="Name of the catalog.", example="lake")
     properties: Mapping[str, Secret] = option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 from pyiceberg.exceptions import ResolveError
@@ -39,6 +39,8 @@ _SIMPLE: dict[pa.DataType, PrimitiveType] = {
     pa.int8(): IntegerType(),
     pa.int16(): IntegerType(),
     pa.int32(): IntegerType(),
+    pa.uint8(): IntegerType(),
+    pa.uint16(): IntegerType(),
     pa.int64(): LongType(),
     pa.float32(): FloatType(),
     pa.float64(): DoubleType(),
@@ -54,15 +56,20 @@ _SIMPLE: dict[pa.DataType, PrimitiveType] = {
 }
 
 
-def iceberg_schema(schema: pa.Schema) -> Schema:
-    """Return the schema of a table for these rows; all columns may be null.
+Identify = Callable[[pa.Field], tuple[int, bool]]
+"""Returns the field id of a column, or of a part of one, and whether it must not be null."""
 
-    Raises OptionError with the first bad column.
 
-    Its field ids are arbitrary: those of a table are given by its catalog.
+def iceberg_schema(schema: pa.Schema, identify: Identify | None = None) -> Schema:
+    """Return the schema of a table for these rows.
+
+    By default all columns may be null, and field ids are arbitrary: those of a table are given by its catalog. Raises
+    OptionError with the first bad column.
     """
-    ids = itertools.count(1)
-    return Schema(*[_field(field, field.name, ids) for field in schema])
+    if identify is None:
+        ids = itertools.count(1)
+        return iceberg_schema(schema, lambda _: (next(ids), False))
+    return Schema(*[_field(field, field.name, identify) for field in schema])
 
 
 def arrow_columns(schema: Schema) -> pa.Schema:
@@ -81,27 +88,32 @@ def _small(kind: pa.DataType) -> pa.DataType:
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
 
 
-def _field(field: pa.Field, column: str, ids: Iterator[int]) -> NestedField:
-    return NestedField(next(ids), field.name, _type(field.type, column, ids), required=False)
+def _field(field: pa.Field, column: str, identify: Identify) -> NestedField:
+    id, required = identify(field)
+    return NestedField(id, field.name, _type(field.type, column, identify), required=required)
 
 
-def _type(kind: pa.DataType, column: str, ids: Iterator[int]) -> IcebergType:
+def _type(kind: pa.DataType, column: str, identify: Identify) -> IcebergType:
     if simple := _SIMPLE.get(kind):
         return simple
+    if pa.types.is_dictionary(kind):
+        return _type(kind.value_type, column, identify)
     if pa.types.is_decimal128(kind):
         return DecimalType(kind.precision, kind.scale)
     if pa.types.is_fixed_size_binary(kind):
         return FixedType(kind.byte_width)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return ListType(next(ids), _type(kind.value_type, f"{column}.element", ids), element_required=False)
+        id, required = identify(kind.value_field)
+        return ListType(id, _type(kind.value_type, f"{column}.element", identify), element_required=required)
     if pa.types.is_map(kind):
-        key = _type(kind.key_type, f"{column}.key", ids)
-        value = _type(kind.item_type, f"{column}.value", ids)
-        return MapType(next(ids), key, next(ids), value, value_required=False)
+        (key_id, _), (value_id, required) = identify(kind.key_field), identify(kind.item_field)
+        key = _type(kind.key_type, f"{column}.key", identify)
+        value = _type(kind.item_type, f"{column}.value", identify)
+        return MapType(key_id, key, value_id, value, value_required=required)
     if pa.types.is_struct(kind) and kind.num_fields:
         if special := special_struct(kind):
             raise _refused(column, special)
-        return StructType(*[_field(field, f"{column}.{field.name}", ids) for field in kind])
+        return StructType(*[_field(field, f"{column}.{field.name}", identify) for field in kind])
     raise _refused(column, str(kind))
 
 

@@ -1,20 +1,28 @@
-"""Reads the facts about a Parquet file from its footer: counts, bounds, sizes and places. Reads no page.
+"""Reads from the footer of a Parquet file its columns, and statistics of each. Reads no page.
 
-pyarrow's accessors of row groups are not called: they end the process on an impossible footer, and do not tell whether
-a bound is exact. Bounds are bytes, as they are written.
+PyIceberg's `parquet_file_to_data_file` would end the process at some damage (`thrift.py`). It also takes the bounds of
+some row groups for those of all, and does not know names that columns had before. Its types and conversions are used.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import itertools
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes
+from pyiceberg.types import DecimalType, NestedField, PrimitiveType
 
-from queue_source.errors import BadObject
+from queue_source.errors import BadObject, OptionError
 from queue_source.formats.typed.parquet import opened
 from queue_source.formats.typed.tables import damage_is_bad
-from queue_source.sinks.iceberg.registering.thrift import BINARY, FALSE, I32, I64, LIST, STRUCT, TRUE, Walk
+from queue_source.sinks.iceberg.name_mapping import children_of
+from queue_source.sinks.iceberg.registering.thrift import parse_struct
+from queue_source.sinks.iceberg.schemas import iceberg_schema
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import BoundedMemory, usual_limit
 
@@ -23,90 +31,83 @@ _NUMBERS = frozenset({"BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE"})
 """Physical types whose order was never in doubt: that of bytes was signed in old files."""
 
 
-class Bounds(NamedTuple):
-    """No value is below `lower` or above `upper`. `exact`: both are values; None: the writer does not tell."""
+class Statistics(NamedTuple):
+    """What the footer says of a column of values, over all row groups; None where one of them does not say it.
 
-    lower: bytes
-    upper: bytes
-    exact: bool | None
+    `lower` and `upper` are both known or both None. Dates and times are numbers, as Iceberg counts them.
+    """
 
-
-class Chunk(NamedTuple):
-    """A column in one row group, by the footer. `nulls` and `bounds` are None where it has none."""
-
-    place: int
     stored: int
     values: int
     nulls: int | None
-    bounds: Bounds | None
+    lower: Any
+    upper: Any
 
-
-class Column(NamedTuple):
-    """A column of values. `chunks`: one for each row group that has rows. `levels`: how many lists it is within."""
-
-    path: str
-    physical: str
-    may_be_null: bool
-    levels: int
-    chunks: list[Chunk]
+    @property
+    def is_all_null(self) -> bool:
+        return self.nulls == self.values
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A file as its footer describes it. `schema` is pyarrow's schema of its columns; it keeps their field ids.
+class Footer:
+    """What a file says of itself.
 
-    `size` and `etag` are those of the open object. `starts` are the places of the row groups.
+    Attributes:
+        fields: Its columns in types of Iceberg. Their ids, and those of their parts, are numbers of ours.
+        ids: Number -> field id in the file; empty where it has none.
+        statistics: By the numbers of columns of values.
+        starts: Where its row groups begin.
+        said: Its key-value metadata.
     """
 
-    schema: pa.Schema
-    columns: list[Column]
+    fields: tuple[NestedField, ...]
+    ids: Mapping[int, int]
+    statistics: Mapping[int, Statistics]
     rows: int
     size: int
-    etag: str | None
     starts: list[int]
-    said: dict[bytes, bytes] = field(default_factory=dict)
+    said: Mapping[bytes, bytes]
 
 
-def describe(file: ObjectFile) -> Described:
+def wrong(problem: str) -> BadObject:
+    return BadObject("wrong-columns", problem)
+
+
+def leaves(fields: Sequence[NestedField]) -> Iterator[NestedField]:
+    """Yield the columns of values, in the order of the file."""
+    for field in fields:
+        parts = children_of(field.field_type)
+        yield from leaves(parts) if parts else (field,)
+
+
+def read_footer(file: ObjectFile) -> Footer:
     """Read the footer.
 
-    Raises BadObject (`corrupt-object`, `encrypted-object`, `too-large-for-memory`) and the store's errors.
+    Raises BadObject (`corrupt-object`, `archive`, `encrypted-object`, `wrong-columns`, `too-large-for-memory`) and the
+    store's errors.
     """
     size = file.size()
     with damage_is_bad(file, "Parquet"):
         if size < 12:
             raise ValueError(f"it has {size} bytes")
-        end = _end(file, size)
+        end = _read_range(file, max(size - _END, 0), size)
+        start = size - 8 - int.from_bytes(end[-8:-4], "little")
+        if 0 <= start < size - len(end):
+            end = _read_range(file, start, size)
+    encrypted = BadObject("encrypted-object", f"{file.uri!r} is encrypted by its writer, and nobody here has its keys")
     with BoundedMemory(usual_limit()), damage_is_bad(file, "Parquet"):
         if end[-4:] == b"PARE":
-            raise _encrypted(file)
+            raise encrypted
         reader = opened(pa.BufferReader(end))
-        written = end[-8 - int.from_bytes(end[-8:-4], "little") : -8]
-        footer = _read(written)
-        if footer.encrypted:
-            raise _encrypted(file)
-        columns = [
-            Column(c.path, c.physical_type, c.max_definition_level > 0, c.max_repetition_level, [])
-            for c in map(reader.schema.column, range(len(reader.schema)))
-        ]
-        groups = [group for group in footer.groups if group.rows]
-        if sum(group.rows for group in groups) != footer.rows or any(group.rows < 0 for group in groups):
-            raise ValueError("its row groups have other rows than the file")
-        limit = size - 8 - len(written)
-        for group in groups:
-            if len(group.chunks) != len(columns):
-                raise ValueError("a row group has other columns than the file")
-            for number, (column, chunk) in enumerate(zip(columns, group.chunks, strict=True)):
-                column.chunks.append(_chunk(column, chunk, group.rows, limit, footer.is_ordered(number)))
-        starts = sorted(min(chunk.start for chunk in group.chunks) for group in groups if group.chunks)
-        return Described(reader.schema_arrow, columns, footer.rows, size, file.etag(), starts, footer.said)
-
-
-def _end(file: ObjectFile, size: int) -> bytes:
-    """Read the end of an object, from its footer on, or from before it."""
-    end = _read_range(file, max(size - _END, 0), size)
-    start = size - 8 - int.from_bytes(end[-8:-4], "little")
-    return end if start >= size - len(end) or start < 0 else _read_range(file, start, size)
+        said = parse_struct(end[start - size : -8])
+        if 8 in said or any(chunk.keys() & {8, 9} for group in said[4] for chunk in group[1]):
+            raise encrypted
+        columns = [reader.schema.column(number) for number in range(len(reader.schema))]
+        fields, ids = _columns(reader.schema_arrow, columns)
+        statistics = _statistics(said, columns, list(leaves(fields)), start)
+        starts = sorted(min(_start(chunk[3]) for chunk in group[1]) for group in said[4] if group[3] and group[1])
+        pairs = {pair[1]: pair.get(2, b"") for pair in said.get(5, [])}
+        return Footer(fields, ids, statistics, said[3], size, starts, pairs)
 
 
 def _read_range(file: ObjectFile, start: int, end: int) -> bytes:
@@ -114,150 +115,103 @@ def _read_range(file: ObjectFile, start: int, end: int) -> bytes:
     return file.read(end - start)
 
 
-def _encrypted(file: ObjectFile) -> BadObject:
-    return BadObject("encrypted-object", f"{file.uri!r} is encrypted by its writer, and nobody here has its keys")
+def _columns(schema: pa.Schema, columns: Sequence[pq.ColumnSchema]) -> tuple[tuple[NestedField, ...], dict[int, int]]:
+    """Return the columns, and their field ids. Raises BadObject for what some reader takes for something else."""
+    for column in columns:
+        kind, stored = str(column.logical_type), column.physical_type
+        is_text = kind.startswith("Decimal") and stored == "BYTE_ARRAY"
+        if stored == "INT96" or is_text or ("timeUnit=" in kind and "timeUnit=microseconds" not in kind):
+            raise wrong(f"column {column.path!r} is stored as {stored} ({kind}), which readers take differently")
+    numbers, ids = itertools.count(1), dict[int, int]()
+
+    def identify(field: pa.Field) -> tuple[int, bool]:
+        number = next(numbers)
+        if (said := (field.metadata or {}).get(b"PARQUET:field_id")) is not None:
+            ids[number] = int(said)
+        return number, not field.nullable
+
+    try:
+        fields = iceberg_schema(schema, identify).fields
+    except OptionError as error:
+        raise wrong(error.problem.partition(";")[0]) from error
+    _check_names(fields)
+    if ids and len(ids) < next(numbers) - 1:
+        raise wrong("some of its columns have field ids, and others have none: readers differ in what they make of it")
+    return fields, ids
 
 
-class _Written:
-    """A column of a row group, with the fields of the footer."""
-
-    __slots__ = ("elsewhere", "exact", "numbers", "texts")
-
-    def __init__(self) -> None:
-        self.numbers: dict[int, int] = {}
-        self.texts: dict[int, bytes] = {}
-        self.exact: dict[int, bool] = {}
-        self.elsewhere = False
-
-    @property
-    def start(self) -> int:
-        data, dictionary = self.numbers.get(9, -1), self.numbers.get(11, 0)
-        return dictionary if 0 < dictionary < data else data
+def _check_names(fields: Sequence[NestedField]) -> None:
+    if len({field.name for field in fields}) < len(fields):
+        raise wrong("it has two columns of one name")
+    for field in fields:
+        _check_names(children_of(field.field_type))
 
 
-class _Group(NamedTuple):
-    rows: int
-    chunks: list[_Written]
+def _statistics(
+    said: Mapping[int, Any], columns: Sequence[pq.ColumnSchema], fields: Sequence[NestedField], limit: int
+) -> dict[int, Statistics]:
+    """Return the statistics by the ids of the fields. Raises an error where they are impossible."""
+    groups = [group for group in said[4] if group[3]]
+    if sum(group[3] for group in groups) != said[3] or any(group[3] < 0 for group in groups):
+        raise ValueError("its row groups have other rows than the file")
+    if len(fields) != len(columns) or any(len(group[1]) != len(columns) for group in groups):
+        raise ValueError("its columns are not those of its schema")
+    orders, found = said.get(7, []), {}
+    for number, (column, field) in enumerate(zip(columns, fields, strict=True)):
+        chunks = [group[1][number] for group in groups]
+        for group, chunk in zip(groups, chunks, strict=True):
+            start, stored, values = _start(chunk[3]), chunk[3][7], chunk[3][5]
+            if 1 in chunk:
+                raise ValueError(f"column {column.path!r} is in another file")
+            if start < 4 or stored < 0 or start + stored > limit:
+                raise ValueError(f"column {column.path!r} lies beyond the end of the object")
+            if values < 0 or (not column.max_repetition_level and values != group[3]):
+                raise ValueError(f"column {column.path!r} has {values} values for {group[3]} rows")
+        is_ordered = number < len(orders) and 1 in orders[number]
+        kind = field.field_type
+        assert isinstance(kind, PrimitiveType)
+        found[field.field_id] = _statistics_of([chunk[3] for chunk in chunks], column, kind, is_ordered)
+    return found
 
 
-@dataclass(slots=True)
-class _Footer:
-    rows: int = 0
-    groups: list[_Group] = field(default_factory=list)
-    said: dict[bytes, bytes] = field(default_factory=dict)
-    orders: list[bool] = field(default_factory=list)
-    encrypted: bool = False
-
-    def is_ordered(self, column: int) -> bool:
-        """Tell whether the bounds of the column's bytes follow the order of its type."""
-        return column < len(self.orders) and self.orders[column]
+def _start(chunk: Mapping[int, Any]) -> int:
+    data, dictionary = chunk[9], chunk.get(11, 0)
+    return int(dictionary if 0 < dictionary < data else data)
 
 
-_NULLS = 100  # added to the numbers of a column's fields, for those of its statistics
+def _statistics_of(
+    chunks: Sequence[Mapping[int, Any]], column: pq.ColumnSchema, kind: PrimitiveType, is_ordered: bool
+) -> Statistics:
+    nulls, bounds = 0, list[tuple[Any, Any] | None]()
+    for chunk in chunks:
+        said = chunk.get(12, {})
+        count = said.get(3, -1) if column.max_definition_level else 0
+        nulls = nulls + count if nulls >= 0 and 0 <= count <= chunk[5] else -1
+        if count != chunk[5]:
+            bounds.append(_bounds(said, column.physical_type, kind, is_ordered))
+    lower = upper = None
+    if bounds and None not in bounds:
+        lowers, uppers = zip(*filter(None, bounds), strict=True)
+        lower, upper = min(lowers), max(uppers)
+    if isinstance(lower, float):  # the sign of zero is undefined in bounds
+        lower, upper = lower or -0.0, upper or 0.0
+    values = sum(chunk[5] for chunk in chunks)
+    return Statistics(sum(chunk[7] for chunk in chunks), values, None if nulls < 0 else nulls, lower, upper)
 
 
-def _read(data: bytes) -> _Footer:
-    walk, footer = Walk(data), _Footer()
-    for number, kind in walk.fields():
-        if (number, kind) == (3, I64):
-            footer.rows = walk.number()
-        elif (number, kind) == (4, LIST):
-            footer.groups = [_group(walk, footer) for _ in range(walk.length(STRUCT))]
-        elif (number, kind) == (5, LIST):
-            for _ in range(walk.length(STRUCT)):
-                pair = {inner: _text(walk, kind) for inner, kind in walk.fields()}
-                footer.said[pair.get(1, b"")] = pair.get(2, b"")
-        elif (number, kind) == (7, LIST):
-            footer.orders = [_is_ordered(walk) for _ in range(walk.length(STRUCT))]
-        else:
-            footer.encrypted |= number == 8
-            walk.skip(kind)
-    return footer
+def _bounds(said: Mapping[int, Any], stored: str, kind: PrimitiveType, is_ordered: bool) -> tuple[Any, Any] | None:
+    """Return the bounds of a row group; None for unknown or impossible ones: NaN, half a character, too few bytes.
 
-
-def _text(walk: Walk, kind: int) -> bytes:
-    if kind != BINARY:
-        walk.skip(kind)
-        return b""
-    return walk.text()
-
-
-def _is_ordered(walk: Walk) -> bool:
-    ordered = False
-    for number, kind in walk.fields():
-        ordered |= number == 1
-        walk.skip(kind)
-    return ordered
-
-
-def _group(walk: Walk, footer: _Footer) -> _Group:
-    rows, chunks = 0, list[_Written]()
-    for number, kind in walk.fields():
-        if (number, kind) == (1, LIST):
-            chunks = [_column(walk, footer) for _ in range(walk.length(STRUCT))]
-        elif (number, kind) == (3, I64):
-            rows = walk.number()
-        else:
-            walk.skip(kind)
-    return _Group(rows, chunks)
-
-
-def _column(walk: Walk, footer: _Footer) -> _Written:
-    written = _Written()
-    for number, kind in walk.fields():
-        if (number, kind) == (3, STRUCT):
-            for inner, of in walk.fields():
-                if of in (I32, I64):
-                    written.numbers[inner] = walk.number()
-                elif (inner, of) == (12, STRUCT):
-                    _statistics(walk, written)
-                else:
-                    walk.skip(of)
-        else:
-            footer.encrypted |= number in (8, 9)
-            written.elsewhere |= number == 1
-            walk.skip(kind)
-    return written
-
-
-def _statistics(walk: Walk, written: _Written) -> None:
-    for number, kind in walk.fields():
-        if kind == BINARY:
-            written.texts[number] = walk.text()
-        elif kind in (TRUE, FALSE):
-            written.exact[number] = kind == TRUE
-        elif (number, kind) == (3, I64):
-            written.numbers[_NULLS] = walk.number()
-        else:
-            walk.skip(kind)
-
-
-def _chunk(column: Column, written: _Written, rows: int, limit: int, ordered: bool) -> Chunk:
-    """Build the facts of a column, where they are possible. Raises ValueError."""
-    start, stored, values = written.start, written.numbers.get(7, -1), written.numbers.get(5, -1)
-    if written.elsewhere:
-        raise ValueError(f"column {column.path!r} is in another file")
-    if start < 4 or stored < 0 or start + stored > limit:
-        raise ValueError(f"column {column.path!r} lies beyond the end of the object")
-    if values < 0 or (not column.levels and values != rows):
-        raise ValueError(f"column {column.path!r} has {values} values for {rows} rows")
-    nulls = written.numbers.get(_NULLS)
-    if nulls is not None and not 0 <= nulls <= values:
-        nulls = None
-    if not column.may_be_null:
-        nulls = 0
-    return Chunk(start, stored, values, nulls, _bounds(column, written, ordered))
-
-
-def _bounds(column: Column, written: _Written, ordered: bool) -> Bounds | None:
-    """Return the bounds in the present fields of the footer.
-
-    The older fields had no order for bytes, and a new order has to be declared.
+    The older fields had no order for bytes, and a new order has to be declared. Numbers are as in Iceberg's manifests.
     """
-    number = column.physical in _NUMBERS
-    if {5, 6} <= written.texts.keys() and (ordered or number):
-        said = [written.exact[field] for field in (7, 8) if field in written.exact]
-        return Bounds(written.texts[6], written.texts[5], None if not said else all(said) and len(said) == 2)
-    if {1, 2} <= written.texts.keys() and number:
-        return Bounds(written.texts[2], written.texts[1], None)
-    return None
+    low, high = 6, 5
+    if not {5, 6} <= said.keys() or not (is_ordered or stored in _NUMBERS):
+        low, high = 2, 1
+        if not {1, 2} <= said.keys() or stored not in _NUMBERS:
+            return None
+    step = -1 if isinstance(kind, DecimalType) and stored in _NUMBERS else 1
+    try:
+        lower, upper = (from_bytes(kind, said[field][::step]) for field in (low, high))
+        return (lower, upper) if lower <= upper else None
+    except (ValueError, ArithmeticError, struct.error):
+        return None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -15,12 +13,9 @@ from queue_source.read.objects import check_unchanged
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.refused import Refusals
 from queue_source.sinks.base import Batch, Sink
-from queue_source.sinks.iceberg.files import write_files
-from queue_source.sinks.iceberg.registering.candidates import Candidate, TableOfFiles, same_place
-from queue_source.sinks.iceberg.registering.copying import Copy, all_rows
-from queue_source.sinks.iceberg.registering.footers import Described, describe
-from queue_source.sinks.iceberg.registering.objects import Named, Refused, TaskObjects
-from queue_source.sinks.iceberg.registering.registration import Registration
+from queue_source.sinks.iceberg.registering.data_files import Candidate, TableOfFiles, same_place
+from queue_source.sinks.iceberg.registering.footers import Footer, read_footer
+from queue_source.sinks.iceberg.registering.registration import Named, Refused, Registration, TaskObjects
 from queue_source.sinks.iceberg.tables import TableMaker, Target
 from queue_source.sinks.named_rows import check_columns
 from queue_source.storage.files import open_object
@@ -28,13 +23,9 @@ from queue_source.uris import azure_uri
 from shard_store.failpoints import reach
 from shard_store.store import ShardStore
 
-logger = logging.getLogger("cuesqueue")
-
-THREADS = 16
+_THREADS = 16
 """Footers that a task asks for at the same time: each takes two or three answers of a store."""
 _TRIES = 3
-_COPIED_INSTEAD = frozenset({"wrong-columns", "wrong-partition", "unsupported-key"})
-"""Causes for which the rows of an object can still be read."""
 
 
 class RegisteringSink(Sink):
@@ -62,11 +53,10 @@ class RegisteringSink(Sink):
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskObjects:
         assert self._store is not None
         objects = [named for rows in batches for named in _named(rows, self._column)]
-        if not objects:
-            return TaskObjects()
         task = _Task(self._options, self._target, self._store)
-        task.run(objects, batch.digest[:12])
-        reach("table-files-written")
+        if objects:
+            task.run(objects)
+            reach("table-files-written")
         return task.result
 
     def commit(
@@ -94,78 +84,57 @@ class _Task:
 
     def __init__(self, options: SinkOptions, target: Target | None, store: PlanStore) -> None:
         assert options.table is not None
-        self._options, self._table, self._target, self._store = options, options.table, target, store
-        self._files: TableOfFiles | None = None
-        self._names: dict[Copy, Named] = {}
-        self.result = TaskObjects()
-        self._use(target)
-
-    def run(self, objects: Sequence[Named], prefix: str) -> None:
-        copies: list[Copy] = []
-        refusals = Refusals(self._options.storage, _TRIES, lambda: [named.uri for named in objects])
-        for named, described in self._described(objects, refusals):
-            if isinstance(described, BadObject):
-                self._refuse(named, described)
-            elif not described.rows:
-                self.result.empty += 1
-            else:
-                copies += self._register(named, described)
-        if copies:
-            self._copy(copies, prefix, refusals)
-
-    def _use(self, target: Target | None) -> None:
-        self._target = target
+        self._options, self._table, self._store = options, options.table, store
         self._files = None if target is None else TableOfFiles(target.read()[0])
+        self.result = TaskObjects()
 
-    def _described(self, objects: Sequence[Named], refusals: Refusals) -> Iterator[tuple[Named, Described | BadObject]]:
-        with ThreadPoolExecutor(min(THREADS, len(objects)), thread_name_prefix="cuesqueue-footers") as threads:
-            results = list(threads.map(self._describe, objects))
+    def run(self, objects: Sequence[Named]) -> None:
+        with ThreadPoolExecutor(min(_THREADS, len(objects)), thread_name_prefix="cuesqueue-footers") as threads:
+            results = list(threads.map(self._footer, objects))
+        refusals = Refusals(self._options.storage, _TRIES, lambda: [named.uri for named in objects])
         for named, result in zip(objects, results, strict=True):
-            if isinstance(result, Described):
+            if isinstance(result, Footer):
                 refusals.was_read(named.uri)
         for named, result in zip(objects, results, strict=True):
             tries = 1
             while isinstance(result, ObjectRefused):
-                result = refusals.give_up(named.uri, result, tries) or self._describe(named)
+                result = refusals.give_up(named.uri, result, tries) or self._footer(named)
                 tries += 1
-            yield named, result
+            try:
+                if isinstance(result, BadObject):
+                    raise result
+                if result.rows:
+                    self._register(named, result)
+            except BadObject as error:
+                detail = error.detail if named.uri in error.detail else f"{named.uri!r}: {error.detail}"
+                if self._table.on_unregistrable == "fail":
+                    raise BadObject(error.cause, detail) from error
+                self.result.refused.append(Refused(named, error.cause, detail))
 
-    def _describe(self, named: Named) -> Described | BadObject | ObjectRefused:
+    def _footer(self, named: Named) -> Footer | BadObject | ObjectRefused:
         try:
             with open_object(named.uri, self._options.storage) as file:
                 check_unchanged(named.uri, file, file.size(), named.expected)
-                return describe(file)
+                return read_footer(file)
         except (BadObject, ObjectRefused) as error:
             return error
 
-    def _register(self, named: Named, described: Described) -> list[Copy]:
-        """Register the object, or refuse it, or return its copy."""
+    def _register(self, named: Named, footer: Footer) -> None:
         try:
-            try:
-                with _footer_may_say_anything():
-                    candidate = Candidate(named.uri, described)
-                table = self._prepared(candidate)
-                with _footer_may_say_anything():
-                    data_file = candidate.as_data_file(table)
-            except BadObject as error:
-                if self._table.on_unregistrable != "copy" or error.cause not in _COPIED_INSTEAD:
-                    raise
-                copy = Copy(named.uri, named.expected, described)
-                copy.check(self._prepared(copy))
-                self._names[copy] = named
-                return [copy]
-            self.result.registered.append((named, data_file))
+            candidate = Candidate(named.uri, footer)
+            table = self._prepared(candidate)
+            self.result.registered.append((named, candidate.as_data_file(table)))
             self.result.targets.add(table.identity)
-        except BadObject as error:
-            self._refuse(named, error)
-        return []
+        except CuesqueueError:
+            raise
+        except (ValueError, ArithmeticError, RecursionError, pa.ArrowException) as error:
+            # footers may hold values that no library expects, such as year 0
+            raise BadObject("corrupt-object", f"its footer says what cannot be: {error}") from error
 
-    def _prepared(self, candidate: Candidate | Copy) -> TableOfFiles:
+    def _prepared(self, candidate: Candidate) -> TableOfFiles:
         """Return the table with the columns of the object. Raises BadObject where it cannot have them."""
-        partition_by = self._table.partition_by
-        columns = candidate.columns_needed(
-            self._table.name, None if self._files is None else self._files.metadata, partition_by
-        )
+        metadata = None if self._files is None else self._files.metadata
+        columns = candidate.columns_needed(self._table.name, metadata, self._table.partition_by)
         if self._files is None or not self._files.takes(columns):
             with self._store.open() as store:
                 try:
@@ -174,37 +143,5 @@ class _Task:
                     if error.option not in ("table", "partitionBy"):
                         raise
                     raise BadObject("wrong-columns", error.problem.partition(";")[0]) from error
-            self._use(Target.of(table))
-        assert self._files is not None
+            self._files = TableOfFiles(table.metadata)
         return self._files
-
-    def _copy(self, copies: Sequence[Copy], prefix: str, refusals: Refusals) -> None:
-        assert self._files is not None
-        assert self._target is not None
-        bad: set[Copy] = set()
-
-        def refuse(copy: Copy, error: BadObject) -> None:
-            bad.add(copy)
-            self._refuse(self._names[copy], error)
-
-        rows = all_rows(copies, self._files, self._options.storage, refusals, refuse)
-        self.result.copied = write_files(rows, self._files.metadata, self._target.read()[1], prefix)
-        self.result.copies = len(copies) - len(bad)
-        self.result.targets.add(self._files.identity)
-
-    def _refuse(self, named: Named, error: BadObject) -> None:
-        detail = error.detail if named.uri in error.detail else f"{named.uri!r}: {error.detail}"
-        if self._table.on_unregistrable == "fail":
-            raise BadObject(error.cause, detail) from error
-        self.result.refused.append(Refused(named, error.cause, detail))
-
-
-@contextmanager
-def _footer_may_say_anything() -> Iterator[None]:
-    """Map any error of the block to a bad object: footers may hold values that no library expects, such as year 0."""
-    try:
-        yield
-    except CuesqueueError:
-        raise
-    except (ValueError, ArithmeticError, RecursionError, pa.ArrowException) as error:
-        raise BadObject("corrupt-object", f"its footer says what cannot be: {error}") from error

@@ -6,20 +6,22 @@ Refuses those that the table has already, and commits the others in one transact
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from queue_source.errors import BadObject
 from queue_source.options import SinkOptions
-from queue_source.sinks.base import Batch, check_visible
+from queue_source.read.objects import ExpectedObject
+from queue_source.sinks.base import Batch
 from queue_source.sinks.iceberg.catalogs import CatalogFactory
 from queue_source.sinks.iceberg.commits import IcebergTarget
-from queue_source.sinks.iceberg.registering.candidates import same_place
-from queue_source.sinks.iceberg.registering.known_files import KnownFiles
-from queue_source.sinks.iceberg.registering.objects import Named, Refused, TaskObjects
+from queue_source.sinks.iceberg.registering.data_files import same_place
 from queue_source.sinks.iceberg.tables import TableMaker, tried_again
 from queue_source.sinks.marks import OnceIn
 from shard_store.batches.plans import planned_ranges
@@ -30,7 +32,36 @@ from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")
 
-_COUNTS = ("cuesqueue.registered-objects", "cuesqueue.copied-objects")
+_COUNT = "cuesqueue.registered-objects"
+
+
+class Named(NamedTuple):
+    """An object as its row names it."""
+
+    uri: str
+    size: int | None
+    etag: str | None
+
+    @property
+    def expected(self) -> ExpectedObject:
+        return ExpectedObject(self.size, self.etag)
+
+
+class Refused(NamedTuple):
+    """A bad object, which is recorded at the commit: there the plan is known, and with it the shard."""
+
+    object: Named
+    cause: str
+    detail: str
+
+
+@dataclass(slots=True)
+class TaskObjects:
+    """What one task did with its objects, with their tables and partition specs: one, unless it changed meanwhile."""
+
+    targets: set[tuple[uuid.UUID, int]] = field(default_factory=set)
+    registered: list[tuple[Named, DataFile]] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
 
 
 class Registration(IcebergTarget):
@@ -41,23 +72,20 @@ class Registration(IcebergTarget):
     ) -> None:
         assert options.table is not None
         self._options, self._store, self._batch, self._batch_id = options.table, store, batch, batch_id
-        self._copied = [file for task in written for file in task.copied]
-        self._copies = sum(task.copies for task in written)
         self._bad = [refused for task in written for refused in task.refused]
         self._objects = [registered for task in written for registered in task.registered]
-        self._known = KnownFiles()
+        self._places = {same_place(file.file_path) for _, file in self._objects}
         self._checked: int | None = None
-        self._known_places: set[str] = set()
+        self._known: set[str] = set()
         self._registered: list[tuple[Named, DataFile]] = []
         self._refused: list[Refused] = []
         self._maker = TableMaker(options, by_name=True)
-        made_for = {target for task in written if task.registered or task.copied for target in task.targets}
-        self._all = [*(file for _, file in self._objects), *self._copied]
+        made_for = {target for task in written for target in task.targets}
+        files = [file for _, file in self._objects]
         factory = CatalogFactory(options.table, options.storage)
-        super().__init__(factory, options.table.name, store.store_id(), self._all, made_for, batch.digest[:12])
+        super().__init__(factory, options.table.name, store.store_id(), files, made_for, batch.digest[:12])
 
     def run(self) -> None:
-        check_visible(file.file_path for file in self._copied)
         once = OnceIn(self, self._store, self._batch, self._batch_id)
 
         def attempt() -> None:
@@ -66,22 +94,19 @@ class Registration(IcebergTarget):
 
         tried_again(self._store.database.patience)(attempt)
         self.sweep()
-        if self._registered or self._copies or self._refused:
-            counts = (len(self._registered), self._copies, len(self._refused))
-            logger.info("table %s: %d objects registered, %d copied, %d refused", self._options.name, *counts)
+        if self._registered or self._refused:
+            counts = len(self._registered), len(self._refused)
+            logger.info("table %s: %d objects registered, %d refused", self._options.name, *counts)
 
     def _look_for_objects(self, transaction: Transaction) -> None:
         """Find out which objects the table has: before its commit, since that may take as long as it has manifests."""
-        self.use(self._all)
+        self.use([file for _, file in self._objects])
         if (table := self._maker.find_inside(transaction)) is not None:  # else no task of this batch has needed one
             self._checked = table.metadata.current_snapshot_id
-            places = {same_place(file.file_path) for _, file in self._objects}
-            self._known_places = self._known.among(table, places)
+            self._known = _known(table, self._places)
 
     def has_files(self) -> bool:
-        if super().has_files():
-            return True
-        return bool(self._known.among(self.table, {same_place(file.file_path) for _, file in self._objects}))
+        return bool(_known(self.table, self._places))
 
     def choose(self, transaction: Transaction) -> None:
         """Refuse what the table has already, and what is there twice; record all that is refused.
@@ -94,12 +119,12 @@ class Registration(IcebergTarget):
             place = same_place(file.file_path)
             if place in places:
                 self._refuse(named, "is in this batch twice, and is registered once")
-            elif place in self._known_places:
+            elif place in self._known:
                 self._refuse(named, f"is a data file of table {self._options.name} already")
             else:
                 self._registered.append((named, file))
             places.add(place)
-        self.use([*(file for _, file in self._registered), *self._copied])
+        self.use([file for _, file in self._registered])
         super().choose(transaction)
         if self._registered and self.table.metadata.current_snapshot_id != self._checked:
             raise CommitFailedException("another writer has added files that may be the same")
@@ -110,14 +135,20 @@ class Registration(IcebergTarget):
                 reject(transaction, plan, own)
 
     def append(self, mark: Mapping[str, str]) -> None:
-        counts = dict(zip(_COUNTS, map(str, (len(self._registered), self._copies)), strict=True))
-        super().append({**mark, **counts})
+        super().append({**mark, _COUNT: str(len(self._registered))})
 
     def _refuse(self, named: Named, problem: str) -> None:
         detail = f"{named.uri!r} {problem}; a changed object has to have a new name"
         if self._options.on_unregistrable == "fail":
             raise BadObject("already-registered", detail)
         self._refused.append(Refused(named, "already-registered", detail))
+
+
+def _known(table: Table, places: Collection[str]) -> set[str]:
+    """Return those of `places` (`same_place`) that are data files of the table now."""
+    if not places:
+        return set()
+    return {same_place(task.file.file_path) for task in table.scan().plan_files()}.intersection(places)
 
 
 def _records(
@@ -137,11 +168,8 @@ def _records(
     def take(named: Named) -> tuple[PlanIdentity, Range] | None:
         """Take the range of the object with the row's size and ETag, if there is one, else any of its URI."""
         ranges_of_uri = free.get(named.uri, [])
-        match = next(
-            (refusal for refusal in ranges_of_uri if (refusal[1].content.size, refusal[1].content.etag) == named[1:]),
-            None,
-        )
-        match = match or next(iter(ranges_of_uri), None)
+        same = (one for one in ranges_of_uri if (one[1].content.size, one[1].content.etag) == named[1:])
+        match = next(same, None) or next(iter(ranges_of_uri), None)
         if match is not None:
             ranges_of_uri.remove(match)
         return match

@@ -1,100 +1,74 @@
-"""Thrift's compact form, in which a Parquet footer is written: a walk over the fields of a struct.
+"""Thrift's compact form, in which a Parquet footer is written, as plain values.
 
-pyarrow's own accessors of row groups end the process on an impossible footer, and PyIceberg uses these.
+pyarrow's own accessors of row groups, which PyIceberg uses, end the process on an impossible footer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 from queue_source.formats.varints import read_varint, without_zigzag
 
-TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
-"""Types of fields and items."""
-WHOLE_OR_BINARY = (I16, I32, I64, BINARY)
-"""Types whose values begin with a number."""
-_OF_64_BITS = (1 << 64) - 1  # ten bytes of seven bits are more: pyarrow drops the rest
-_DEPTH = 64  # of structs, as Thrift itself
+_DEPTH = 64  # of values within values, as Thrift itself
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
-class Walk:
-    """A place in some bytes, which moves forward."""
+def parse_struct(data: bytes) -> dict[int, Any]:
+    """Return the values of a struct by their field numbers, structs in it likewise; raises ValueError, IndexError."""
+    return _Reader(data).struct(0)
 
-    __slots__ = ("data", "place")
 
+class _Reader:
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.place = 0
+        self._data, self._place = data, 0
 
-    def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield the number and type of each field of a struct; the caller moves over its value."""
+    def struct(self, depth: int) -> dict[int, Any]:
+        values: dict[int, Any] = {}
         number = 0
-        while kind := self.data[self.place] & 0x0F:
-            delta = self.data[self.place] >> 4
-            self.place += 1
-            number = number + delta if delta else self.number()
-            yield number, kind
-        self.place += 1
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else without_zigzag(self._varint())
+            kind = head & 0x0F
+            values[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth + 1)
+        return values
 
-    def number(self) -> int:
-        value = self._varint()
-        return without_zigzag(value)
+    def _value(self, kind: int, depth: int) -> Any:
+        if depth > _DEPTH:
+            raise ValueError("the footer has no end of structs")
+        if kind in (_I16, _I32, _I64):
+            return without_zigzag(self._varint())
+        if kind == _BINARY:
+            return self._bytes(self._varint())
+        if kind == _STRUCT:
+            return self.struct(depth)
+        if kind in (_LIST, _SET):
+            head = self._byte()
+            size = self._count(head >> 4 if head < 0xF0 else self._varint())
+            return [self._value(head & 0x0F, depth + 1) for _ in range(size)]
+        if kind == _MAP:
+            size = self._count(self._varint())
+            kinds = self._byte() if size else 0
+            return [(self._value(kinds >> 4, depth + 1), self._value(kinds & 0x0F, depth + 1)) for _ in range(size)]
+        if kind in (_TRUE, _FALSE, _BYTE):  # of lists: fields that are true or false have no further bytes
+            return self._byte()
+        if kind == _DOUBLE:
+            return self._bytes(8)
+        raise ValueError("the footer has a type that there is not")
 
-    def length(self, kind: int) -> int:
-        """Read the length of a list; raise ValueError where its values are of another type."""
-        head = self.data[self.place]
-        self.place += 1
-        if head & 0x0F != kind:
-            raise ValueError("a list of the footer is not of structs")
-        return head >> 4 if head < 0xF0 else self._size()
-
-    def skip(self, kind: int, depth: int = 0) -> None:
-        """Move over the value of a field."""
-        if kind in WHOLE_OR_BINARY:
-            size = self._varint()
-            self.place += size if kind == BINARY else 0
-        elif kind == STRUCT:
-            if depth > _DEPTH:
-                raise ValueError("the footer has no end of structs")
-            for _, inner in self.fields():
-                self.skip(inner, depth + 1)
-        elif kind in (LIST, SET):
-            head = self.data[self.place]
-            self.place += 1
-            for _ in range(head >> 4 if head < 0xF0 else self._size()):
-                self._skip_item(head & 0x0F, depth)
-        elif kind == MAP:
-            if size := self._size():
-                types = self.data[self.place]
-                self.place += 1
-                for _ in range(size):
-                    self._skip_item(types >> 4, depth)
-                    self._skip_item(types & 0x0F, depth)
-        elif kind in (BYTE, DOUBLE):
-            self.place += 1 if kind == BYTE else 8
-        elif kind not in (TRUE, FALSE):  # these have no further bytes
-            raise ValueError("the footer has a type that there is not")
-
-    def _skip_item(self, kind: int, depth: int) -> None:
-        if kind in (TRUE, FALSE):
-            self.place += 1
-        else:
-            self.skip(kind, depth + 1)
+    def _byte(self) -> int:
+        self._place += 1
+        return self._data[self._place - 1]
 
     def _varint(self) -> int:
-        value, self.place = read_varint(self.data, self.place)
-        return value & _OF_64_BITS
+        value, self._place = read_varint(self._data, self._place)
+        return value & ((1 << 64) - 1)  # ten bytes of seven bits are more: pyarrow drops the rest
 
-    def _size(self) -> int:
-        size = self._varint()
-        if size > len(self.data):
+    def _count(self, size: int) -> int:
+        if size > len(self._data):
             raise ValueError("the footer has more values than bytes")
         return size
 
-    def text(self) -> bytes:
-        """Read a value of type BINARY. Raises ValueError where the footer ends before it does."""
-        size = self._size()
-        start, self.place = self.place, self.place + size
-        if self.place > len(self.data):
+    def _bytes(self, size: int) -> bytes:
+        start, self._place = self._place, self._place + size
+        if self._place > len(self._data):
             raise ValueError("the footer ends within a text")
-        return self.data[start : self.place]
+        return self._data[start : self._place]
