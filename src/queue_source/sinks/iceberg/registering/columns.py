@@ -38,17 +38,13 @@ def match(footer: Footer, metadata: TableMetadata | None) -> tuple[Column, ...]:
     for schema in metadata.schemas:
         for id, field in index_by_id(schema).items():
             names.setdefault(id, set()).add(field.name)
-    for number, id in footer.ids.items():
-        if (name := _name_of(number, footer.fields)) not in names.get(id, ()):
+    for field in _all(footer.fields):
+        if field.name not in names.get(id := footer.ids[field.field_id], ()):
             raise wrong(
-                f"its column {name!r} has field id {id}, which in this table was never a column of that name: the ids "
-                "are those of another table"
+                f"its column {field.name!r} has field id {id}, which in this table was never a column of that name: "
+                "the ids are those of another table"
             )
     return _matched(footer.fields, fields, (), footer.ids, "")
-
-
-def _name_of(number: int, fields: Sequence[NestedField]) -> str:
-    return next(field.name for field in _all(fields) if field.field_id == number)
 
 
 def _all(fields: Sequence[NestedField]) -> Iterator[NestedField]:

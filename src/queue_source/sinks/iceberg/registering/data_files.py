@@ -104,7 +104,7 @@ class Candidate:
         Raises BadObject("wrong-columns").
         """
         fields = wanted(match(self._footer, metadata))
-        have, free = {field.name for field in fields}, 1 + sum(1 for _ in every(match(self._footer, None)))
+        have = {field.name for field in fields}
         schema = Schema() if metadata is None else metadata.schema()
         if metadata is None:
             only_in_folders: dict[str, IcebergType] = {
@@ -115,9 +115,9 @@ class Candidate:
         else:
             filled = folder_columns(metadata.spec(), schema, self._folders)
             only_in_folders = {f.name: f.field_type for f in schema.fields if f.field_id in filled}
-        for number, (column, kind) in enumerate(only_in_folders.items()):
+        for number, (column, kind) in enumerate(only_in_folders.items(), 1):
             if column not in have:
-                fields.append(NestedField(free + number, column, kind, required=False))
+                fields.append(NestedField(-number, column, kind, required=False))  # no number of the file's
         if not fields:
             raise wrong("none of its columns is one of the table")
         try:
