@@ -93,7 +93,7 @@ def every(columns: Sequence[Column]) -> Iterator[Column]:
             yield from every(column.parts)
 
 
-def wanted(columns: Sequence[Column]) -> list[NestedField]:
+def wanted_fields(columns: Sequence[Column]) -> list[NestedField]:
     """Return the columns that a table needs for these, under its own names. Their ids are the file's numbers."""
     return [
         NestedField(column.file.field_id, (column.table or column.file).name, _wanted_type(column), required=False)
@@ -103,7 +103,7 @@ def wanted(columns: Sequence[Column]) -> list[NestedField]:
 
 
 def _wanted_type(column: Column) -> IcebergType:
-    kind, inner = column.file.field_type, wanted(column.parts)
+    kind, inner = column.file.field_type, wanted_fields(column.parts)
     if isinstance(kind, StructType):
         return StructType(*inner)
     if len(inner) != len(column.parts):
@@ -130,9 +130,9 @@ def covers(table: Sequence[NestedField], columns: Sequence[NestedField]) -> bool
 
 def check_required(table: Sequence[NestedField], columns: Sequence[Column], filled: set[int], footer: Footer) -> None:
     """Check that columns that must not be null are in the file, and that the footer reports no nulls in them."""
-    found = {column.table.field_id: column for column in columns if column.table is not None}
+    matched = {column.table.field_id: column for column in columns if column.table is not None}
     for field in table:
-        column = found.get(field.field_id)
+        column = matched.get(field.field_id)
         if column is None:
             if field.required and field.field_id not in filled:
                 raise wrong(f"column {field.name!r} of the table must not be null, and the file has no such column")

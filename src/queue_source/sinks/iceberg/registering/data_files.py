@@ -30,7 +30,7 @@ from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncat
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.path_columns import path_values
 from queue_source.options.columns import PartitionField
-from queue_source.sinks.iceberg.registering.columns import Column, check_required, covers, every, match, wanted
+from queue_source.sinks.iceberg.registering.columns import Column, check_required, covers, every, match, wanted_fields
 from queue_source.sinks.iceberg.registering.footers import Footer, Statistics, leaves, wrong
 from queue_source.sinks.iceberg.registering.partitions import PartitionOf, folder_columns
 from queue_source.sinks.iceberg.schemas import united
@@ -103,7 +103,7 @@ class Candidate:
 
         Raises BadObject("wrong-columns").
         """
-        fields = wanted(match(self._footer, metadata))
+        fields = wanted_fields(match(self._footer, metadata))
         have = {field.name for field in fields}
         schema = Schema() if metadata is None else metadata.schema()
         if metadata is None:
@@ -166,7 +166,7 @@ def _for_manifest(columns: Mapping[int, Column], footer: Footer, plan: Mapping[i
     The properties are `write.metadata.metrics.default` and those of single columns.
     """
     names = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
-    sizes, values, nulls, _, lowers, uppers = found = [dict[int, Any]() for _ in names]
+    sizes, values, nulls, _, lowers, uppers = by_id = [dict[int, Any]() for _ in names]
     for id, column in columns.items():
         facts = footer.statistics.get(column.file.field_id)
         if facts is None:
@@ -185,7 +185,7 @@ def _for_manifest(columns: Mapping[int, Column], footer: Footer, plan: Mapping[i
             lowers[id] = to_bytes(kind, lower)
             if upper is not None:
                 uppers[id] = to_bytes(kind, upper)
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, by_id, strict=True))
 
 
 def _cut_upper(upper: Any, kind: PrimitiveType, length: int | None) -> Any:

@@ -156,7 +156,7 @@ def _statistics(
         raise ValueError("its row groups have other rows than the file")
     if len(fields) != len(columns) or any(len(group[1]) != len(columns) for group in groups):
         raise ValueError("its columns are not those of its schema")
-    orders, found = said.get(7, []), {}
+    orders, statistics = said.get(7, []), {}
     for number, (column, field) in enumerate(zip(columns, fields, strict=True)):
         chunks = [group[1][number] for group in groups]
         for group, chunk in zip(groups, chunks, strict=True):
@@ -170,8 +170,8 @@ def _statistics(
         is_ordered = number < len(orders) and 1 in orders[number]
         kind = field.field_type
         assert isinstance(kind, PrimitiveType)
-        found[field.field_id] = _statistics_of([chunk[3] for chunk in chunks], column, kind, is_ordered)
-    return found
+        statistics[field.field_id] = _statistics_of([chunk[3] for chunk in chunks], column, kind, is_ordered)
+    return statistics
 
 
 def _start(chunk: Mapping[int, Any]) -> int:

@@ -103,10 +103,10 @@ class Registration(IcebergTarget):
         self.use([file for _, file in self._objects])
         if (table := self._maker.find_inside(transaction)) is not None:  # else no task of this batch has needed one
             self._checked = table.metadata.current_snapshot_id
-            self._known = _known(table, self._places)
+            self._known = _places_in(table, self._places)
 
     def has_files(self) -> bool:
-        return bool(_known(self.table, self._places))
+        return bool(_places_in(self.table, self._places))
 
     def choose(self, transaction: Transaction) -> None:
         """Refuse what the table has already, and what is there twice; record all that is refused.
@@ -144,7 +144,7 @@ class Registration(IcebergTarget):
         self._refused.append(Refused(named, "already-registered", detail))
 
 
-def _known(table: Table, places: Collection[str]) -> set[str]:
+def _places_in(table: Table, places: Collection[str]) -> set[str]:
     """Return those of `places` (`same_place`) that are data files of the table now."""
     if not places:
         return set()
@@ -168,7 +168,7 @@ def _records(
     def take(named: Named) -> tuple[PlanIdentity, Range] | None:
         """Take the range of the object with the row's size and ETag, if there is one, else any of its URI."""
         ranges_of_uri = free.get(named.uri, [])
-        same = (one for one in ranges_of_uri if (one[1].content.size, one[1].content.etag) == named[1:])
+        same = (pair for pair in ranges_of_uri if (pair[1].content.size, pair[1].content.etag) == named[1:])
         match = next(same, None) or next(iter(ranges_of_uri), None)
         if match is not None:
             ranges_of_uri.remove(match)
