@@ -22,7 +22,7 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.types import DoubleType, LongType, StringType
+from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from queue_source.errors import BadObject
 from queue_source.options.columns import parse_partitioning
@@ -204,6 +204,12 @@ def test_bounds_of_bytes_count_where_the_footer_says_in_which_order_they_are() -
         assert (_bounds(dict.fromkeys(fields, number), "INT64", long, False) is not None) is of_number
     assert _bounds({5: b"y", 6: b"x"}, "BYTE_ARRAY", StringType(), True) == ("x", "y")
     assert _bounds({5: b"x", 6: b"y"}, "BYTE_ARRAY", StringType(), True) is None, "in no order"
+    assert _bounds({5: b"\x7f" * 4, 6: b"\0" * 4}, "INT32", DecimalType(9, 2), True) is None, "too many digits"
+    assert _bounds({5: b"\x7f" * 5, 6: b"\0"}, "FIXED_LEN_BYTE_ARRAY", DecimalType(9, 2), True) is None
+    assert _bounds({5: b"\xff" * 4, 6: b"\x83" + b"\xff" * 3}, "INT32", DecimalType(9, 2), True) == (
+        Decimal("-1.25"),
+        Decimal("-0.01"),
+    )
     assert _bounds({5: b"\xc3", 6: b"x"}, "BYTE_ARRAY", StringType(), True) is None, "cut within a character"
 
 

@@ -200,7 +200,7 @@ def _statistics_of(
 
 
 def _bounds(said: Mapping[int, Any], stored: str, kind: PrimitiveType, is_ordered: bool) -> tuple[Any, Any] | None:
-    """Return the bounds of a row group; None for unknown or impossible ones: NaN, half a character, too few bytes.
+    """Return the bounds of a row group; None for unknown or impossible ones: NaN, half a character, too many digits.
 
     The older fields had no order for bytes, and a new order has to be declared. Numbers are as in Iceberg's manifests.
     """
@@ -211,7 +211,9 @@ def _bounds(said: Mapping[int, Any], stored: str, kind: PrimitiveType, is_ordere
             return None
     step = -1 if isinstance(kind, DecimalType) and stored in _NUMBERS else 1
     try:
-        lower, upper = (from_bytes(kind, said[field][::step]) for field in (low, high))
-        return (lower, upper) if lower <= upper else None
+        values: list[Any] = [from_bytes(kind, said[field][::step]) for field in (low, high)]
+        if isinstance(kind, DecimalType) and any(len(v.as_tuple().digits) > kind.precision for v in values):
+            return None
+        return (values[0], values[1]) if values[0] <= values[1] else None
     except (ValueError, ArithmeticError, struct.error):
         return None
