@@ -20,8 +20,7 @@ from queue_source.options import types
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FILE_FORMATS
 from queue_source.options.declaring import OnChange, Option
-from queue_source.options.other_names import ALIASES, MEANINGLESS
-from queue_source.options.places import READER, SINK, VIEWS, Place
+from queue_source.options.places import ALIASES, MEANINGLESS, READER, SINK, VIEWS, Place
 from queue_source.serve.metrics import METRICS, OWN
 from queue_source.serve.routed import ROUTED
 
@@ -253,8 +252,9 @@ def _row(option: Option, place: Place) -> str:
 
 
 def _default(option: Option) -> str:
-    if option.required:
-        unless = [f"`{name}`" + (" is given" if value is None else f" = `{value}`") for name, value in option.unless]
+    if option.required and not option.when and option.note == "none":
+        parts = [condition.partition("=") for condition in option.unless]
+        unless = [f"`{name}`" + (f" = `{value}`" if value else " is given") for name, _, value in parts]
         return "required" + (f", unless {' or '.join(unless)}" if unless else "")
     if option.default is None:
         return option.note

@@ -29,8 +29,7 @@ from cuesqueue_prove.runs import end_with_parent
 from cuesqueue_prove.samples import Form, makers
 from cuesqueue_prove.workers import write_python
 from queue_source.options import ReaderOptions, parse_reader_options, parse_sink_options
-from queue_source.options.places import READER
-from queue_source.options.values import given_texts
+from queue_source.options.places import READER, given_texts
 
 _LEFT_OUT = re.compile(
     r"(aws|s3|sqs|gcp|azure|azurequeue|cleansource)(\.|$)|backfill|includeexisting|routes$|uripath|"

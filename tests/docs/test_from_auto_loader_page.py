@@ -9,9 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from queue_source.errors import OptionError
-from queue_source.options.other_names import MEANINGLESS
-from queue_source.options.places import READER
-from queue_source.options.values import given_texts
+from queue_source.options.places import MEANINGLESS, READER, given_texts
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "from-auto-loader.md").read_text("utf-8")

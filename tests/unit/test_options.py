@@ -28,8 +28,7 @@ from queue_source.options import (
 )
 from queue_source.options.connections import with_secrets
 from queue_source.options.declaring import Option
-from queue_source.options.other_names import ALIASES, CANNOT, MEANINGLESS
-from queue_source.options.places import PLACES, READER
+from queue_source.options.places import ALIASES, CANNOT, MEANINGLESS, PLACES, READER
 from queue_source.options.secrets import SPARK_HIDES
 from queue_source.options.times import parse_pattern
 
@@ -413,8 +412,7 @@ def test_kafka_is_reached_by_the_settings_of_librdkafka(monkeypatch: pytest.Monk
     assert SECRET not in repr(options)
     assert b"KAFKA_PASSWORD" in pickle.dumps(options)
     assert SECRET.encode() not in pickle.dumps(options)
-    defaults = connection_options(url, parse_reader_options(LEAST).queue)
-    assert defaults == {"starting_offsets": "earliest", "fail_on_data_loss": True}
+    assert connection_options(url, parse_reader_options(LEAST).queue) == {}
     sink = parse_sink_options({"pipeline": "p", "queueUrl": "kafka://h/out", "kafka.sasl.password": SECRET})
     assert sink.queue is not None
     assert connection_options(url, sink.queue) == {"settings": {"sasl.password": SECRET}}
@@ -467,7 +465,7 @@ def test_a_credential_of_the_azure_queue_replaces_that_of_objects_as_a_whole(mon
         ("cloudFiles.connectionString", "env:CONNECTION", "connection_string_secret"),
     ):
         found = connection_options(SecretUrl(url), parse_reader_options({**objects, name: text}).queue)
-        assert found.keys() == {keyword, "message_encoding"}, name
+        assert found.keys() == {keyword}, name
     assert "exclude each other" in str(
         refusal({**objects, "azureQueue.sasToken": SECRET, "azureQueue.accessKey": SECRET})
     )

@@ -18,6 +18,7 @@ from queue_source.options.parsing import (
 )
 from queue_source.options.reader import (
     EVERYTHING,
+    BackfillOptions,
     BatchLimits,
     BatchOptions,
     CleaningOptions,
@@ -25,12 +26,13 @@ from queue_source.options.reader import (
     DeliveryOptions,
     LeaseOptions,
     LogOptions,
+    NotificationOptions,
+    QueueOptions,
     ReaderOptions,
-    ViewOptions,
+    ReceiverOptions,
 )
-from queue_source.options.receiving import BackfillOptions, NotificationOptions, QueueOptions, ReceiverOptions
 from queue_source.options.secrets import Secret, SecretUrl
-from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
+from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue, ViewOptions
 
 __all__ = [
     "EVERYTHING",

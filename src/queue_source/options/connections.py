@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from queue_source.errors import OptionError
 from queue_source.options import types
-from queue_source.options.declaring import OnChange, Option, build, declared, option, options_of
+from queue_source.options.declaring import OnChange, Option, build, declared, excludes, only_with, option, options_of
 from queue_source.options.secrets import Literal, Secret, SecretUrl, check_shown, is_reference, revealed
 
 _SDK = "the SDK's own chain"
@@ -39,7 +39,10 @@ class AzureOptions:
     account_key: str | None = option(
         "azure.accessKey", types.SECRET, help="Key of the account.", note="Azure's default credential"
     )
-    sas_token: str | None = option("azure.sasToken", types.SECRET, help="SAS token, instead of a key.")
+    sas_token: str | None = option(
+        "azure.sasToken", types.SECRET, help="SAS token, instead of a key.",
+        rules=(excludes("azure.accessKey", problem="and azure.accessKey exclude each other; leave one of them out"),),
+    )
     tenant_id: str | None = option(
         "azure.tenantId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
         help="Tenant of a service principal.",
@@ -48,7 +51,14 @@ class AzureOptions:
         "azure.clientId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
         help="Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
     )
-    client_secret: str | None = option("azure.clientSecret", types.SECRET, help="Secret of the service principal.")
+    client_secret: str | None = option(
+        "azure.clientSecret", types.SECRET, help="Secret of the service principal.",
+        rules=(
+            only_with(
+                "azure.clientId&azure.tenantId", problem="needs azure.clientId and azure.tenantId; set all three"
+            ),
+        ),
+    )
     domains: tuple[str, ...] = option(
         "azure.domains", types.DOMAINS, "", example="z01.dfs.storage.azure.net", note="Azure's own",
         help="Further domains of `abfss://CONTAINER@ACCOUNT.DOMAIN/PATH` to which credentials may be sent, beside "
@@ -130,6 +140,7 @@ AZURE_QUEUE_OPTIONS = (
             name=option.name.replace("azure.", "azureQueue."),
             help=f"As `{option.name}`, for Azure Storage Queue only.",
             note=f"`{option.name}`",
+            rules=(),
         )
         for option in options_of(AzureOptions)
         if option.name != "azure.domains"
@@ -195,48 +206,38 @@ _KAFKA = "kafka."
 
 
 def storage_options(values: Mapping[str, Any]) -> StorageOptions:
-    """Build the storage options from `s3.X`, else `aws.X`.
+    """Build the storage options from `s3.X`, else `aws.X`, of those that were given.
 
     Raises OptionError for half a key pair, and for a role or a profile together with keys.
     """
-    values_by_name = {
-        option.name: values[f"s3.{option.name}"] or values[f"aws.{option.name}"]
-        for option in options_of(StorageOptions)
-    }
-    check_keys("aws", values_by_name)
-    keys = any(values_by_name[name] for name in _KEYS)
-    if values_by_name["roleArn"] and keys:
+    own = _with_prefixes(("s3", "aws"), values)
+    check_keys("aws", own)
+    has_keys, has_role = "accessKeyId" in own, "roleArn" in own
+    if has_role and has_keys:
         raise OptionError(
-            "s3.roleArn" if values["s3.roleArn"] else "aws.roleArn",
+            "s3.roleArn" if "s3.roleArn" in values else "aws.roleArn",
             "cannot be assumed for object storage with keys from options; leave the keys to the SDK's own chain, or "
             "name the role of the queue alone, with sqs.roleArn",
         )
     # the narrower name wins: s3.profile over the keys of aws., keys of s3. over aws.profile
-    if values["s3.profile"] is None and values["s3.accessKeyId"] is not None:
-        values_by_name["profile"] = None
-    if values_by_name["profile"] and (keys or values_by_name["roleArn"]):
-        name = "s3.profile" if values["s3.profile"] else "aws.profile"
-        other = "keys" if keys else "roleArn"
-        raise OptionError(name, f"and {other} contradict each other for object storage; leave one of them out")
-    _check_azure(values)
-    return build(StorageOptions, _as_given(values_by_name), azure=build(AzureOptions, _as_given(values)))
+    if "s3.profile" not in values and "s3.accessKeyId" in values:
+        own.pop("profile", None)
+    if "profile" in own and (has_keys or has_role):
+        raise OptionError(
+            "s3.profile" if "s3.profile" in values else "aws.profile",
+            f"and {'keys' if has_keys else 'roleArn'} contradict each other for object storage; leave one of them out",
+        )
+    return build(StorageOptions, _as_given(own), azure=build(AzureOptions, _as_given(values)))
 
 
 def check_keys(service: str, values: Mapping[str, Any]) -> None:
     """Refuse a key without its other half: OptionError."""
     for missing, present in (_KEYS, _KEYS[::-1]):
-        if values.get(present) is not None and values.get(missing) is None:
+        if present in values and missing not in values:
             raise OptionError(
                 f"{service}.{missing}",
                 "is missing while its other half is given; set both accessKeyId and secretAccessKey",
             )
-
-
-def _check_azure(values: Mapping[str, Any]) -> None:
-    if values["azure.accessKey"] and values["azure.sasToken"]:
-        raise OptionError("azure.sasToken", "and azure.accessKey exclude each other; leave one of them out")
-    if values["azure.clientSecret"] and not (values["azure.clientId"] and values["azure.tenantId"]):
-        raise OptionError("azure.clientSecret", "needs azure.clientId and azure.tenantId; set all three")
 
 
 def with_secrets(options: StorageOptions) -> StorageOptions:
@@ -250,7 +251,8 @@ def with_secrets(options: StorageOptions) -> StorageOptions:
 def _looked_up(group: Any) -> dict[str, Any]:
     """Return field -> secret, for the fields that hold a reference."""
     secrets: dict[str, Any] = {}
-    for name, declaration in declared(type(group)).items():
+    options = declared(type(group))  # type: ignore[arg-type]  # a class is hashable
+    for name, declaration in options.items():
         text = getattr(group, name)
         if declaration.type is types.SECRET and text is not None and is_reference(text):
             try:
@@ -317,18 +319,20 @@ class HasConnections(Protocol):
 
 
 def connections(urls: Sequence[SecretUrl], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return kind of queue -> the keywords of its adapter; `values` holds every option of the reader or sink."""
+    """Return kind of queue -> the keywords of its adapter, of the options that were given."""
     from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is named
 
-    values_by_kind = {kind: _with_prefixes(prefixes, values) for kind, prefixes in _PREFIXES.items()}
-    kinds = {adapter_name(url.reveal()) for url in urls} & values_by_kind.keys()
-    for kind in kinds:
-        check_keys(_PREFIXES[kind][-1], values_by_kind[kind])
-    values_by_kind["azurequeue"] = _for_azure_queue(values, values_by_kind["azurequeue"], check="azurequeue" in kinds)
-    return {
-        kind: {_snake_case(name): value for name, value in values_of_kind.items()}
-        for kind, values_of_kind in values_by_kind.items()
-    }
+    kinds = {adapter_name(url.reveal()) for url in urls}
+    keywords: dict[str, dict[str, Any]] = {}
+    for kind, prefixes in _PREFIXES.items():
+        own = _with_prefixes(prefixes, values)
+        if kind in kinds:
+            check_keys(prefixes[-1], own)
+        if kind == "azurequeue":
+            own = _for_azure_queue(values, own, check=kind in kinds)
+        # `someName` is the keyword `some_name`
+        keywords[kind] = {re.sub("[A-Z]", lambda c: f"_{c[0].lower()}", name): value for name, value in own.items()}
+    return keywords
 
 
 def _for_azure_queue(values: Mapping[str, Any], either: Mapping[str, Any], *, check: bool) -> dict[str, Any]:
@@ -338,7 +342,7 @@ def _for_azure_queue(values: Mapping[str, Any], either: Mapping[str, Any], *, ch
 
     Raises OptionError for two credentials at once, and for half of a service principal.
     """
-    own = {name for name in _AZURE_CREDENTIALS if values.get(f"azureQueue.{name}") is not None}
+    own = {name for name in _AZURE_CREDENTIALS if f"azureQueue.{name}" in values}
     left_out = {"domains"} | (set(_AZURE_CREDENTIALS) - own if own else set())
     mine = {name: value for name, value in either.items() if name not in left_out}
     if check:
@@ -372,10 +376,6 @@ def _with_prefixes(prefixes: tuple[str, ...], values: Mapping[str, Any]) -> dict
     values_by_name: dict[str, Any] = {}
     for prefix in prefixes:
         for name, value in values.items():
-            if name.startswith(f"{prefix}.") and value is not None:
+            if name.startswith(f"{prefix}."):
                 values_by_name.setdefault(name.removeprefix(f"{prefix}."), value)
     return values_by_name
-
-
-def _snake_case(name: str) -> str:
-    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from queue_source.options import types
 from queue_source.options.connections import StorageOptions
-from queue_source.options.declaring import OnChange, option
+from queue_source.options.declaring import OnChange, excludes, only_with, option
 
 _BAD_OBJECT = types.choice("quarantine", "fail", "skip")
 MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
@@ -26,6 +26,16 @@ LINE_FORMATS = ("json", "csv", "text")
 RECORD_FORMATS = ("json", "csv")
 INFERRED_FORMATS = ("json", "csv", "parquet", "orc", "avro")
 _CSV = ("csv",)
+_UNREAD = excludes(
+    "content=reference",
+    problem="is about reading objects, and with content reference that is left to your own code, or to a sink with the "
+    "option load; leave it out",
+)
+_OF_COLUMNS = "is about the columns of records, and with singleVariantColumn a record is one column, "
+_NO_COLUMNS = excludes("singleVariantColumn", problem=_OF_COLUMNS + "{singleVariantColumn}; leave one of them out")
+_INFERRED = excludes(
+    "schema", problem="is for columns that are inferred, and schema declares them; leave one of them out"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,7 @@ class FormatOptions:
     """A file format and its options.
 
     Used by the driver, and pickled to the executors. Values are those that the types of the options gave:
-    construction checks nothing, and `checks` refuses what contradicts itself.
+    construction checks nothing.
 
     Attributes:
         watch_new_columns: Columns that are not declared end the read; set by `schemaEvolutionMode`.
@@ -46,7 +56,13 @@ class FormatOptions:
     # fmt: off
     file_format: str = option(
         "fileFormat", types.choice(*FILE_FORMATS, refused=NOT_READ), example="json",
-        required="the objects need a format", unless=(("content", "message"), ("content", "reference")),
+        required="the objects need a format", unless=("content=message", "content=reference"),
+        rules=(
+            excludes(
+                "content=message&fileFormat=binaryFile",
+                problem="{fileFormat} is for objects; leave it out, and the column `value` is the message",
+            ),
+        ),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
         "they are. Objects of other formats are read [by Spark's own readers](../how-to/references.md).",
         on_change=OnChange.REFUSED_IN_PART,
@@ -109,6 +125,7 @@ class FormatOptions:
     line_sep: str | None = option(
         "lineSep", types.LINE_END, example=";", note=r"`\n`, `\r\n` and `\r`", formats=LINE_FORMATS,
         help="What ends a record.",
+        rules=(excludes("multiLine", "wholeText", problem="has no meaning with {other}; leave one of them out"),),
         on_change=OnChange.REFUSED_IN_PART,
     )
     encoding: str = option(
@@ -150,7 +167,7 @@ class FormatOptions:
         "rescuedDataColumn", types.NON_EMPTY, example="_rest",
         note="`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv "
         "except in mode `none`",
-        formats=INFERRED_FORMATS,
+        formats=INFERRED_FORMATS, rules=(_NO_COLUMNS,),
         help="The STRING column that holds, as JSON, data for which no other column has a place. An inferred schema "
         "has it.",
     )
@@ -162,6 +179,13 @@ class FormatOptions:
     single_variant_column: str | None = option(
         "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
         instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",
+        rules=(
+            excludes(
+                "load",
+                problem="makes a VARIANT, which load cannot write; read rows (content object) and let a sink of Spark "
+                "write them, or load columns",
+            ),
+        ),
         help="A record is one column of this name, of type VARIANT, whatever is in it; with `multiLine` an object is.",
     )
     max_expansion: int = option(
@@ -180,6 +204,10 @@ class FormatOptions:
     partition_columns: tuple[str, ...] = option(
         "partitionColumns", types.NAMES, "", example="day,country",
         help="Columns whose values are folders of the object's path (`.../day=2020-01-01/...`).",
+        rules=(
+            only_with("fileFormat", "load", problem="acts only on objects that are read in a fileFormat; leave it out"),
+            excludes("content=message", problem="come from paths of objects, which messages do not have; leave it out"),
+        ),
     )
     # fmt: on
     watch_new_columns: bool = field(default=False)
@@ -243,17 +271,26 @@ class SchemaOptions:
     # fmt: off
     schema_location: str | None = option(
         "schemaLocation", types.PATH, example="s3://lake/schemas/orders", formats=INFERRED_FORMATS,
+        rules=(_UNREAD, _NO_COLUMNS, _INFERRED),
         help="Folder (or URI) of the versions of inferred schemas; required when no schema is declared. All machines "
         "must reach it.",
     )
     schema_hints: str = option(
-        "schemaHints", types.COLUMNS, example="id BIGINT, tags.key STRING",
+        "schemaHints", types.COLUMNS, example="id BIGINT, tags.key STRING", rules=(_UNREAD, _NO_COLUMNS, _INFERRED),
         help="Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.",
     )
     schema_evolution_mode: str = option(
         "schemaEvolutionMode",
         types.choice("none", "rescue", *ADDING, "failOnNewColumns"),
         example="rescue", note="`addNewColumns` with `schemaLocation`, else `none`", formats=INFERRED_FORMATS,
+        rules=(
+            only_with(
+                "schemaLocation", f"schemaEvolutionMode!={'|'.join(ADDING)}",
+                problem="{schemaEvolutionMode} widens an inferred schema: leave .schema(...) out and set "
+                "schemaLocation; with a declared schema, write rescue or failOnNewColumns",
+            ),
+            excludes("singleVariantColumn&schemaEvolutionMode=rescue|failOnNewColumns", problem=_NO_COLUMNS.problem),
+        ),
         help="What happens with columns that the schema lacks. `none`: they are ignored. `rescue`: they go to "
         "`rescuedDataColumn`. `addNewColumns`: the query fails, and has them when started again. "
         "`addNewColumnsWithTypeWidening`: the same, also where a column has a [wider type]"
@@ -266,6 +303,7 @@ class SchemaOptions:
     )
     schema_sample: tuple[str, ...] = option(
         "schemaSample", types.URIS, example="s3://landing/orders/1.json", formats=INFERRED_FORMATS,
+        rules=(_NO_COLUMNS,),
         help="Objects to infer from, instead of those that the queue announces.",
     )
     schema_sample_files: int = option(
@@ -304,22 +342,29 @@ class ContentOptions:
     # fmt: off
     content: str = option(
         "content", types.choice(*(kind.value for kind in ContentKind)), "object", example="message",
+        rules=(
+            excludes(
+                "content=message&queueUrl=store", "content=message&routes",
+                problem="message needs the messages, and with queueUrl store, or routes, there are none; read their "
+                "queue",
+            ),
+        ),
         help="What the rows are: the content of the objects that messages announce; [the messages "
         "themselves](../how-to/messages.md); or the [objects by reference](../how-to/references.md), which are not "
         "read: URI, size, version and times.",
         on_change=OnChange.REFUSED_UNFINISHED,
     )
     on_missing_object: str = option(
-        "onMissingObject", _BAD_OBJECT, "quarantine", example="skip",
+        "onMissingObject", _BAD_OBJECT, "quarantine", example="skip", rules=(_UNREAD,),
         help="What happens with an object that does not exist: `quarantine` writes it to the error table, `fail` "
         "fails the query, `skip` leaves it out.",
     )
     on_corrupt_object: str = option(
-        "onCorruptObject", _BAD_OBJECT, "quarantine", example="fail",
+        "onCorruptObject", _BAD_OBJECT, "quarantine", example="fail", rules=(_UNREAD,),
         help="The same for an object that cannot be read, is truncated or is in another format.",
     )
     on_forbidden_object: str = option(
-        "onForbiddenObject", types.choice("quarantine", "fail"), "quarantine", example="fail",
+        "onForbiddenObject", types.choice("quarantine", "fail"), "quarantine", example="fail", rules=(_UNREAD,),
         help="The same for an object that its store refuses for good: access denied, archived, no permission for its "
         "key. It is tried `maxAttempts` times, and quarantined only if the reason is its own or other objects of its "
         "bucket can be read; otherwise the query fails.",

@@ -1,7 +1,7 @@
 """Spark's string maps become frozen options, or one `OptionError` that names the option and the next step.
 
-Runs on the driver, each time Spark builds a reader, a writer or a view. No pydantic here: one declaration has to give
-the parsing, the defaults, the errors and the documentation, and a model would be a second list of the same names.
+Runs on the driver, each time Spark builds a reader, a writer or a view. What an option needs beside it is declared with
+the option; here are defaults that depend on other options, and `checks` compares values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -28,109 +28,132 @@ from queue_source.options.content import (
     FormatOptions,
     SchemaOptions,
 )
-from queue_source.options.declaring import build, declared
-from queue_source.options.places import LISTING, READER, RECORDED, ROUTING, SINK, VIEWS, WHILE_PARTLY_READ
+from queue_source.options.declaring import Values, as_text, build
+from queue_source.options.places import (
+    LISTING,
+    READER,
+    RECORDED,
+    ROUTING,
+    SINK,
+    VIEWS,
+    WHILE_PARTLY_READ,
+    Place,
+    given_texts,
+    read,
+)
 from queue_source.options.reader import (
+    BACKFILL_ALONE,
+    BACKFILL_WITH_QUEUE,
     DEFAULT_RETENTION,
+    BackfillOptions,
     BatchOptions,
     CleaningOptions,
     DeduplicationOptions,
     DeliveryOptions,
     LeaseOptions,
     LogOptions,
-    ReaderOptions,
-    ViewOptions,
-)
-from queue_source.options.receiving import (
-    BACKFILL_ALONE,
-    BACKFILL_WITH_QUEUE,
-    BackfillOptions,
     NotificationOptions,
     QueueOptions,
+    ReaderOptions,
     ReceiverOptions,
 )
 from queue_source.options.secrets import SPARK_HIDES, Literal, Secret, SecretUrl, check_shown, quote
-from queue_source.options.sink import DeltaOptions, LoadOptions, SinkOptions, TableOptions, TargetQueue
+from queue_source.options.sink import (
+    OF_ICEBERG,
+    DeltaOptions,
+    LoadOptions,
+    SinkOptions,
+    TableOptions,
+    TargetQueue,
+    ViewOptions,
+)
 from queue_source.options.times import instant, machine_time_zone
-from queue_source.options.values import given_texts, read
 from queue_source.uris import plain_prefix
-from shard_store.model import STORE
 
 _WAIT = timedelta(seconds=20)
 _PARTITION = 128 << 20
 _RESCUED = "_rescued_data"
 _CATALOG = "catalog."
+_WHOLE: dict[str, Callable[[str], str]] = {"uri": absolute_url, "warehouse": absolute_path}
+_MODIFIED = {"modified_after": "modifiedAfter", "modified_before": "modifiedBefore"}
 _SECRET_PROPERTY = re.compile("credential|account-?key|connection-?string|authorization", re.IGNORECASE)
 
 
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """Parse the options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
-    others, kafka = kafka_settings(options)
-    values = _with_kafka(read(READER, others), kafka)
-    if values["waitTime"] is None:  # no receive waits longer than its messages are invisible
-        values["waitTime"] = min(_WAIT, values["visibilityTimeout"] / 2)
-    if values["maxPartitionBytes"] is None:  # unread content may be in one partition, however large it is
-        is_read = ContentKind(values["content"]).is_read or values["fileFormat"] is not None  # by a sink, as it may be
-        values["maxPartitionBytes"] = _PARTITION if is_read else sys.maxsize
-    queues: tuple[SecretUrl, ...] = values["queueUrl"] or ()
-    without_queue = any(url.reveal() == STORE for url in queues)
-    urls = () if without_queue else queues
-    checks.check_routes(values, urls)
+    values = _with_kafka(READER, options)
+    given: tuple[SecretUrl, ...] = values["queueUrl"] or ()
+    urls = () if values.holds("queueUrl=store") else given
     prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
-    values["allowedPrefixes"] = values["allowedPrefixes"] or prefixes
+    values["allowedPrefixes"] = allowed = values["allowedPrefixes"] or prefixes
     source = values["source"] or _source_from(urls)
-    partitions = values["minPartitions"] or os.cpu_count() or 1
+    wait = values["waitTime"]  # no receive waits longer than its messages are invisible
+    # by a sink, unread content may be in one partition, however large it is
+    is_read = ContentKind(values["content"]).is_read or values["fileFormat"] is not None
+    # a name may lead elsewhere, so local prefixes are included
+    local = tuple(prefix for prefix in allowed if prefix.startswith("file://"))
     parsed = ReaderOptions(
         queue=build(
             QueueOptions,
             values,
             urls=urls,
             connections=connections(_all_urls(values, urls), values),
-            routes=_absolute_file("routes", values["routes"]),
-            from_store=without_queue or values["routes"] is not None,
+            routes=_whole("routes", values["routes"], absolute_path),
+            from_store=given != urls or values["routes"] is not None,
+            wait_time=min(_WAIT, values["visibilityTimeout"] / 2) if wait is None else wait,
         ),
-        notifications=_notifications(values),
-        backfill=_backfill(values, prefixes, alone=not queues),
-        batches=build(BatchOptions, values, min_partitions=partitions),
+        notifications=_notifications(values, allowed),
+        backfill=_backfill(values, prefixes, alone=not given),
+        batches=build(
+            BatchOptions,
+            values,
+            min_partitions=values["minPartitions"] or os.cpu_count() or 1,
+            max_partition_bytes=values["maxPartitionBytes"] or (_PARTITION if is_read else sys.maxsize),
+        ),
         leases=build(LeaseOptions, values),
         deduplication=build(DeduplicationOptions, values),
         delivery=build(DeliveryOptions, values),
-        cleaning=_cleaning(values),
-        content=build(ContentOptions, values, format=_format(values), storage=_storage(values), schema=_schema(values)),
+        cleaning=build(CleaningOptions, values, retention=values["cleanSource.retentionDuration"] or DEFAULT_RETENTION),
+        content=build(
+            ContentOptions,
+            values,
+            format=None if values["fileFormat"] is None else _format(values),
+            storage=replace(storage_options(values), local_prefixes=local),
+            schema=_schema(values),
+        ),
         logs=build(LogOptions, values),
-        store=_absolute("storeUrl", values["storeUrl"]),
+        store=_whole("storeUrl", values["storeUrl"], absolute_url),
         source=source,
         pipeline=values["pipeline"] or source,
-        settings={name: _setting(values[name]) for name in RECORDED},
+        settings={name: as_text(values[name]) for name in RECORDED},
     )
     checks.check_reader(parsed)
     return parsed
 
 
-def _with_kafka(values: dict[str, Any], settings: Mapping[str, Secret]) -> dict[str, Any]:
-    """Return the values with what Kafka's adapter takes of them, under its own names."""
-    return values | {
-        "kafka.settings": settings or None,
-        "kafka.startingOffsets": values["startingOffsets"],
-        "kafka.failOnDataLoss": values["failOnDataLoss"],
-    }
+def _with_kafka(place: Place, options: Mapping[str, str]) -> Values:
+    """Return the values, and what Kafka's adapter takes of them under its own names."""
+    others, settings = kafka_settings(options)
+    values = read(place, others)
+    for name in ("startingOffsets", "failOnDataLoss"):
+        if name in values:
+            values[f"kafka.{name}"] = values[name]
+    if settings:
+        values["kafka.settings"] = settings
+    return values
 
 
 def parse_receiver_options(url: str, options: Mapping[str, str], *, quarantines: bool = True) -> ReceiverOptions:
     """Parse the options of a receiver (names in any case) of the queue at `url`. Raises OptionError."""
-    others, kafka = kafka_settings(options)
-    values = _with_kafka(read(ROUTING, others), kafka)
-    urls = types.queue_url(url)
-    chosen = [option.name for option in ROUTING.sections[NotificationOptions.TITLE]]
-    fields = {field: option.name for field, option in declared(NotificationOptions).items() if option.name in chosen}
-    arguments: dict[str, Any] = {field: values[name] for field, name in fields.items()}
-    # readers choose among what is recorded, each by its own options
-    notifications = NotificationOptions(allowed_prefixes=("",), read_hidden_files=True, by_reference=True, **arguments)
-    checks.check_paths(notifications)
+    values = _with_kafka(ROUTING, options)
+    queue = types.queue_url(url)
     return ReceiverOptions(
-        url=urls,
-        connections=connections([urls], values),
-        notifications=notifications,
+        url=queue,
+        connections=connections([queue], values),
+        # readers choose among what is recorded, each by its own options
+        notifications=build(
+            NotificationOptions, values, allowed_prefixes=("",), read_hidden_files=True, by_reference=True
+        ),
         threads=values["receiveThreads"],
         lease=values["visibilityTimeout"],
         retry_timeout=values["queueRetryTimeout"],
@@ -138,108 +161,85 @@ def parse_receiver_options(url: str, options: Mapping[str, str], *, quarantines:
     )
 
 
-def _setting(value: object) -> str:
-    """Return a value as text, "" for None."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of `df.writeStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     of_catalog = {name: text for name, text in options.items() if name.lower().startswith(_CATALOG)}
-    others, kafka = kafka_settings({name: text for name, text in options.items() if name not in of_catalog})
-    values = read(SINK, others)
-    values["kafka.settings"] = kafka or None
-    checks.check_target(values)
-    table = _table(values, of_catalog)
-    url: SecretUrl | None = None if values["queueUrl"] is None else _absolute("queueUrl", values["queueUrl"])
+    values = _with_kafka(SINK, {name: text for name, text in options.items() if name not in of_catalog})
+    if of_catalog and values["table"] is None:
+        raise OptionError(next(iter(of_catalog)), OF_ICEBERG.problem)
+    url: SecretUrl | None = _whole("queueUrl", values["queueUrl"], absolute_url)
+    is_table = values["table"] is not None
     return build(
         SinkOptions,
         values,
-        store=_absolute("storeUrl", values["storeUrl"]),
-        path="" if table else values["path"] or "",
+        store=_whole("storeUrl", values["storeUrl"], absolute_url),
+        path="" if is_table else values["path"] or "",
         storage=storage_options(values),
-        table=table,
-        delta=_delta(values),
+        table=_table(values, of_catalog) if is_table else None,
+        delta=None if values["delta"] is None else _delta(values),
         logs=build(LogOptions, values),
         queue=None if url is None else TargetQueue(connections([url], values), url),
-        load=_load(values, given_texts(SINK, others)),
+        load=None if values["load"] is None else _load(values),
     )
 
 
-def _load(values: Mapping[str, Any], texts: Mapping[str, str]) -> LoadOptions | None:
-    """Build the options of objects that the sink reads; None where it writes rows. `texts`: of the given options."""
-    if values["load"] is None:
-        checks.check_nothing_is_loaded(texts)
-        return None
-    as_of_reader = {**values, "fileFormat": values["load"], "content": ContentKind.OBJECT.value}
+def _load(values: Values) -> LoadOptions:
+    """Build the options of objects that the sink reads."""
+    if len(values["pipeline"]) > 1:
+        raise OptionError("load", f"takes one pipeline, and pipeline names {len(values['pipeline'])}; name one of them")
+    values = Values(values.options, {**values, "fileFormat": values["load"]})
     content = build(
-        ContentOptions,
-        as_of_reader,
-        format=_format(as_of_reader),
-        storage=storage_options(values),
-        schema=_schema(as_of_reader),
+        ContentOptions, values, format=_format(values), storage=storage_options(values), schema=_schema(values)
     )
-    checks.check_loading(values, content)
-    cutting = {name: _setting(as_of_reader[name]) for name in WHILE_PARTLY_READ}
+    cutting = {name: as_text(values[name]) for name in WHILE_PARTLY_READ}
     return build(LoadOptions, values, content=content, cutting=cutting)
 
 
 def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """Parse the options of `spark.read.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = read(VIEWS, options)
-    store = _absolute("storeUrl", values["storeUrl"])
-    parsed = build(ViewOptions, values, storage=storage_options(values), store=store)
-    checks.check_as_of(parsed)
-    return parsed
+    store = _whole("storeUrl", values["storeUrl"], absolute_url)
+    return build(ViewOptions, values, storage=storage_options(values), store=store)
 
 
-def _absolute(name: str, url: SecretUrl) -> SecretUrl:
-    """Return a URL with the whole path: options are read on the driver, and tasks may run in another folder."""
-    try:
-        written = url.reveal()
-        whole = absolute_url(written)
-    except ValueError as error:
-        raise OptionError(name, str(error)) from None
-    return url if whole == written else SecretUrl(whole)
-
-
-def _absolute_file(name: str, path: str | None) -> str | None:
-    try:
-        return None if path is None else absolute_path(path)
-    except ValueError as error:
-        raise OptionError(name, str(error)) from None
-
-
-def _table(values: Mapping[str, Any], of_catalog: Mapping[str, str]) -> TableOptions | None:
-    """Build the Iceberg table's options, where one is named; its warehouse may also be the argument of `start()`."""
-    warehouse, path = values["warehouse"], values["path"]
-    checks.check_registering(values)
-    if values["table"] is None:
-        needing_table = {"register": values["register"], "warehouse": warehouse, **of_catalog}
-        if alone := next((name for name, value in needing_table.items() if value), None):
-            raise OptionError(alone, "acts only on an Iceberg table; name it with the option table, or leave this out")
-        if values["partitionBy"] and values["delta"] is None:
-            raise OptionError(
-                "partitionBy", "acts only on a table; name it with the option table or delta, or leave this out"
-            )
+def _whole(name: str, value: Any, whole: Callable[[str], str]) -> Any:
+    """Return a URL or a path as a whole: options are read on the driver, and tasks may run in another folder."""
+    if value is None:
         return None
+    try:
+        written = value.reveal() if isinstance(value, SecretUrl) else value
+        absolute = whole(written)
+    except ValueError as error:
+        raise OptionError(name, str(error)) from None
+    return value if absolute == written else type(value)(absolute)
+
+
+def _table(values: Values, of_catalog: Mapping[str, str]) -> TableOptions:
+    """Build the Iceberg table's options; its warehouse may also be the argument of `start()`."""
+    warehouse, path = values["warehouse"], values["path"]
     if warehouse and path and warehouse != path:
         raise OptionError("path", "of a table is its warehouse, which is given too; keep one of them")
-    if code := next((name for name in of_catalog if name.lower().endswith("impl")), None):
-        raise OptionError(
-            code, "names Python code, which no option does; use a catalog that PyIceberg knows by its catalog.type"
-        )
-    with_paths = _with_whole_paths(of_catalog)
-    properties = {name.lower().removeprefix(_CATALOG): _property(name, text) for name, text in with_paths.items()}
+    properties: dict[str, Secret] = {}
+    names = {name.lower().removeprefix(_CATALOG): name for name in of_catalog}
+    in_database = of_catalog.get(names.get("uri", ""), "").startswith(("sqlite", "postgresql"))
+    for own, name in names.items():
+        if own.endswith("impl"):
+            raise OptionError(
+                name, "names Python code, which no option does; use a catalog that PyIceberg knows by its catalog.type"
+            )
+        text = of_catalog[name]
+        if in_database and own in _WHOLE:  # of other catalogs the warehouse may be a name
+            text = _whole(name, text, _WHOLE[own])
+        # PyIceberg defines the properties, so secrets are recognised by their names
+        is_secret = _SECRET_PROPERTY.search(name) is not None
+        check_shown(name, name, text, is_secret)
+        hides = is_secret or SPARK_HIDES.search(name) or own.endswith("uri")
+        properties[own] = Secret(text) if hides else Literal(text)
     return build(TableOptions, values, properties=properties, warehouse=warehouse or path)
 
 
-def _delta(values: Mapping[str, Any]) -> DeltaOptions | None:
-    """Build the Delta table's options, where one is named."""
-    if values["delta"] is None:
-        return None
+def _delta(values: Values) -> DeltaOptions:
+    """Build the Delta table's options."""
     if transform := next((field for field in values["partitionBy"] if field.transform != "identity"), None):
         raise OptionError(
             "partitionBy",
@@ -249,125 +249,81 @@ def _delta(values: Mapping[str, Any]) -> DeltaOptions | None:
     return build(DeltaOptions, values, partition_by=tuple(field.column for field in values["partitionBy"]))
 
 
-def _with_whole_paths(of_catalog: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of a catalog in a database with whole paths of its file and warehouse.
-
-    For other catalogs the warehouse may be a name.
-    """
-    names = {name.lower().removeprefix(_CATALOG): name for name in of_catalog}
-    properties = dict(of_catalog)
-    for key, whole in (("uri", absolute_url), ("warehouse", absolute_path)):
-        name, uri = names.get(key), of_catalog.get(names.get("uri", ""), "")
-        if name is not None and uri.startswith(("sqlite", "postgresql")):
-            try:
-                properties[name] = whole(of_catalog[name])
-            except ValueError as error:
-                raise OptionError(name, str(error)) from None
-    return properties
-
-
-def _property(name: str, text: str) -> Secret:
-    """Build a property of a catalog; PyIceberg defines them, so secrets are recognised by their names."""
-    secret = _SECRET_PROPERTY.search(name) is not None
-    check_shown(name, name, text, secret)
-    return Secret(text) if secret or SPARK_HIDES.search(name) or name.lower().endswith("uri") else Literal(text)
-
-
-def _notifications(values: Mapping[str, Any]) -> NotificationOptions:
+def _notifications(values: Values, allowed: tuple[str, ...]) -> NotificationOptions:
     """Build the options of notifications, with times as instants: this process may lack the session's zone."""
-    times = {name: values[name] for name in ("modifiedAfter", "modifiedBefore") if values[name] is not None}
+    times = {field: values[name] for field, name in _MODIFIED.items() if name in values}
     without_zone = any(time.tzinfo is None for time in times.values())
     assumed = machine_time_zone() if without_zone and values["timeZone"] is None else None
-    for name, time in times.items():
+    for field, time in times.items():
         try:
-            times[name] = instant(time, values["timeZone"] or assumed or "UTC")
+            times[field] = instant(time, values["timeZone"] or assumed or "UTC")
         except ValueError as error:
-            raise OptionError(name, f"{time.isoformat()} is {error}; write another one") from None
+            raise OptionError(_MODIFIED[field], f"{time.isoformat()} is {error}; write another one") from None
     return build(
         NotificationOptions,
-        {**values, **times},
-        allowed_prefixes=values["allowedPrefixes"] or (),
+        values,
+        allowed_prefixes=allowed,
         assumed_zone=assumed,
         by_reference=not ContentKind(values["content"]).is_read,
+        **times,
     )
 
 
-def _format(values: Mapping[str, Any]) -> FormatOptions | None:
-    if values["fileFormat"] is None:
-        checks.check_nothing_is_parsed(values)
-        return None
+def _format(values: Values) -> FormatOptions:
     mode = _evolution_mode(values)
     infers_text = values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in RECORD_FORMATS
-    default = _RESCUED if mode == "rescue" or infers_text else None
-    return build(
+    format = build(
         FormatOptions,
         values,
-        rescued_data_column=values["rescuedDataColumn"] or default,
+        rescued_data_column=values["rescuedDataColumn"] or (_RESCUED if mode == "rescue" or infers_text else None),
         watch_new_columns=mode in (*ADDING, "failOnNewColumns"),
         watch_wider_types=mode == WIDENING,
     )
-
-
-def _evolution_mode(values: Mapping[str, Any]) -> str:
-    mode: str | None = values["schemaEvolutionMode"]
-    if mode is None:
-        return "none" if values["schemaLocation"] is None else "addNewColumns"
-    if mode in ADDING and values["schemaLocation"] is None:
+    if format.sep in (format.quote, format.escape, format.comment):
         raise OptionError(
-            "schemaEvolutionMode",
-            f"{mode} widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared "
-            "schema, write rescue or failOnNewColumns",
+            "sep", f"{format.sep!r} is also the quote, the escape or the comment character; write another one"
         )
-    return mode
+    return format
 
 
-def _storage(values: Mapping[str, Any]) -> StorageOptions:
-    """Build the storage options for announced objects: a name may lead elsewhere, so local prefixes are included."""
-    local = tuple(prefix for prefix in values["allowedPrefixes"] if prefix.startswith("file://"))
-    return replace(storage_options(values), local_prefixes=local)
+def _evolution_mode(values: Values) -> str:
+    return values["schemaEvolutionMode"] or ("none" if values["schemaLocation"] is None else "addNewColumns")
 
 
-def _schema(values: Mapping[str, Any]) -> SchemaOptions:
-    types = values["inferColumnTypes"]
+def _schema(values: Values) -> SchemaOptions:
+    infers = values["inferColumnTypes"]
     return build(
         SchemaOptions,
         values,
         schema_hints=values["schemaHints"] or "",
         schema_sample=values["schemaSample"] or (),
         schema_evolution_mode=_evolution_mode(values),
-        infer_column_types=values["fileFormat"] != "csv" if types is None else types,
+        infer_column_types=values["fileFormat"] != "csv" if infers is None else infers,
     )
 
 
-def _backfill(values: Mapping[str, Any], prefixes: tuple[str, ...], *, alone: bool) -> BackfillOptions:
+def _backfill(values: Values, prefixes: tuple[str, ...], *, alone: bool) -> BackfillOptions:
     """Build the options of listings; a prefix below another one is listed with that one."""
-    checks.check_backfill_is_given(values)
-    outer = tuple(p for p in prefixes if not any(p.startswith(other) for other in prefixes if other != p))
     interval, grace = BACKFILL_ALONE if alone else BACKFILL_WITH_QUEUE
     return BackfillOptions(
-        outer,
+        tuple(p for p in prefixes if not any(p.startswith(other) for other in prefixes if other != p)),
         values["backfillInterval"] or interval,
         grace if values["backfillGrace"] is None else values["backfillGrace"],
         values["includeExistingFiles"] is not False,
     )
 
 
-def _cleaning(values: Mapping[str, Any]) -> CleaningOptions:
-    checks.check_cleaning_is_given(values)
-    return build(CleaningOptions, values, retention=values["cleanSource.retentionDuration"] or DEFAULT_RETENTION)
-
-
-def _all_urls(values: Mapping[str, Any], urls: Sequence[SecretUrl]) -> list[SecretUrl]:
+def _all_urls(values: Values, urls: Sequence[SecretUrl]) -> list[SecretUrl]:
     """Return the queues that are read, and the one for errors: never one of those, or errors would be messages.
 
     They stay as they are written, since messages are identified by the name of their queue: the reader process alone
     opens them, in the folder from which their relative paths count.
     """
-    whole = {_absolute("queueUrl", url).reveal() for url in urls}
+    whole = {_whole("queueUrl", url, absolute_url).reveal() for url in urls}
     errors: SecretUrl | None = values["errorQueueUrl"]
     if errors is None:
         return list(urls)
-    if _absolute("errorQueueUrl", errors).reveal() in whole:
+    if _whole("errorQueueUrl", errors, absolute_url).reveal() in whole:
         raise OptionError("errorQueueUrl", f"{errors} is the queue that is read; name another one for errors")
     return [*urls, errors]
 
@@ -424,22 +380,18 @@ def parse_listing_options(prefixes: Sequence[str], options: Mapping[str, str]) -
             "PREFIX", f"{quote(outside)} begins with none of the allowedPrefixes, so the reader reads nothing of it"
         )
     texts = given_texts(LISTING, options)
-    chosen = [option.name for option in LISTING.sections[NotificationOptions.TITLE]]
     written = {
-        name: _written(name, values[name], texts[name])
-        for name in chosen
-        if name in texts and values[name] not in (False, None)
+        option.name: _written(option.name, values[option.name], texts[option.name])
+        for option in LISTING.sections[NotificationOptions.TITLE]
+        if option.name in values and values[option.name] is not False
     }
-    fields = {field: option.name for field, option in declared(NotificationOptions).items() if option.name in chosen}
-    arguments = {field: values[name] for field, name in fields.items()} | {"allowed_prefixes": allowed}
-    notifications = NotificationOptions(**arguments)
+    notifications = build(NotificationOptions, values, allowed_prefixes=allowed)
     return ListingOptions(listed, notifications, storage_options(values), json.dumps(written, sort_keys=True))
 
 
 def options_of_choice(choice: str) -> dict[str, str]:
     """Return the options of a choice, as texts."""
-    values = json.loads(choice)
-    return {name: _text(value) for name, value in values.items()}
+    return {name: ",".join(v) if isinstance(v, list) else as_text(v) for name, v in json.loads(choice).items()}
 
 
 def _written(name: str, value: object, text: str) -> object:
@@ -448,13 +400,7 @@ def _written(name: str, value: object, text: str) -> object:
         if value.tzinfo is None:  # the zone that the reader takes is unknown here
             raise OptionError(name, f"{quote(text)} has no time zone; write one, as in 2026-11-01T00:00:00Z")
         return value.astimezone(timezone.utc).isoformat()
-    return value if isinstance(value, bool | tuple) else text.strip()
-
-
-def _text(value: bool | str | Sequence[str]) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, str) else ",".join(value)
+    return value if isinstance(value, bool) or type(value) is tuple else text.strip()
 
 
 def _prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:

@@ -17,9 +17,7 @@ from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.options import parse_reader_options, parse_sink_options
 from queue_source.options.content import INFERRED_FORMATS, ContentOptions, SchemaOptions
 from queue_source.options.declaring import options_of
-from queue_source.options.other_names import ALIASES
-from queue_source.options.places import READER, SINK
-from queue_source.options.values import SPARK_OWN, nearest
+from queue_source.options.places import ALIASES, READER, SINK, SPARK_OWN, nearest
 from queue_source.schema.ddl import format_columns
 from queue_source.spark.compat import arrow_schema
 from queue_source.spark.process import driver_folder, is_remote
@@ -120,8 +118,7 @@ class LoadQuery:
                 continue
             places = _places(name)
             if not places:
-                options_by_name = {option.name.lower(): option for place in (READER, SINK) for option in place.options}
-                raise OptionError(name, f"is unknown to load; {nearest(name, options_by_name)}")
+                raise OptionError(name, f"is unknown to load; {nearest(name, (*READER.options, *SINK.options))}")
             for place in places:
                 (reading if place is READER else writing)[name] = text
         pipeline = writing["pipeline"] = parse_reader_options(reading).pipeline

@@ -7,7 +7,7 @@ import pytest
 
 from queue_source.formats.text.csv_grammar import MAX_COLUMNS
 from queue_source.options.content import FormatOptions
-from queue_source.options.other_names import CANNOT
+from queue_source.options.places import CANNOT
 from support.reading import read_with_problems
 
 COLUMNS = pa.schema([("a", pa.float64()), ("b", pa.string())])
