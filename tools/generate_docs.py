@@ -130,7 +130,7 @@ def _options_lines() -> Iterator[str]:
     yield ""
     yield "- *duration*: with a unit, as in `500ms`, `90s`, `5m`, `2h`, `15 days`"
     yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit it is bytes, as in Spark"
-    yield f"- *name*: {types.NAME.values}"
+    yield f"- *name*: at most {types.MAX_NAME} characters, without `/`, `,` and control characters"
     yield "- *secret*: never shown in errors, logs or plans"
     yield ""
     yield "Secrets, and the URLs of queues and stores, may be `env:NAME` or `file:PATH`."
@@ -197,29 +197,6 @@ def _sections(place: Place) -> Iterator[str]:
 
 
 _NARROWER = ("s3.", "sqs.")
-_VALUES = {
-    types.DURATION.values: "duration",
-    types.WAIT.values: "duration or `0s`",
-    types.SIZE.values: "size",
-    types.MEMORY.values: "size from `64m` on",
-    types.NAME.values: "name",
-    types.PIPELINES.values: "names, separated by commas",
-    types.SECRET.values: "secret",
-    types.QUEUE_URL.values: "URL of one queue",
-    types.QUEUE_URLS.values: "URLs, separated by commas",
-    types.STORE_URL.values: "SQLAlchemy URL",
-    types.NON_EMPTY.values: "text",
-    types.TEXT.values: "text",
-    types.CHARACTER.values: "one ASCII character, or nothing",
-    types.COLUMNS.values: "columns in Spark's DDL",
-    types.DATE_PATTERN.values: "pattern of numbers",
-    types.TIME_ZONE.values: "name, or offset as `+02:00`",
-    types.TAG_FILTER.values: "filters; `*` is one word, `#` any number",
-    types.PREFIXES.values: "prefixes, separated by commas",
-    types.GLOB.values: "glob with `*`, `?`, `[a-z]`, `{a,b}`",
-    types.PATH_GLOB.values: "the same",
-}
-"""What the page has for values that its head explains, or that the meaning says."""
 _NUMBER = re.compile(r"a whole number from (\d+) to (\d+)")
 
 
@@ -240,7 +217,7 @@ def _row(option: Option, place: Place) -> str:
         lacking = [name for name in FILE_FORMATS if name not in option.formats]
         which = f"Not for {', '.join(lacking)}" if len(lacking) < 3 else f"Only for {', '.join(option.formats)}"
         meaning += f" {which}{others}."
-    values = _VALUES.get(option.type.values, option.type.values)
+    values = option.type.values
     if number := _NUMBER.fullmatch(values):
         values = " to ".join(number.groups())
     elif values == "text" and option.example:

@@ -33,6 +33,12 @@ def redact_url(url: str) -> str:
     return ",".join(_redact_one(part) for part in _NEXT_URL.split(url))
 
 
+def quote(value: str) -> str:
+    """Return the value for an error message: quoted, shortened, without passwords."""
+    text = redact_url(value)
+    return repr(text if len(text) <= 100 else text[:100] + "...")
+
+
 def redact_text(text: str) -> str:
     """Return the text with every URL in it redacted: for messages of other libraries that we pass on.
 

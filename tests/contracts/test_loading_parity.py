@@ -14,9 +14,9 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
+from queue_source.common.times import machine_time_zone
 from queue_source.formats.base import may_be_cut
 from queue_source.options import in_zone, parse_reader_options
-from queue_source.options.times import machine_time_zone
 from queue_source.read.fixed_rows import default_columns
 from queue_source.read.partitions import MIN_PIECE, partition
 from queue_source.read.task import Work, read_work

@@ -9,7 +9,7 @@ from docs.test_pages import Reader
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import connection_options
 from queue_source.options.places import READER
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.types import SecretUrl
 from queue_source.queues import open_queue
 from support.azure_command import AzureCommand
 from support.servers.azure_queue import KEY, AzureQueueServer

@@ -21,8 +21,7 @@ from queue_source.announcements.routes import Routes, parse_routes
 from queue_source.commands.main import app
 from queue_source.coordinator.receiver import Receiver, Totals
 from queue_source.errors import OptionError
-from queue_source.options import parse_receiver_options
-from queue_source.options.parsing import parse_listing_options
+from queue_source.options import parse_listing_options, parse_receiver_options
 from queue_source.queues import open_queue
 from queue_source.schema.sampling import samples_of
 from shard_store import failpoints

@@ -13,8 +13,8 @@ from pika import BasicProperties
 
 from queue_source.errors import OptionError, QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Receipt, Received
+from queue_source.options import parse_reader_options
 from queue_source.options.checks import check_suitability
-from queue_source.options.parsing import parse_reader_options
 from queue_source.queues import open_queue, queue_name
 from queue_source.queues.amqp.address import parse_address
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, received, shown_header

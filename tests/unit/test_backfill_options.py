@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from queue_source.errors import OptionError
-from queue_source.options import ReaderOptions, parse_reader_options
+from queue_source.options import ReaderOptions, options_of_choice, parse_listing_options, parse_reader_options
 
 ALONE = {"backfillPrefixes": "s3://landing/orders/", "fileFormat": "json", "source": "orders"}
 BESIDE = {**ALONE, "queueUrl": "sim://files", "allowedPrefixes": "s3://landing/"}
@@ -108,3 +108,9 @@ def test_what_can_never_be_right_is_refused_by_name(
     with pytest.raises(OptionError, match=says) as caught:
         parse_reader_options(given)
     assert caught.value.option == option
+
+
+def test_a_choice_of_objects_is_kept_as_the_texts_of_its_options() -> None:
+    given = {"fullPathGlobFilter": "s3://landing/**/*.csv", "readHiddenFiles": "true", "allowOverwrites": "false"}
+    choice = parse_listing_options(["s3://landing/orders/"], given).choice
+    assert options_of_choice(choice) == {"fullPathGlobFilter": "s3://landing/**/*.csv", "readHiddenFiles": "true"}

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.options.secrets import Secret, SecretUrl
-from queue_source.options.times import format_duration, parse_duration
-from queue_source.options.types import check_name, parse_size, split_queue_urls
+from queue_source.common.times import format_duration, parse_duration
+from queue_source.options.types import Secret, SecretUrl, check_name, parse_size, split_queue_urls
 from shard_store.redaction import redact_text, redact_url
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import queue_source.queues
+from queue_source.common.times import parse_pattern
 from queue_source.errors import OptionError
 from queue_source.options import (
     ContentOptions,
@@ -26,11 +27,9 @@ from queue_source.options import (
     parse_sink_options,
     parse_view_options,
 )
-from queue_source.options.connections import with_secrets
+from queue_source.options.connections import SPARK_HIDES, with_secrets
 from queue_source.options.declaring import Option
-from queue_source.options.places import ALIASES, CANNOT, MEANINGLESS, PLACES, READER
-from queue_source.options.secrets import SPARK_HIDES
-from queue_source.options.times import parse_pattern
+from queue_source.options.places import ALIASES, CANNOT, LISTING, MEANINGLESS, PLACES, READER, ROUTING, Place
 
 LEAST = {"queueUrl": "sim://files", "source": "orders", "fileFormat": "csv", "allowedPrefixes": "s3://in/"}
 SECRET = "n0t-t0-be-sh0wn"
@@ -300,6 +299,19 @@ def test_what_is_about_columns_of_records_is_refused_where_a_record_is_one_colum
 def test_one_variant_column_is_refused_for_csv_with_the_function_that_makes_it() -> None:
     error = refusal({**LEAST, "fileFormat": "csv", "singleVariantColumn": "v"})
     assert "acts only on fileFormat json, but fileFormat is csv; leave it out; to have VARIANT" in str(error)
+
+
+@pytest.mark.parametrize("place", [*PLACES, LISTING, ROUTING], ids=lambda place: place.call)
+def test_what_an_option_needs_beside_it_names_options_and_values_that_there_are(place: Place) -> None:
+    everywhere = {option.name: option for other in PLACES for option in other.options}
+    for option in place.options:
+        conditions = [*option.unless, *option.when, *(c for rule in option.rules for c in rule.conditions)]
+        for name, sign, wanted in (part.partition("=") for c in conditions for part in c.split("&")):
+            named = everywhere[name.removesuffix("!")]
+            for value in wanted.split("|") if sign else ():
+                assert value == "store" or named.type.parse(value) == value
+        for name in re.findall(r"\{(\w+)\}", "".join(rule.problem for rule in option.rules)):
+            assert name == "other" or name in everywhere
 
 
 def test_one_option_under_two_names_is_refused_unless_both_agree() -> None:

@@ -24,8 +24,8 @@ from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
+from queue_source.common.columns import parse_partitioning
 from queue_source.errors import BadObject
-from queue_source.options.columns import parse_partitioning
 from queue_source.sinks.iceberg.files import write_files
 from queue_source.sinks.iceberg.name_mapping import completed
 from queue_source.sinks.iceberg.partitions import partition_spec

@@ -67,6 +67,15 @@ def test_registering_is_an_option_of_a_table() -> None:
     assert refusal({**given, "onUnregistrable": "copy"}, parse_sink_options).option == "onUnregistrable"
 
 
+def test_a_sink_that_loads_takes_the_zone_of_its_objects_and_one_that_writes_does_not() -> None:
+    given = {"pipeline": "orders", "table": "db.events", "timeZone": "Europe/Berlin"}
+    load = parse_sink_options({**given, "load": "json"}).load
+    assert load is not None
+    assert load.content.format is not None
+    assert load.content.format.timezone == "Europe/Berlin"
+    assert "only with load" in str(refusal(given, parse_sink_options))
+
+
 def test_a_view_shows_the_data_of_all_pipelines_unless_told_otherwise() -> None:
     options = parse_view_options({})
     assert (options.view, options.pipeline, options.source) == ("data", None, None)

@@ -22,7 +22,7 @@ from queue_source.messages import ListedObject
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.options.checks import check_error_queue, check_suitability
 from queue_source.options.connections import StorageOptions
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.types import SecretUrl
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.storage.buckets import open_bucket

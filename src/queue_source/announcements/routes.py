@@ -16,8 +16,8 @@ from typing import Any
 
 from queue_source.errors import OptionError
 from queue_source.options import types
-from queue_source.options.secrets import quote
 from queue_source.tags import EVERYTHING, check_filter, matches
+from shard_store.redaction import quote
 
 _FIELDS = ("prefix", "tag", "source")
 _FORM = 'write {"prefix": "s3://landing/orders/", "source": "orders"}, with "tag" beside "prefix" or in its place'

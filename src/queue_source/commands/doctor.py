@@ -13,7 +13,7 @@ import typer
 
 from queue_source.commands.output import UNHEALTHY, Json, named_options, print_result, tell
 from queue_source.errors import OptionError
-from queue_source.options.reader import DEFAULT_STORE
+from queue_source.options.connections import DEFAULT_STORE
 from shard_store.redaction import visible
 
 if TYPE_CHECKING:

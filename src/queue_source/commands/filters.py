@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from queue_source.common.globs import name_matcher
+from queue_source.common.times import parse_duration
 from queue_source.errors import OptionError
-from queue_source.options.secrets import quote
-from queue_source.options.times import parse_duration
+from shard_store.redaction import quote
 
 if TYPE_CHECKING:
     from shard_store.error_table.search import Criteria

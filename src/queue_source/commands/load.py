@@ -15,8 +15,8 @@ import typer
 from queue_source.commands.output import UNHEALTHY, DryRun, Json, named_options, print_error, print_result, stderr, tell
 from queue_source.errors import OptionError
 from queue_source.logs.endings import sentence_of
+from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
-from queue_source.options.reader import DEFAULT_STORE
 
 if TYPE_CHECKING:
     from queue_source.spark.load import LoadQuery

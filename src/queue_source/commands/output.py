@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_source.errors import CuesqueueError, OptionError, QueueConfigurationError
-from queue_source.options.reader import DEFAULT_STORE
+from queue_source.options.connections import DEFAULT_STORE
 from shard_store.redaction import redact_text, visible
 
 if TYPE_CHECKING:

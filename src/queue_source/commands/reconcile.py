@@ -22,7 +22,7 @@ from queue_source.options.types import TIME
 if TYPE_CHECKING:
     from queue_source.admin.reconcile import Announcer, Period, Report
     from queue_source.messages import ListedObject
-    from queue_source.options.parsing import ListingOptions
+    from queue_source.options import ListingOptions
     from queue_source.storage.buckets.base import Page
     from queue_source.storage.inventory import Inventory
     from shard_store.completeness.certificates import Certificate, Difference
@@ -121,7 +121,7 @@ def reconcile(
     reader_options = _options(option or (), profile, endpoint_url)
     import shard_store
     from queue_source.admin.reconcile import Period
-    from queue_source.options.parsing import options_of_choice, parse_listing_options
+    from queue_source.options import options_of_choice, parse_listing_options
 
     period = Period(_time("--since", since), _time("--until", until), duration_of("--grace", grace))
     with ExitStack() as stack:

@@ -16,7 +16,7 @@ import typer
 
 from queue_source.commands.output import Json, named_options, print_result, tell
 from queue_source.errors import OptionError
-from queue_source.options.reader import DEFAULT_STORE
+from queue_source.options.connections import DEFAULT_STORE
 
 _LOOK = 0.2  # seconds between two looks at the threads
 _PATIENCE = 30.0  # seconds in which threads end what they have begun

@@ -15,7 +15,7 @@ import typer
 
 from queue_source.commands.output import Json, named_options, print_result, progress, tell
 from queue_source.errors import OptionError
-from queue_source.options.secrets import quote
+from shard_store.redaction import quote
 
 SET = 1000
 """Messages sent in one call: one statement of a SQL queue, a hundred requests to SQS."""

@@ -1,1 +1,1 @@
-"""Helpers that several packages need and none of them owns: access to clouds, globs, paths of this machine."""
+"""Helpers that several packages need and none of them owns: access to clouds, globs, columns, times, local paths."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from queue_source.common.times import Pattern, parse_pattern
 from queue_source.options.content import FormatOptions
-from queue_source.options.times import Pattern, parse_pattern
 
 
 def pattern_for(kind: pa.DataType, options: FormatOptions) -> Pattern | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queue_source.options.times import fixed_offset
+from queue_source.common.times import fixed_offset
 
 
 def instants(local: pa.Array | pa.Scalar, zone: str) -> pa.Array | pa.Scalar:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from queue_source.common.times import format_duration, parse_time_zone
 from queue_source.errors import OptionError
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.options.reader import NotificationOptions, ReaderOptions
-from queue_source.options.secrets import quote
-from queue_source.options.times import format_duration, parse_time_zone
 from queue_source.queues.base import Queue, identity_of
+from shard_store.redaction import quote
 
 logger = logging.getLogger("cuesqueue")
 _SURE = timedelta(hours=1)  # by which an object has to be younger than the forgotten shards (`SURE` of listings)

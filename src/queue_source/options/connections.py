@@ -1,4 +1,4 @@
-"""How to reach object stores and queues: `s3.X`, `sqs.X`, else `aws.X`; `azureQueue.X`, else `azure.X`; and `gcp.X`.
+"""How to reach store, objects and queues: `s3.X`, `sqs.X`, else `aws.X`; `azureQueue.X`, else `azure.X`; `gcp.X`.
 
 One way for all kinds of queues: the option `PREFIX.someName` becomes the keyword `some_name` of the adapters that take
 the prefix, so a kind with options of its own is one line in `_PREFIXES`.
@@ -14,10 +14,32 @@ from typing import Any, ClassVar, Protocol
 from queue_source.errors import OptionError
 from queue_source.options import types
 from queue_source.options.declaring import OnChange, Option, build, declared, excludes, only_with, option, options_of
-from queue_source.options.secrets import Literal, Secret, SecretUrl, check_shown, is_reference, revealed
+from queue_source.options.types import Literal, Secret, SecretUrl, is_reference, revealed
+from shard_store.redaction import redact_url
 
 _SDK = "the SDK's own chain"
 _KEYS = ("accessKeyId", "secretAccessKey")
+
+
+DEFAULT_STORE = "sqlite:///cuesqueue.db"
+SPARK_HIDES = re.compile("url|secret|password|token|access[.]?key", re.IGNORECASE)
+"""Names of options whose values Spark replaces wherever it prints options: its defaults of `spark.redaction.regex` and
+`spark.sql.redaction.options.regex`, as far as all supported versions agree.
+"""
+
+
+def store_url() -> Any:
+    """Declare the field `storeUrl`, which reader, sink and views have alike."""
+    return option(
+        "storeUrl",
+        types.STORE_URL,
+        DEFAULT_STORE,
+        help="Database of shards, snapshots and attempts, as an SQLAlchemy URL. The default is a file in the folder in "
+        "which Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
+        example="postgresql+psycopg://user:password@host/db",
+        on_change="Another store knows nothing of what was read: with a checkpoint it is refused (`failOnDataLoss`), "
+        "with a new one it reads whatever comes. [A dump of the database](../how-to/backup.md) moves what is known.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,43 +53,26 @@ class AzureOptions:
     ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
-    account_name: str | None = option(
-        "azure.accountName", types.NON_EMPTY, example="lake", note="the URI's",
+    account_name: str | None = option("azure.accountName", types.NON_EMPTY, example="lake", note="the URI's",
         help="Storage account of `az://CONTAINER/PATH`, and of the credentials; "
-        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.",
-    )
+        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.")
     account_key: str | None = option(
-        "azure.accessKey", types.SECRET, help="Key of the account.", note="Azure's default credential"
-    )
-    sas_token: str | None = option(
-        "azure.sasToken", types.SECRET, help="SAS token, instead of a key.",
-        rules=(excludes("azure.accessKey", problem="and azure.accessKey exclude each other; leave one of them out"),),
-    )
-    tenant_id: str | None = option(
-        "azure.tenantId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
-        help="Tenant of a service principal.",
-    )
-    client_id: str | None = option(
-        "azure.clientId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
-        help="Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.",
-    )
-    client_secret: str | None = option(
-        "azure.clientSecret", types.SECRET, help="Secret of the service principal.",
-        rules=(
-            only_with(
-                "azure.clientId&azure.tenantId", problem="needs azure.clientId and azure.tenantId; set all three"
-            ),
-        ),
-    )
+        "azure.accessKey", types.SECRET, help="Key of the account.", note="Azure's default credential")
+    sas_token: str | None = option("azure.sasToken", types.SECRET, help="SAS token, instead of a key.",
+        rules=excludes("azure.accessKey", problem="and azure.accessKey exclude each other; leave one of them out"))
+    tenant_id: str | None = option("azure.tenantId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
+        help="Tenant of a service principal.")
+    client_id: str | None = option("azure.clientId", types.NON_EMPTY, example="00000000-0000-0000-0000-000000000000",
+        help="Service principal (with `azure.tenantId` and `azure.clientSecret`), or a managed identity.")
+    client_secret: str | None = option("azure.clientSecret", types.SECRET, help="Secret of the service principal.",
+        rules=only_with("azure.clientId&azure.tenantId", problem="needs azure.clientId and azure.tenantId; set all "
+        "three"))
     domains: tuple[str, ...] = option(
         "azure.domains", types.DOMAINS, "", example="z01.dfs.storage.azure.net", note="Azure's own",
         help="Further domains of `abfss://CONTAINER@ACCOUNT.DOMAIN/PATH` to which credentials may be sent, beside "
-        "Azure's.",
-    )
-    endpoint: str | None = option(
-        "azure.endpointUrl", types.NON_EMPTY, example="http://localhost:10000", note="Azure",
-        help="Address of an emulator, such as Azurite.",
-    )
+        "Azure's.")
+    endpoint: str | None = option("azure.endpointUrl", types.NON_EMPTY, example="http://localhost:10000", note="Azure",
+        help="Address of an emulator, such as Azurite.")
     # fmt: on
 
 
@@ -88,31 +93,22 @@ class StorageOptions:
     ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
-    endpoint: str | None = option(
-        "endpointUrl", types.NON_EMPTY, example="http://localhost:9000", note=_SDK,
-        help="Address of a service that speaks the protocols of AWS, such as MinIO.",
-    )
+    endpoint: str | None = option("endpointUrl", types.NON_EMPTY, example="http://localhost:9000", note=_SDK,
+        help="Address of a service that speaks the protocols of AWS, such as MinIO.")
     region: str | None = option("region", types.NON_EMPTY, help="AWS region.", example="eu-central-1", note=_SDK)
     access_key: str | None = option(
-        "accessKeyId", types.SECRET, help="Access key; only together with `aws.secretAccessKey`.", note=_SDK
-    )
+        "accessKeyId", types.SECRET, help="Access key; only together with `aws.secretAccessKey`.", note=_SDK)
     secret_key: str | None = option(
-        "secretAccessKey", types.SECRET, help="Secret key; only together with `aws.accessKeyId`.", note=_SDK
-    )
+        "secretAccessKey", types.SECRET, help="Secret key; only together with `aws.accessKeyId`.", note=_SDK)
     session_token: str | None = field(default=None, repr=False)
-    role_arn: str | None = option(
-        "roleArn", types.NON_EMPTY, example="arn:aws:iam::123456789012:role/reader",
-        help="Role to assume, and again before its credentials expire. For objects, not together with keys.",
-    )
+    role_arn: str | None = option("roleArn", types.NON_EMPTY, example="arn:aws:iam::123456789012:role/reader",
+        help="Role to assume, and again before its credentials expire. For objects, not together with keys.")
     external_id: str | None = option(
-        "roleExternalId", types.NON_EMPTY, help="External id that the role asks for.", example="reader-1"
-    )
+        "roleExternalId", types.NON_EMPTY, help="External id that the role asks for.", example="reader-1")
     anonymous: bool = False
-    profile: str | None = option(
-        "profile", types.NON_EMPTY, example="reader", note=_SDK,
+    profile: str | None = option("profile", types.NON_EMPTY, example="reader", note=_SDK,
         help="Profile of the AWS configuration files, of any kind that botocore knows (extra `sqs`); not together "
-        "with keys. A role for objects must be in the profile.",
-    )
+        "with keys. A role for objects must be in the profile.")
     # fmt: on
     azure: AzureOptions = field(default_factory=AzureOptions)
     local_prefixes: tuple[str, ...] = ()
@@ -133,75 +129,42 @@ def _narrower(prefix: str, purpose: str) -> tuple[Option, ...]:
 _AWS = tuple(replace(option, name=f"aws.{option.name}") for option in options_of(StorageOptions))
 STORAGE_OPTIONS = (*_AWS, *_narrower("s3", "object storage"), *options_of(AzureOptions))
 SQS_OPTIONS = _narrower("sqs", "Amazon SQS")
+# fmt: off
 AZURE_QUEUE_OPTIONS = (
     *(
         replace(
-            option,
-            name=option.name.replace("azure.", "azureQueue."),
+            option, name=option.name.replace("azure.", "azureQueue."), note=f"`{option.name}`", rules=(),
             help=f"As `{option.name}`, for Azure Storage Queue only.",
-            note=f"`{option.name}`",
-            rules=(),
         )
-        for option in options_of(AzureOptions)
-        if option.name != "azure.domains"
+        for option in options_of(AzureOptions) if option.name != "azure.domains"
     ),
-    Option(
-        "azureQueue.connectionStringSecret",
-        types.SECRET,
-        help="Connection string of the queue's account, instead of a key, a token and an endpoint.",
-        on_change=OnChange.AT_ONCE,
-    ),
-    Option(
-        "azureQueue.messageEncoding",
-        types.choice("auto", "base64", "text"),
-        "auto",
-        example="base64",
+    Option("azureQueue.connectionStringSecret", types.SECRET, on_change=OnChange.AT_ONCE,
+        help="Connection string of the queue's account, instead of a key, a token and an endpoint."),
+    Option("azureQueue.messageEncoding", types.choice("auto", "base64", "text"), "auto", example="base64",
         help="What messages are: `text`, `base64`, or `auto`: text, but notifications in base64, as Event Grid sends "
         "them, are decoded. Messages are sent as text, with `base64` in base64.",
-        on_change=OnChange.ANNOUNCED,
-    ),
+        on_change=OnChange.ANNOUNCED),
 )
 """Keywords of the adapter of Azure Storage Queue."""
 
 GOOGLE_OPTIONS = (
-    Option(
-        "gcp.project",
-        types.NON_EMPTY,
-        help="Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`).",
-        example="my-project",
-        on_change=OnChange.AT_ONCE,
-        note="the URL's",
-    ),
-    Option(
-        "gcp.credentialsFile",
-        types.FILE,
+    Option("gcp.project", types.NON_EMPTY, example="my-project", note="the URL's", on_change=OnChange.AT_ONCE,
+        help="Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`)."),
+    Option("gcp.credentialsFile", types.FILE, example="/etc/keys/reader.json", note=_SDK, on_change=OnChange.AT_ONCE,
         help="Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
-        "machines.",
-        example="/etc/keys/reader.json",
-        on_change=OnChange.AT_ONCE,
-        note="the SDK's own chain",
-    ),
-    Option(
-        "gcp.endpoint",
-        types.NON_EMPTY,
-        help="Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator.",
-        example="europe-west3-pubsub.googleapis.com:443",
-        on_change=OnChange.AT_ONCE,
-        note="`PUBSUB_EMULATOR_HOST`, else Google's own",
-    ),
+        "machines."),
+    Option("gcp.endpoint", types.NON_EMPTY, example="europe-west3-pubsub.googleapis.com:443",
+        note="`PUBSUB_EMULATOR_HOST`, else Google's own", on_change=OnChange.AT_ONCE,
+        help="Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator."),
 )
 """Keywords of the adapter of Pub/Sub, which has no group: `connections` hands them over."""
 KAFKA_OPTIONS = (
-    Option(
-        "kafka.*",
-        types.SECRET,
+    Option("kafka.*", types.SECRET, note="librdkafka's", on_change=OnChange.AT_ONCE,
         help="Settings of Kafka's client, by [librdkafka's names](../how-to/kafka.md#security): "
-        "`kafka.security.protocol`, `kafka.sasl.password` ...",
-        on_change=OnChange.AT_ONCE,
-        note="librdkafka's",
-    ),
+        "`kafka.security.protocol`, `kafka.sasl.password` ..."),
 )
 """The settings of librdkafka, which defines them: `kafka_settings` reads them."""
+# fmt: on
 _KAFKA = "kafka."
 
 
@@ -238,6 +201,15 @@ def check_keys(service: str, values: Mapping[str, Any]) -> None:
                 f"{service}.{missing}",
                 "is missing while its other half is given; set both accessKeyId and secretAccessKey",
             )
+
+
+def check_shown(written: str, own: str, text: str, secret: bool) -> None:
+    """Refuse a secret under a name whose value Spark prints: in errors, in `explain`, in the event log. OptionError."""
+    if (secret or redact_url(text) != text) and not SPARK_HIDES.search(written) and not is_reference(text.strip()):
+        better = f"write {own!r}, or " if SPARK_HIDES.search(own) else "write "
+        raise OptionError(
+            written, f"holds a secret, and Spark shows options of this name; {better}env:NAME or file:PATH"
+        )
 
 
 def with_secrets(options: StorageOptions) -> StorageOptions:

@@ -54,161 +54,112 @@ class FormatOptions:
     ON_CHANGE: ClassVar = OnChange.READ
 
     # fmt: off
-    file_format: str = option(
-        "fileFormat", types.choice(*FILE_FORMATS, refused=NOT_READ), example="json",
+    file_format: str = option("fileFormat", types.choice(*FILE_FORMATS, refused=NOT_READ), example="json",
         required="the objects need a format", unless=("content=message", "content=reference"),
-        rules=(
-            excludes(
-                "content=message&fileFormat=binaryFile",
-                problem="{fileFormat} is for objects; leave it out, and the column `value` is the message",
-            ),
-        ),
+        rules=excludes("content=message&fileFormat=binaryFile", problem="{fileFormat} is for objects; leave it out, "
+        "and the column `value` is the message"),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
         "they are. Objects of other formats are read [by Spark's own readers](../how-to/references.md).",
-        on_change=OnChange.REFUSED_IN_PART,
-    )
+        on_change=OnChange.REFUSED_IN_PART)
     timezone: str | None = option(
         "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",
         formats=RECORD_FORMATS, beside=("modifiedAfter", "modifiedBefore"),
         help="Zone of timestamps that are written without one; if the session sets none either, that of the driver's "
-        "machine, as in Spark.",
-    )
+        "machine, as in Spark.")
     header: bool = option(
-        "header", types.BOOLEAN, "false", help="The first line holds the columns' names.", example="true", formats=_CSV
-    )
+        "header", types.BOOLEAN, "false", help="The first line holds the columns' names.", example="true", formats=_CSV)
     sep: str = option("sep", types.SEPARATOR, ",", help="Character between two fields.", example=";", formats=_CSV)
-    quote: str = option(
-        "quote", types.CHARACTER, '"', example="'", formats=_CSV,
-        help="Character around fields that contain separators.",
-    )
-    escape: str = option(
-        "escape", types.CHARACTER, "\\", example='"', formats=_CSV,
-        help="Character before a quote within a quoted field.",
-    )
+    quote: str = option("quote", types.CHARACTER, '"', example="'", formats=_CSV,
+        help="Character around fields that contain separators.")
+    escape: str = option("escape", types.CHARACTER, "\\", example='"', formats=_CSV,
+        help="Character before a quote within a quoted field.")
     null_value: str = option(
-        "nullValue", types.TEXT, "", help="The text that means null.", example="NULL", formats=_CSV
-    )
+        "nullValue", types.TEXT, "", help="The text that means null.", example="NULL", formats=_CSV)
     empty_value: str = option(
-        "emptyValue", types.TEXT, "", help="The value of an empty quoted field.", example="-", formats=_CSV
-    )
-    comment: str = option(
-        "comment", types.CHARACTER, "", example="#", formats=_CSV,
-        help="Lines that begin with this character are skipped.",
-    )
+        "emptyValue", types.TEXT, "", help="The value of an empty quoted field.", example="-", formats=_CSV)
+    comment: str = option("comment", types.CHARACTER, "", example="#", formats=_CSV,
+        help="Lines that begin with this character are skipped.")
     ignore_leading_white_space: bool = option(
         "ignoreLeadingWhiteSpace", types.BOOLEAN, "false", example="true", formats=_CSV,
-        help="Remove spaces before a field.",
-    )
+        help="Remove spaces before a field.")
     ignore_trailing_white_space: bool = option(
         "ignoreTrailingWhiteSpace", types.BOOLEAN, "false", example="true", formats=_CSV,
-        help="Remove spaces after a field.",
-    )
+        help="Remove spaces after a field.")
     nan_value: str = option(
-        "nanValue", types.TEXT, "NaN", help="The text that means not a number.", example="-", formats=_CSV
-    )
+        "nanValue", types.TEXT, "NaN", help="The text that means not a number.", example="-", formats=_CSV)
     positive_inf: str = option(
-        "positiveInf", types.TEXT, "Inf", help="The text that means positive infinity.", example="+oo", formats=_CSV
-    )
+        "positiveInf", types.TEXT, "Inf", help="The text that means positive infinity.", example="+oo", formats=_CSV)
     negative_inf: str = option(
-        "negativeInf", types.TEXT, "-Inf", help="The text that means negative infinity.", example="-oo", formats=_CSV
-    )
-    multi_line: bool = option(
-        "multiLine", types.BOOLEAN, "false", example="true", formats=RECORD_FORMATS,
+        "negativeInf", types.TEXT, "-Inf", help="The text that means negative infinity.", example="-oo", formats=_CSV)
+    multi_line: bool = option("multiLine", types.BOOLEAN, "false", example="true", formats=RECORD_FORMATS,
         help="json: an object is one document, which is an array of records or one record. csv: quoted fields may "
         "hold line ends. Such objects are not split into ranges.",
-        on_change=OnChange.REFUSED_IN_PART,
-    )
+        on_change=OnChange.REFUSED_IN_PART)
     whole_text: bool = option(
         "wholeText", types.BOOLEAN, "false", help="An object is one row.", example="true", formats=("text",),
-        on_change=OnChange.REFUSED_IN_PART,
-    )
+        on_change=OnChange.REFUSED_IN_PART)
     line_sep: str | None = option(
         "lineSep", types.LINE_END, example=";", note=r"`\n`, `\r\n` and `\r`", formats=LINE_FORMATS,
         help="What ends a record.",
-        rules=(excludes("multiLine", "wholeText", problem="has no meaning with {other}; leave one of them out"),),
-        on_change=OnChange.REFUSED_IN_PART,
-    )
-    encoding: str = option(
-        "encoding", types.ENCODING, "UTF-8", example="ISO-8859-1", formats=LINE_FORMATS,
+        rules=excludes("multiLine", "wholeText", problem="has no meaning with {other}; leave one of them out"),
+        on_change=OnChange.REFUSED_IN_PART)
+    encoding: str = option("encoding", types.ENCODING, "UTF-8", example="ISO-8859-1", formats=LINE_FORMATS,
         help="Character set of the objects. Only UTF-8 is split into ranges.",
-        on_change=OnChange.REFUSED_IN_PART,
-    )
+        on_change=OnChange.REFUSED_IN_PART)
     date_format: str | None = option(
         "dateFormat", types.DATE_PATTERN, example="dd.MM.yyyy", note="`yyyy-MM-dd` and what Spark casts",
         formats=RECORD_FORMATS,
-        help="Pattern of dates.",
-    )
+        help="Pattern of dates.")
     timestamp_format: str | None = option(
         "timestampFormat", types.DATE_PATTERN, example="dd.MM.yyyy HH:mm:ss", note="ISO 8601 and what Spark casts",
         formats=RECORD_FORMATS,
-        help="Pattern of TIMESTAMP.",
-    )
+        help="Pattern of TIMESTAMP.")
     timestamp_ntz_format: str | None = option(
         "timestampNTZFormat", types.DATE_PATTERN, example="dd.MM.yyyy HH:mm:ss", note="ISO 8601 and what Spark casts",
         formats=RECORD_FORMATS,
-        help="Pattern of TIMESTAMP_NTZ.",
-    )
+        help="Pattern of TIMESTAMP_NTZ.")
     mode: str = option(
         "mode", types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE", example="DROPMALFORMED",
         formats=LINE_FORMATS,
         help="What happens with a bad record: its readable fields are kept; it is left out; or its object is corrupt "
-        "(`onCorruptObject`). The first two also write it to the error table.",
-    )
-    max_record_bytes: int = option(
-        "maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
+        "(`onCorruptObject`). The first two also write it to the error table.")
+    max_record_bytes: int = option("maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
         help="A longer record (with `wholeText`: object) is bad, and skipped. A json document (`multiLine`) may be "
-        "half as long again if none of its items is longer. A worker needs up to ten times as much memory.",
-    )
+        "half as long again if none of its items is longer. A worker needs up to ten times as much memory.")
     column_name_of_corrupt_record: str = option(
         "columnNameOfCorruptRecord", types.NON_EMPTY, "_corrupt_record", example="_bad", formats=RECORD_FORMATS,
-        help="The STRING column, if the schema has it, that holds bad records as they were written.",
-    )
-    rescued_data_column: str | None = option(
-        "rescuedDataColumn", types.NON_EMPTY, example="_rest",
+        help="The STRING column, if the schema has it, that holds bad records as they were written.")
+    rescued_data_column: str | None = option("rescuedDataColumn", types.NON_EMPTY, example="_rest",
         note="`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv "
         "except in mode `none`",
-        formats=INFERRED_FORMATS, rules=(_NO_COLUMNS,),
+        formats=INFERRED_FORMATS, rules=_NO_COLUMNS,
         help="The STRING column that holds, as JSON, data for which no other column has a place. An inferred schema "
-        "has it.",
-    )
+        "has it.")
     reader_case_sensitive: bool = option(
         "readerCaseSensitive", types.BOOLEAN, "false", example="true", formats=INFERRED_FORMATS,
         help="Whether names that differ from those of the schema in case alone are others: they are rescued, or their "
-        "record (json) or object is bad.",
-    )
+        "record (json) or object is bad.")
     single_variant_column: str | None = option(
         "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
         instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",
-        rules=(
-            excludes(
-                "load",
-                problem="makes a VARIANT, which load cannot write; read rows (content object) and let a sink of Spark "
-                "write them, or load columns",
-            ),
-        ),
-        help="A record is one column of this name, of type VARIANT, whatever is in it; with `multiLine` an object is.",
-    )
+        rules=excludes("load", problem="makes a VARIANT, which load cannot write; read rows (content object) and let a "
+        "sink of Spark write them, or load columns"),
+        help="A record is one column of this name, of type VARIANT, whatever is in it; with `multiLine` an object is.")
     max_expansion: int = option(
         "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
         help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond "
-        "that, and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.",
-    )
-    max_decode_memory: int | None = option(
-        "maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
+        "that, and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.")
+    max_decode_memory: int | None = option("maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
         note="half of the machine's (or container's) memory for each of its cores, from 256 MB to 1 GB; of that half "
         "for avro; for csv, json and text at least 12 times `maxRecordBytes`",
         help="How much memory decoding one object may take in a task, beside what its process has already; an object "
         "that needs more is bad (`too-large-for-memory`). Only on Linux; `spark.executor.pyspark.memory` may leave "
-        "less.",
-    )
-    partition_columns: tuple[str, ...] = option(
-        "partitionColumns", types.NAMES, "", example="day,country",
+        "less.")
+    partition_columns: tuple[str, ...] = option("partitionColumns", types.NAMES, "", example="day,country",
         help="Columns whose values are folders of the object's path (`.../day=2020-01-01/...`).",
-        rules=(
-            only_with("fileFormat", "load", problem="acts only on objects that are read in a fileFormat; leave it out"),
-            excludes("content=message", problem="come from paths of objects, which messages do not have; leave it out"),
-        ),
-    )
+        rules=only_with("fileFormat", "load", problem="acts only on objects that are read in a fileFormat; leave it "
+        "out")
+        + excludes("content=message", problem="come from paths of objects, which messages do not have; leave it out"))
     # fmt: on
     watch_new_columns: bool = field(default=False)
     watch_wider_types: bool = field(default=False)
@@ -271,49 +222,36 @@ class SchemaOptions:
     # fmt: off
     schema_location: str | None = option(
         "schemaLocation", types.PATH, example="s3://lake/schemas/orders", formats=INFERRED_FORMATS,
-        rules=(_UNREAD, _NO_COLUMNS, _INFERRED),
+        rules=_UNREAD + _NO_COLUMNS + _INFERRED,
         help="Folder (or URI) of the versions of inferred schemas; required when no schema is declared. All machines "
-        "must reach it.",
-    )
+        "must reach it.")
     schema_hints: str = option(
-        "schemaHints", types.COLUMNS, example="id BIGINT, tags.key STRING", rules=(_UNREAD, _NO_COLUMNS, _INFERRED),
-        help="Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.",
-    )
-    schema_evolution_mode: str = option(
-        "schemaEvolutionMode",
+        "schemaHints", types.COLUMNS, example="id BIGINT, tags.key STRING", rules=_UNREAD + _NO_COLUMNS + _INFERRED,
+        help="Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.")
+    schema_evolution_mode: str = option("schemaEvolutionMode",
         types.choice("none", "rescue", *ADDING, "failOnNewColumns"),
         example="rescue", note="`addNewColumns` with `schemaLocation`, else `none`", formats=INFERRED_FORMATS,
-        rules=(
-            only_with(
-                "schemaLocation", f"schemaEvolutionMode!={'|'.join(ADDING)}",
-                problem="{schemaEvolutionMode} widens an inferred schema: leave .schema(...) out and set "
-                "schemaLocation; with a declared schema, write rescue or failOnNewColumns",
-            ),
-            excludes("singleVariantColumn&schemaEvolutionMode=rescue|failOnNewColumns", problem=_NO_COLUMNS.problem),
-        ),
+        rules=only_with("schemaLocation", f"schemaEvolutionMode!={'|'.join(ADDING)}", problem="{schemaEvolutionMode} "
+        "widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared schema, write "
+        "rescue or failOnNewColumns")
+        + excludes("singleVariantColumn&schemaEvolutionMode=rescue|failOnNewColumns", problem=_NO_COLUMNS[0].problem),
         help="What happens with columns that the schema lacks. `none`: they are ignored. `rescue`: they go to "
         "`rescuedDataColumn`. `addNewColumns`: the query fails, and has them when started again. "
         "`addNewColumnsWithTypeWidening`: the same, also where a column has a [wider type]"
-        "(../how-to/schema.md#when-types-become-wider). `failOnNewColumns`: the query fails.",
-    )
+        "(../how-to/schema.md#when-types-become-wider). `failOnNewColumns`: the query fails.")
     infer_column_types: bool = option(
         "inferColumnTypes", types.BOOLEAN, example="true", note="`true` for json, `false` for csv, as in Spark",
         formats=RECORD_FORMATS,
-        help="Infer types too; otherwise all inferred columns are STRING.",
-    )
+        help="Infer types too; otherwise all inferred columns are STRING.")
     schema_sample: tuple[str, ...] = option(
         "schemaSample", types.URIS, example="s3://landing/orders/1.json", formats=INFERRED_FORMATS,
-        rules=(_NO_COLUMNS,),
-        help="Objects to infer from, instead of those that the queue announces.",
-    )
+        rules=_NO_COLUMNS,
+        help="Objects to infer from, instead of those that the queue announces.")
     schema_sample_files: int = option(
         "schemaSampleFiles", types.number(1, 1000), "10", example="100", formats=INFERRED_FORMATS,
-        help="Maximum number of objects (or messages) to infer from.",
-    )
-    schema_sample_bytes: int = option(
-        "schemaSampleBytes", types.SIZE, "8m", example="64m", formats=INFERRED_FORMATS,
-        help="Maximum size of json and csv to infer from, in total.",
-    )
+        help="Maximum number of objects (or messages) to infer from.")
+    schema_sample_bytes: int = option("schemaSampleBytes", types.SIZE, "8m", example="64m", formats=INFERRED_FORMATS,
+        help="Maximum size of json and csv to infer from, in total.")
     # fmt: on
 
     @property
@@ -340,35 +278,23 @@ class ContentOptions:
     storage: StorageOptions
     schema: SchemaOptions
     # fmt: off
-    content: str = option(
-        "content", types.choice(*(kind.value for kind in ContentKind)), "object", example="message",
-        rules=(
-            excludes(
-                "content=message&queueUrl=store", "content=message&routes",
-                problem="message needs the messages, and with queueUrl store, or routes, there are none; read their "
-                "queue",
-            ),
-        ),
+    content: str = option("content", types.choice(*(kind.value for kind in ContentKind)), "object", example="message",
+        rules=excludes("content=message&queueUrl=store", "content=message&routes", problem="message needs the "
+        "messages, and with queueUrl store, or routes, there are none; read their queue"),
         help="What the rows are: the content of the objects that messages announce; [the messages "
         "themselves](../how-to/messages.md); or the [objects by reference](../how-to/references.md), which are not "
         "read: URI, size, version and times.",
-        on_change=OnChange.REFUSED_UNFINISHED,
-    )
-    on_missing_object: str = option(
-        "onMissingObject", _BAD_OBJECT, "quarantine", example="skip", rules=(_UNREAD,),
+        on_change=OnChange.REFUSED_UNFINISHED)
+    on_missing_object: str = option("onMissingObject", _BAD_OBJECT, "quarantine", example="skip", rules=_UNREAD,
         help="What happens with an object that does not exist: `quarantine` writes it to the error table, `fail` "
-        "fails the query, `skip` leaves it out.",
-    )
-    on_corrupt_object: str = option(
-        "onCorruptObject", _BAD_OBJECT, "quarantine", example="fail", rules=(_UNREAD,),
-        help="The same for an object that cannot be read, is truncated or is in another format.",
-    )
+        "fails the query, `skip` leaves it out.")
+    on_corrupt_object: str = option("onCorruptObject", _BAD_OBJECT, "quarantine", example="fail", rules=_UNREAD,
+        help="The same for an object that cannot be read, is truncated or is in another format.")
     on_forbidden_object: str = option(
-        "onForbiddenObject", types.choice("quarantine", "fail"), "quarantine", example="fail", rules=(_UNREAD,),
+        "onForbiddenObject", types.choice("quarantine", "fail"), "quarantine", example="fail", rules=_UNREAD,
         help="The same for an object that its store refuses for good: access denied, archived, no permission for its "
         "key. It is tried `maxAttempts` times, and quarantined only if the reason is its own or other objects of its "
-        "bucket can be read; otherwise the query fails.",
-    )
+        "bucket can be read; otherwise the query fails.")
     # fmt: on
 
     @property
@@ -379,3 +305,19 @@ class ContentOptions:
     def stops_at_bad_objects(self) -> bool:
         """Tell whether no part of a micro-batch is published when any of its objects cannot be read to its end."""
         return self.on_missing_object == self.on_corrupt_object == self.on_forbidden_object == "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """The log lines of the reader process, and of the tasks of executors."""
+
+    TITLE: ClassVar = "Logs"
+    ON_CHANGE: ClassVar = OnChange.AT_ONCE
+
+    # fmt: off
+    level: str = option("logLevel", types.choice("debug", "info", "warning", "error"), "info", example="debug",
+        help="The least level of lines on the standard error of Spark's Python processes: of the driver for the "
+        "reader, of the executors for tasks. [All messages](logs.md), and how to send them elsewhere.")
+    form: str = option("logFormat", types.choice("text", "json"), "text", example="json",
+        help="Form of a log line: text, or a JSON object.")
+    # fmt: on

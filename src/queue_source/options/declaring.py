@@ -72,14 +72,14 @@ class Rule(NamedTuple):
     even_default: bool = False
 
 
-def excludes(*conditions: str, problem: str) -> Rule:
+def excludes(*conditions: str, problem: str) -> tuple[Rule, ...]:
     """Declare that an option is refused where one of the conditions holds."""
-    return Rule(conditions, True, problem)
+    return (Rule(conditions, True, problem),)
 
 
-def only_with(*conditions: str, problem: str, even_default: bool = False) -> Rule:
+def only_with(*conditions: str, problem: str, even_default: bool = False) -> tuple[Rule, ...]:
     """Declare that an option is refused where none of the conditions holds."""
-    return Rule(conditions, False, problem, even_default)
+    return (Rule(conditions, False, problem, even_default),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from queue_source.errors import OptionError
-from queue_source.options import types
+from queue_source.options import content, reader, sink, types
 from queue_source.options.connections import (
     AZURE_QUEUE_OPTIONS,
     GOOGLE_OPTIONS,
@@ -19,31 +19,10 @@ from queue_source.options.connections import (
     SQS_OPTIONS,
     STORAGE_OPTIONS,
     StorageOptions,
+    check_shown,
 )
-from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
 from queue_source.options.declaring import OnChange, Option, Values, options_of
-from queue_source.options.reader import (
-    BackfillOptions,
-    BatchOptions,
-    CleaningOptions,
-    DeduplicationOptions,
-    DeliveryOptions,
-    LeaseOptions,
-    LogOptions,
-    NotificationOptions,
-    QueueOptions,
-    ReaderOptions,
-)
-from queue_source.options.secrets import Secret, check_shown
-from queue_source.options.sink import (
-    LOADED,
-    DeltaOptions,
-    LoadOptions,
-    SinkOptions,
-    TableOptions,
-    TargetQueue,
-    ViewOptions,
-)
+from queue_source.options.types import Secret
 
 
 @dataclass(frozen=True)
@@ -88,23 +67,13 @@ def _named(group: type, *names: str) -> tuple[Option, ...]:
     return tuple(option for option in options_of(group) if option.name in names)
 
 
+# fmt: off
 READER = Place(
     "readStream",
     _sections(
-        QueueOptions,
-        ReaderOptions,
-        NotificationOptions,
-        BackfillOptions,
-        ContentOptions,
-        FormatOptions,
-        SchemaOptions,
-        BatchOptions,
-        LeaseOptions,
-        DeduplicationOptions,
-        DeliveryOptions,
-        CleaningOptions,
-        LogOptions,
-        access=_ACCESS,
+        reader.QueueOptions, reader.ReaderOptions, reader.NotificationOptions, reader.BackfillOptions,
+        content.ContentOptions, content.FormatOptions, content.SchemaOptions, reader.BatchOptions, reader.LeaseOptions,
+        reader.DeduplicationOptions, reader.DeliveryOptions, reader.CleaningOptions, content.LogOptions, access=_ACCESS,
     ),
     no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "
     "set allowedPrefixes to limit what may be read; a folder that is to be listed is named in backfillPrefixes",
@@ -112,41 +81,29 @@ READER = Place(
 SINK = Place(
     "writeStream",
     _sections(
-        SinkOptions,
-        TableOptions,
-        DeltaOptions,
-        LoadOptions,
-        TargetQueue,
-        LogOptions,
+        sink.SinkOptions, sink.TableOptions, sink.DeltaOptions, sink.LoadOptions, sink.TargetQueue, content.LogOptions,
         access=_ACCESS,
     ),
     others=tuple(
-        replace(option, rules=(LOADED, *option.rules))
-        for option in options_of(ContentOptions, FormatOptions, SchemaOptions)
+        replace(option, rules=sink.LOADED + option.rules)
+        for option in options_of(content.ContentOptions, content.FormatOptions, content.SchemaOptions)
         if option.name not in ("content", "fileFormat")
     ),
 )
 VIEWS = Place(
     "read",
-    _sections(ViewOptions, access=STORAGE_OPTIONS),
+    _sections(sink.ViewOptions, access=STORAGE_OPTIONS),
     no_path="a view takes no path: the store knows its files; call load() without an argument, and set storeUrl",
 )
 _CHOOSING = (
-    "allowedPrefixes",
-    "allowOverwrites",
-    "pathGlobFilter",
-    "fullPathGlobFilter",
-    "readHiddenFiles",
-    "modifiedAfter",
+    "allowedPrefixes", "allowOverwrites", "pathGlobFilter", "fullPathGlobFilter", "readHiddenFiles", "modifiedAfter",
     "modifiedBefore",
 )
 LISTING = Place(
     "reconcile",
     {
-        NotificationOptions.TITLE: tuple(
-            replace(option, required="", rules=())
-            for option in options_of(NotificationOptions)
-            if option.name in _CHOOSING
+        reader.NotificationOptions.TITLE: tuple(
+            replace(option, required="", rules=()) for option in _named(reader.NotificationOptions, *_CHOOSING)
         ),
         StorageOptions.TITLE: STORAGE_OPTIONS,
     },
@@ -157,14 +114,17 @@ _PARSING = ("pathRewrites", "notificationFormat", "maxObjectsPerMessage", "uriPa
 ROUTING = Place(
     "route",
     {
-        QueueOptions.TITLE: _named(QueueOptions, "receiveThreads", "queueRetryTimeout", "startingOffsets"),
-        NotificationOptions.TITLE: _named(NotificationOptions, *_PARSING),
-        LeaseOptions.TITLE: _named(LeaseOptions, "visibilityTimeout"),
-        DeliveryOptions.TITLE: _named(DeliveryOptions, "failOnDataLoss"),
+        reader.QueueOptions.TITLE: _named(
+            reader.QueueOptions, "receiveThreads", "queueRetryTimeout", "startingOffsets"
+        ),
+        reader.NotificationOptions.TITLE: _named(reader.NotificationOptions, *_PARSING),
+        reader.LeaseOptions.TITLE: _named(reader.LeaseOptions, "visibilityTimeout"),
+        reader.DeliveryOptions.TITLE: _named(reader.DeliveryOptions, "failOnDataLoss"),
         StorageOptions.TITLE: _ACCESS,
     },
 )
 """Options of a reader that `cuesqueue route` needs: how messages are received and parsed."""
+# fmt: on
 
 PLACES = (READER, SINK, VIEWS)
 
@@ -207,32 +167,19 @@ ALIASES = {
 """Names of earlier versions and of other sources with the same meaning. Any other `cloudFiles.X` is taken as X."""
 
 _INFERENCE = "schemas are inferred by other rules; leave it out, and name types in schemaHints"
+_INFERRING = (
+    "samplingRatio", "mergeSchema", "primitivesAsString", "prefersDecimal", "preferDate", "inferTimestamp",
+    "dropFieldIfAllNull", "avroSchema",
+)  # fmt: skip
 _RELAXED = "JSON that needs it is a bad record; leave it out"
 _OF_XML = (
-    "rowTag",
-    "excludeAttribute",
-    "attributePrefix",
-    "valueTag",
-    "ignoreSurroundingSpaces",
-    "rowValidationXSDPath",
-    "ignoreNamespace",
-    "rootTag",
-    "declaration",
-    "arrayElementName",
-    "validateName",
-    "wildcardColName",
-)
+    "rowTag", "excludeAttribute", "attributePrefix", "valueTag", "ignoreSurroundingSpaces", "rowValidationXSDPath",
+    "ignoreNamespace", "rootTag", "declaration", "arrayElementName", "validateName", "wildcardColName",
+)  # fmt: skip
 _XML = "XML is read by Spark itself, from references to the objects: see docs/how-to/references.md"
 _AS_BY_DEFAULT = "as by default in Spark; leave it out"
 CANNOT = {
-    "samplingRatio": _INFERENCE,
-    "mergeSchema": _INFERENCE,
-    "primitivesAsString": _INFERENCE,
-    "prefersDecimal": _INFERENCE,
-    "preferDate": _INFERENCE,
-    "inferTimestamp": _INFERENCE,
-    "dropFieldIfAllNull": _INFERENCE,
-    "avroSchema": _INFERENCE,
+    **dict.fromkeys(_INFERRING, _INFERENCE),
     "enforceSchema": "columns of CSV are matched by the names of the header; leave it out",
     "unescapedQuoteHandling": "a quote in the middle of a field is read as with STOP_AT_DELIMITER; leave it out",
     "charToEscapeQuoteEscaping": "there is no second escape character; leave it out",

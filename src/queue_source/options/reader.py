@@ -15,28 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from queue_source.common.globs import PathGlob
 from queue_source.options import types
-from queue_source.options.content import ContentOptions
+from queue_source.options.connections import store_url
+from queue_source.options.content import ContentOptions, LogOptions
 from queue_source.options.declaring import OnChange, excludes, only_with, option
-from queue_source.options.secrets import SecretUrl
+from queue_source.options.types import SecretUrl
 from shard_store.model import Semantics
 
-DEFAULT_STORE = "sqlite:///cuesqueue.db"
 DEFAULT_WINDOW = "30 days"
 DEFAULT_RETENTION = timedelta(days=30)
-
-
-def store_url() -> Any:
-    """Declare the field `storeUrl`, which reader, sink and views have alike."""
-    return option(
-        "storeUrl",
-        types.STORE_URL,
-        DEFAULT_STORE,
-        help="Database of shards, snapshots and attempts, as an SQLAlchemy URL. The default is a file in the folder in "
-        "which Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
-        example="postgresql+psycopg://user:password@host/db",
-        on_change="Another store knows nothing of what was read: with a checkpoint it is refused (`failOnDataLoss`), "
-        "with a new one it reads whatever comes. [A dump of the database](../how-to/backup.md) moves what is known.",
-    )
 
 
 class BatchLimits(NamedTuple):
@@ -87,62 +73,45 @@ class QueueOptions:
 
     connections: Mapping[str, Mapping[str, Any]]
     # fmt: off
-    urls: tuple[SecretUrl, ...] = option(
-        "queueUrl", types.QUEUE_URLS, example="sql+sqlite:///jobs.db?queue=files",
+    urls: tuple[SecretUrl, ...] = option("queueUrl", types.QUEUE_URLS, example="sql+sqlite:///jobs.db?queue=files",
         required="name the queue to read, or folders to list in backfillPrefixes",
         unless=("backfillPrefixes",),
         help="The queue to read, or several, separated by commas. `store`: no queue, but what a receiver has recorded "
         "for the source; [one queue for many sources](../how-to/routes.md).",
         on_change="The same queue in another spelling is the same queue (RabbitMQ: under one name of its host). With "
         "another queue, a recorded batch is published; its messages stay in the old queue, where the next reader with "
-        "the same source acknowledges them unread.",
-    )
-    receive_threads: int = option(
-        "receiveThreads", types.number(1, 256), "2", example="4",
-        help="Threads that receive messages before a micro-batch asks for them.",
-    )
+        "the same source acknowledges them unread.")
+    receive_threads: int = option("receiveThreads", types.number(1, 256), "2", example="4",
+        help="Threads that receive messages before a micro-batch asks for them.")
     wait_time: timedelta = option(
         "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
-        help="How long one receive request waits for the first message.",
-    )
-    retry_timeout: timedelta = option(
-        "queueRetryTimeout", types.DURATION, "10m", example="1h",
+        help="How long one receive request waits for the first message.")
+    retry_timeout: timedelta = option("queueRetryTimeout", types.DURATION, "10m", example="1h",
         help="How long an unavailable queue is asked again, with growing pauses of at most 30 seconds, before the "
-        "query fails. A wrong name or a missing permission fails at once.",
-    )
-    max_in_flight_messages: int = option(
-        "maxInFlightMessages", types.number(1), "10000", example="2000",
+        "query fails. A wrong name or a missing permission fails at once.")
+    max_in_flight_messages: int = option("maxInFlightMessages", types.number(1), "10000", example="2000",
         help="Maximum number of messages that are received and not yet acknowledged; never more than three "
-        "micro-batches can take. At the limit nothing more is received.",
-    )
+        "micro-batches can take. At the limit nothing more is received.")
     max_in_flight_bytes: int | None = option(
         "maxInFlightBytes", types.SIZE, example="50g", note="none; `256m` with `content` = `message`",
         help="Maximum size of the objects that such messages announce, or with `content` = `message` of the messages, "
-        "which are held in memory. At the limit nothing more is received.",
-    )
-    starting_offsets: str = option(
-        "startingOffsets", types.choice("earliest", "latest"), "earliest", example="latest",
+        "which are held in memory. At the limit nothing more is received.")
+    starting_offsets: str = option("startingOffsets", types.choice("earliest", "latest"), "earliest", example="latest",
         help="Kafka: where a group begins that has no offsets, because it is new or was not read for long. `latest` "
         "leaves out what is in the topic already. Partitions that are added later are read from their beginning.",
-        on_change="No effect once the group has offsets.",
-    )
-    queue_shares: str = option(
-        "queueShares", types.SHARES, "round-robin", example="percentage:70,30",
+        on_change="No effect once the group has offsets.")
+    queue_shares: str = option("queueShares", types.SHARES, "round-robin", example="percentage:70,30",
         help="How several queues share the micro-batches: in turn, the first queue first, or by weight. With "
-        "`backfillPrefixes` the listings are one more queue, the last one.",
-    )
-    routes: str | None = option(
-        "routes", types.NON_EMPTY, example="/etc/cuesqueue/routes.json",
-        rules=(only_with("queueUrl", problem=_NO_QUEUE), excludes("queueUrl=store", problem=_NO_QUEUE)),
+        "`backfillPrefixes` the listings are one more queue, the last one.")
+    routes: str | None = option("routes", types.NON_EMPTY, example="/etc/cuesqueue/routes.json",
+        rules=only_with("queueUrl", problem=_NO_QUEUE) + excludes("queueUrl=store", problem=_NO_QUEUE),
         help="File of [routes](../how-to/routes.md): this reader receives for all of their sources, records what each "
-        "is to read, and reads its own.",
-    )
+        "is to read, and reads its own.")
     on_unrouted_object: str = option(
         "onUnroutedObject", types.choice("quarantine", "count"), "quarantine", example="count",
-        rules=(only_with("routes", problem="acts only on routes; name their file in routes, or leave it out"),),
+        rules=only_with("routes", problem="acts only on routes; name their file in routes, or leave it out"),
         help="What happens with a message that announces an object which none of the `routes` takes. `quarantine`: it "
-        "goes to the error table; what else it announces is read. `count`: it is only counted, as `unrouted`.",
-    )
+        "goes to the error table; what else it announces is read. `count`: it is only counted, as `unrouted`.")
     # fmt: on
     from_store: bool = False
 
@@ -160,109 +129,76 @@ class NotificationOptions:
     ON_CHANGE: ClassVar = OnChange.ANNOUNCED
 
     # fmt: off
-    allowed_prefixes: tuple[str, ...] = option(
-        "allowedPrefixes", types.PREFIXES, example="s3://landing/orders/",
+    allowed_prefixes: tuple[str, ...] = option("allowedPrefixes", types.PREFIXES, example="s3://landing/orders/",
         required="name the folders that may be read, or whoever sends a message chooses what your credentials read",
         unless=("content=message", "backfillPrefixes"),
         help="Folders or buckets whose objects are read: URIs that start with one of these; all others go to the "
         "error table. Text is compared: end a folder with `/`. With `backfillPrefixes` it is these, unless it is "
         "given.",
         on_change="Refused while an unfinished object is outside of the new prefixes; `cuesqueue shards quarantine` "
-        "gives it up. Otherwise for what is received or listed from then on.",
-    )
+        "gives it up. Otherwise for what is received or listed from then on.")
     path_rewrites: tuple[tuple[str, str], ...] = option(
         "pathRewrites", types.REWRITES, "{}", example='{"s3://landing/": "file:///mnt/landing/"}',
-        rules=(
-            excludes(
-                "queueUrl=store",
-                problem="acts on what a queue announces, and with queueUrl store that is the receiver's: give it the "
-                "option there",
-            ),
-        ),
+        rules=excludes("queueUrl=store", problem="acts on what a queue announces, and with queueUrl store that is the "
+        "receiver's: give it the option there"),
         help="Objects whose announced URI begins with a key are read at the key's value followed by the rest, as where "
         "a bucket is mounted; a key without a scheme is of any scheme. The longest key counts. The new URI is the "
         "object's name everywhere: for `allowedPrefixes`, identities, `_metadata`.",
         on_change="For what is received from then on. An object that was announced under its former name before is "
-        "another one.",
-    )
+        "another one.")
     on_foreign_object: str = option(
-        "onForeignObject", types.choice("quarantine", "ignore"), "quarantine", example="ignore", rules=(_OF_OBJECTS,),
+        "onForeignObject", types.choice("quarantine", "ignore"), "quarantine", example="ignore", rules=_OF_OBJECTS,
         help="What happens with a message that announces an object outside of `allowedPrefixes`. `quarantine`: it "
         "goes to the error table, unread. `ignore`, for queues of several streams: such objects are left out and "
-        "counted as `foreign`.",
-    )
+        "counted as `foreign`.")
     notification_format: str = option(
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
-        rules=(
-            only_with("notificationFormat!=json", "uriPath", "bucketPath&keyPath", problem=_PATHS),
-            excludes(
-                "notificationFormat=json&uriPath&bucketPath", "notificationFormat=json&uriPath&keyPath", problem=_PATHS
-            ),
-        ),
-        help="Form of the notifications; `auto` recognises the form of each message.",
-    )
-    max_objects_per_message: int = option(
-        "maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
-        help="Maximum number of objects in one message; a message with more goes to the error table.",
-    )
-    allow_overwrites: bool = option(
-        "allowOverwrites", types.BOOLEAN, "false", example="true", rules=(_BY_MESSAGE,),
+        rules=only_with("notificationFormat!=json", "uriPath", "bucketPath&keyPath", problem=_PATHS)
+        + excludes("notificationFormat=json&uriPath&bucketPath", "notificationFormat=json&uriPath&keyPath",
+        problem=_PATHS),
+        help="Form of the notifications; `auto` recognises the form of each message.")
+    max_objects_per_message: int = option("maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
+        help="Maximum number of objects in one message; a message with more goes to the error table.")
+    allow_overwrites: bool = option("allowOverwrites", types.BOOLEAN, "false", example="true", rules=_BY_MESSAGE,
         help="Read an object again when it was overwritten: its version, ETag or generation is part of its identity.",
         on_change="To `true`: refused while anything is unfinished; what was read is read again only in another "
-        "version. To `false`: refused, since the source would not recognise what it has read; name another `source`.",
-    )
-    path_glob_filter: re.Pattern[str] | None = option(
-        "pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
-        help="Only objects whose name (the last part of the path) matches are read; others are counted as ignored.",
-    )
+        "version. To `false`: refused, since the source would not recognise what it has read; name another `source`.")
+    path_glob_filter: re.Pattern[str] | None = option("pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
+        help="Only objects whose name (the last part of the path) matches are read; others are counted as ignored.")
     full_path_glob_filter: PathGlob | None = option(
         "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv",
-        help="The same for the whole URI; `**` is any number of folders, `*` anything without a slash.",
-    )
-    read_hidden_files: bool = option(
-        "readHiddenFiles", types.BOOLEAN, "false", example="true",
+        help="The same for the whole URI; `**` is any number of folders, `*` anything without a slash.")
+    read_hidden_files: bool = option("readHiddenFiles", types.BOOLEAN, "false", example="true",
         help="Read objects with a name that begins with `_` or `.`, or in a folder with such a name, below the "
         "allowed prefix. Otherwise they are counted as ignored, as in Spark (`_temporary/`, `_delta_log/`, "
-        "`.part-0`), except folders of partition columns (`_year=2026`).",
-    )
+        "`.part-0`), except folders of partition columns (`_year=2026`).")
     modified_after: datetime | None = option(
-        "modifiedAfter", types.TIMESTAMP, example="2026-11-01T00:00:00Z", rules=(_OF_OBJECTS, _BY_MESSAGE),
+        "modifiedAfter", types.TIMESTAMP, example="2026-11-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
         help="Only objects that were modified after this time are read; others are counted as ignored. A time without "
-        "a zone is in that of `timeZone`, else of the driver's machine.",
-    )
+        "a zone is in that of `timeZone`, else of the driver's machine.")
     modified_before: datetime | None = option(
-        "modifiedBefore", types.TIMESTAMP, example="2026-12-01T00:00:00Z", rules=(_OF_OBJECTS, _BY_MESSAGE),
-        help="The same, modified before this time.",
-    )
+        "modifiedBefore", types.TIMESTAMP, example="2026-12-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
+        help="The same, modified before this time.")
     max_file_age: timedelta | None = option(
-        "maxFileAge", types.DURATION, example="7 days", rules=(_OF_OBJECTS, _BY_MESSAGE),
+        "maxFileAge", types.DURATION, example="7 days", rules=_OF_OBJECTS + _BY_MESSAGE,
         help="Only objects that are not older than this when the reader looks at them are read; others are counted as "
         "ignored. Make it longer than the query ever stands still. How long objects are remembered "
-        "(`cloudFiles.maxFileAge`) is `deduplicationWindow`.",
-    )
+        "(`cloudFiles.maxFileAge`) is `deduplicationWindow`.")
     tag_filter: tuple[str, ...] | None = option(
-        "tagFilter", types.TAG_FILTER, example="orders.#,returns.*", rules=(_BY_MESSAGE,),
-        help="Only messages whose tag matches are read; others are acknowledged and counted as ignored.",
-    )
+        "tagFilter", types.TAG_FILTER, example="orders.#,returns.*", rules=_BY_MESSAGE,
+        help="Only messages whose tag matches are read; others are acknowledged and counted as ignored.")
     message_identity: str = option(
         "messageIdentity", types.choice("required", "content"), "required", example="content",
         help="For messages as `content` that have no id (RabbitMQ's `message_id`). `required`: they go to the error "
         "table. `content`: messages that are equal in everything are one message.",
-        on_change=OnChange.REFUSED_UNFINISHED,
-    )
-    uri_path: str | None = option(
-        "uriPath", types.NON_EMPTY, example="files.uri", rules=(_OF_JSON,),
+        on_change=OnChange.REFUSED_UNFINISHED)
+    uri_path: str | None = option("uriPath", types.NON_EMPTY, example="files.uri", rules=_OF_JSON,
         help="Where the URI is in notifications of form `json`: names separated by dots; a list means each of its "
-        "elements.",
-    )
-    bucket_path: str | None = option(
-        "bucketPath", types.NON_EMPTY, example="detail.bucket", rules=(_OF_JSON,),
-        help="The same for the bucket, written with its scheme (`gs://b`) if it is not one of S3. Needs `keyPath`.",
-    )
-    key_path: str | None = option(
-        "keyPath", types.NON_EMPTY, example="detail.files.key", rules=(_OF_JSON,),
-        help="The same for the key. Needs `bucketPath`.",
-    )
+        "elements.")
+    bucket_path: str | None = option("bucketPath", types.NON_EMPTY, example="detail.bucket", rules=_OF_JSON,
+        help="The same for the bucket, written with its scheme (`gs://b`) if it is not one of S3. Needs `keyPath`.")
+    key_path: str | None = option("keyPath", types.NON_EMPTY, example="detail.files.key", rules=_OF_JSON,
+        help="The same for the key. Needs `bucketPath`.")
     # fmt: on
     assumed_zone: str | None = None
     by_reference: bool = False
@@ -271,29 +207,6 @@ class NotificationOptions:
     def chooses_by_time(self) -> bool:
         """Tell whether the modification time of an object has to be known."""
         return any(limit is not None for limit in (self.modified_after, self.modified_before, self.max_file_age))
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiverOptions:
-    """How one receiver takes messages of one queue for the sources of its routes.
-
-    Attributes:
-        url: The queue.
-        connections: As those of `QueueOptions`.
-        notifications: How messages are parsed; they choose nothing, which readers do.
-        threads: Each receives and records for itself.
-        lease: How long a message is invisible to others: many times as long as recording it takes.
-        retry_timeout: How long an unavailable queue is asked again.
-        quarantines: Whether a message with an object that no route takes goes to the error table; else it is counted.
-    """
-
-    url: SecretUrl
-    connections: Mapping[str, Mapping[str, Any]]
-    notifications: NotificationOptions
-    threads: int
-    lease: timedelta
-    retry_timeout: timedelta
-    quarantines: bool = True
 
 
 BACKFILL_WITH_QUEUE = timedelta(days=1), timedelta(minutes=10)
@@ -309,32 +222,24 @@ class BackfillOptions:
     ON_CHANGE: ClassVar = OnChange.ANNOUNCED
 
     # fmt: off
-    prefixes: tuple[str, ...] = option(
-        "backfillPrefixes", types.PREFIXES, example="s3://landing/orders/",
-        rules=(
-            excludes("content=message", problem="lists objects, and with content message there are none; leave it out"),
-            excludes(
-                "deliverySemantics=at-least-once",
-                problem="needs a store that remembers what was read, and with deliverySemantics {deliverySemantics} it "
-                "does not: each listing would read everything again; leave one of them out",
-            ),
-        ),
+    prefixes: tuple[str, ...] = option("backfillPrefixes", types.PREFIXES, example="s3://landing/orders/",
+        rules=excludes("content=message", problem="lists objects, and with content message there are none; leave it "
+        "out")
+        + excludes("deliverySemantics=at-least-once", problem="needs a store that remembers what was read, and with "
+        "deliverySemantics {deliverySemantics} it does not: each listing would read everything again; leave one of "
+        "them out"),
         help="Folders or buckets that one pipeline of the source lists: unknown objects are read as if announced. "
-        "Without `queueUrl` only listings are read. [How to backfill](../how-to/backfill.md).",
-    )
+        "Without `queueUrl` only listings are read. [How to backfill](../how-to/backfill.md).")
     interval: timedelta = option(
-        "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`", rules=(_LISTED,),
-        help="How often each prefix is listed, from one beginning to the next.",
-    )
+        "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`", rules=_LISTED,
+        help="How often each prefix is listed, from one beginning to the next.")
     grace: timedelta = option(
-        "backfillGrace", types.WAIT, example="1h", note="`10m`; `0s` without `queueUrl`", rules=(_LISTED,),
-        help="How old an unknown object must be; a younger one is left to its message, or to the next listing.",
-    )
+        "backfillGrace", types.WAIT, example="1h", note="`10m`; `0s` without `queueUrl`", rules=_LISTED,
+        help="How old an unknown object must be; a younger one is left to its message, or to the next listing.")
     include_existing: bool = option(
-        "includeExistingFiles", types.BOOLEAN, example="false", note="`true`", rules=(_LISTED,),
+        "includeExistingFiles", types.BOOLEAN, example="false", note="`true`", rules=_LISTED,
         help="Read objects that were there before the source was first listed. Looked at then, and never again.",
-        on_change="No effect.",
-    )
+        on_change="No effect.")
     # fmt: on
 
 
@@ -346,27 +251,20 @@ class BatchOptions:
     ON_CHANGE: ClassVar = OnChange.NEXT_BATCH
 
     # fmt: off
-    max_files_per_trigger: int = option(
-        "maxFilesPerTrigger", types.number(1), "1000", example="200",
+    max_files_per_trigger: int = option("maxFilesPerTrigger", types.number(1), "1000", example="200",
         help="Maximum number of objects in one micro-batch. From Spark 4.2 on `trigger(once=True)` has no such limit, "
-        "nor one of bytes.",
-    )
-    max_bytes_per_trigger: int | None = option(
-        "maxBytesPerTrigger", types.SIZE, example="10g",
+        "nor one of bytes.")
+    max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", types.SIZE, example="10g",
         help="Maximum size of one micro-batch, beside `maxFilesPerTrigger`. At least one object is taken; of a larger "
-        "object of plain lines, this many bytes.",
-    )
-    min_partitions: int = option(
-        "minPartitions", types.number(1), example="8", note="cores of the driver",
+        "object of plain lines, this many bytes.")
+    min_partitions: int = option("minPartitions", types.number(1), example="8", note="cores of the driver",
         help="Minimum number of partitions of a micro-batch, if its objects can be split.",
-        on_change=OnChange.AT_ONCE,
-    )
+        on_change=OnChange.AT_ONCE)
     max_partition_bytes: int = option(
         "maxPartitionBytes", types.SIZE, example="64m", note="`128m`; none with `content` = `reference`",
         help="Maximum size of one partition; larger objects are split. With `content` = `reference` they never are; "
         "set it if your own code reads them in tasks.",
-        on_change=OnChange.AT_ONCE,
-    )
+        on_change=OnChange.AT_ONCE)
     # fmt: on
 
     @property
@@ -382,15 +280,11 @@ class LeaseOptions:
     ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
-    visibility_timeout: timedelta = option(
-        "visibilityTimeout", types.DURATION, "5m", example="10m",
-        help="How long a message is invisible to other consumers; extended while it is being processed.",
-    )
-    commit_timeout: timedelta = option(
-        "commitTimeout", types.DURATION, "60s", example="30s",
+    visibility_timeout: timedelta = option("visibilityTimeout", types.DURATION, "5m", example="10m",
+        help="How long a message is invisible to other consumers; extended while it is being processed.")
+    commit_timeout: timedelta = option("commitTimeout", types.DURATION, "60s", example="30s",
         help="A pipeline sends four heartbeats in this time; after twice this time without one, another may take over "
-        "its shards.",
-    )
+        "its shards.")
     # fmt: on
 
     @property
@@ -412,29 +306,18 @@ class DeduplicationOptions:
     ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
-    deduplication_window: timedelta = option(
-        "deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
+    deduplication_window: timedelta = option("deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
         help="How long finished shards are remembered; make it longer than the queue keeps a message. Of a source's "
         "pipelines the longest holds.",
-        on_change="It takes effect with the next pruning. What was forgotten stays forgotten.",
-    )
-    deduplication_max_shards: int | None = option(
-        "deduplicationMaxShards", types.number(1, 10**12), example="50000000",
+        on_change="It takes effect with the next pruning. What was forgotten stays forgotten.")
+    deduplication_max_shards: int | None = option("deduplicationMaxShards", types.number(1, 10**12), example="50000000",
         # the busier the source, the shorter its memory; no number shows that it reaches back to the last listing
-        rules=(
-            excludes(
-                "backfillPrefixes",
-                problem="forgets what was read by number, however young it is, and a listing leaves alone whatever is "
-                "as old as what is forgotten: objects that it has not come to yet are then never read; leave it out, "
-                "and bound the memory by deduplicationWindow",
-            ),
-        ),
-        help="Maximum number of finished shards that are remembered for a source.",
-    )
-    prune_interval: timedelta = option(
-        "pruneInterval", types.DURATION, "60s", example="10m",
-        help="How often one of all pipelines removes what is older than the window.",
-    )
+        rules=excludes("backfillPrefixes", problem="forgets what was read by number, however young it is, and a "
+        "listing leaves alone whatever is as old as what is forgotten: objects that it has not come to yet are then "
+        "never read; leave it out, and bound the memory by deduplicationWindow"),
+        help="Maximum number of finished shards that are remembered for a source.")
+    prune_interval: timedelta = option("pruneInterval", types.DURATION, "60s", example="10m",
+        help="How often one of all pipelines removes what is older than the window.")
     # fmt: on
 
 
@@ -449,33 +332,23 @@ class DeliveryOptions:
     delivery_semantics: str = option(
         "deliverySemantics", types.choice(*(semantics.value for semantics in Semantics)), "exactly-once",
         example="at-least-once",
-        rules=(
-            excludes(
-                "deliverySemantics=at-least-once&queueUrl=store", "deliverySemantics=at-least-once&routes",
-                problem="{deliverySemantics} reads a queue; with queueUrl store write exactly-once, or leave it out",
-            ),
-        ),
+        rules=excludes("deliverySemantics=at-least-once&queueUrl=store", "deliverySemantics=at-least-once&routes",
+        problem="{deliverySemantics} reads a queue; with queueUrl store write exactly-once, or leave it out"),
         help="What is promised of each row. `at-least-once` remembers no announcements: rows are repeated when a "
         "message is. `at-most-once` gives up the rows of a micro-batch that fails. [All "
         "three](../explanation/exactly-once.md).",
-        on_change=OnChange.REFUSED_UNFINISHED,
-    )
-    fail_on_data_loss: bool = option(
-        "failOnDataLoss", types.BOOLEAN, "true", example="false",
+        on_change=OnChange.REFUSED_UNFINISHED)
+    fail_on_data_loss: bool = option("failOnDataLoss", types.BOOLEAN, "true", example="false",
         help="Fail when the checkpoint, or a table or output of the sink, knows more than the store, that is, when the "
-        "store was lost or replaced, or a table put back; and when Kafka has deleted messages before they were read.",
-    )
-    max_attempts: int = option(
-        "maxAttempts", types.number(1, 1000), "3", example="5",
+        "store was lost or replaced, or a table put back; and when Kafka has deleted messages before they were read.")
+    max_attempts: int = option("maxAttempts", types.number(1, 1000), "3", example="5",
         help="How many readers an object may kill, each while reading it alone, before it is quarantined; and how "
-        "often an object is tried that its store refuses (`onForbiddenObject`).",
-    )
+        "often an object is tried that its store refuses (`onForbiddenObject`).")
     error_queue_url: SecretUrl | None = option(
         "errorQueueUrl", types.QUEUE_URL, example="sql+sqlite:///jobs.db?queue=errors", note="the error table alone",
         help="Queue that receives what could not be processed, with its cause and input; it has the credentials of "
         "`queueUrl`. Nothing is acknowledged before its errors are there.",
-        on_change="Undelivered errors go to the new queue, or with none stay in the error table.",
-    )
+        on_change="Undelivered errors go to the new queue, or with none stay in the error table.")
     # fmt: on
 
 
@@ -491,69 +364,28 @@ class CleaningOptions:
     ON_CHANGE: ClassVar = OnChange.AT_ONCE
 
     # fmt: off
-    clean_source: str = option(
-        "cleanSource", types.CLEAN_SOURCE, "off", example="move",
-        rules=(
-            excludes(
-                "content=message",
-                problem="deletes or moves objects, and with content message there are none; leave it out",
-            ),
-            excludes(
-                "deliverySemantics=at-least-once|at-most-once",
-                problem="needs a store that knows when all rows of an object are published, and with deliverySemantics "
-                "{deliverySemantics} it does not; leave one of them out",
-            ),
-        ),
+    clean_source: str = option("cleanSource", types.CLEAN_SOURCE, "off", example="move",
+        rules=excludes("content=message", problem="deletes or moves objects, and with content message there are none; "
+        "leave it out")
+        + excludes("deliverySemantics=at-least-once|at-most-once", problem="needs a store that knows when all rows of "
+        "an object are published, and with deliverySemantics {deliverySemantics} it does not; leave one of them out"),
         help="What becomes of an object once all of its rows have been published for `cleanSource.retentionDuration`: "
         "nothing, or it is deleted, or moved. Only within `allowedPrefixes`, and only if it is still the object that "
-        "was read. [How to clean a source](../how-to/clean-source.md).",
-    )
-    destination: str | None = option(
-        "cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
+        "was read. [How to clean a source](../how-to/clean-source.md).")
+    destination: str | None = option("cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
         required="is required with cleanSource move: name a folder in the same bucket that is outside of "
         "allowedPrefixes, as in 's3://landing/archive/'",
         when=("cleanSource=move",),
-        rules=(
-            only_with(
-                "cleanSource=move",
-                problem="acts only with cleanSource move, and it is {cleanSource}; leave it out",
-            ),
-        ),
+        rules=only_with("cleanSource=move", problem="acts only with cleanSource move, and it is {cleanSource}; leave "
+        "it out"),
         help="Folder that objects are moved to, with their whole path: in the same bucket, outside of "
         "`allowedPrefixes`.",
-        on_change="What is not yet moved goes to the new folder.",
-    )
-    retention: timedelta = option(
-        "cleanSource.retentionDuration", types.DURATION, example="7 days", note="`30 days`",
-        rules=(
-            only_with(
-                "cleanSource=delete|move",
-                problem="acts only with cleanSource delete or move; set that too, or leave it out",
-            ),
-        ),
+        on_change="What is not yet moved goes to the new folder.")
+    retention: timedelta = option("cleanSource.retentionDuration", types.DURATION, example="7 days", note="`30 days`",
+        rules=only_with("cleanSource=delete|move", problem="acts only with cleanSource delete or move; set that too, "
+        "or leave it out"),
         help="How long an object stays: at least ten minutes, at most `deduplicationWindow`.",
-        on_change="Takes effect for what becomes due from then on.",
-    )
-    # fmt: on
-
-
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """The log lines of the reader process, and of the tasks of executors."""
-
-    TITLE: ClassVar = "Logs"
-    ON_CHANGE: ClassVar = OnChange.AT_ONCE
-
-    # fmt: off
-    level: str = option(
-        "logLevel", types.choice("debug", "info", "warning", "error"), "info", example="debug",
-        help="The least level of lines on the standard error of Spark's Python processes: of the driver for the "
-        "reader, of the executors for tasks. [All messages](logs.md), and how to send them elsewhere.",
-    )
-    form: str = option(
-        "logFormat", types.choice("text", "json"), "text", example="json",
-        help="Form of a log line: text, or a JSON object.",
-    )
+        on_change="Takes effect for what becomes due from then on.")
     # fmt: on
 
 
@@ -579,17 +411,13 @@ class ReaderOptions:
     logs: LogOptions
     store: SecretUrl = store_url()
     # fmt: off
-    source: str = option(
-        "source", types.NAME, example="orders", note="the queue's name",
+    source: str = option("source", types.NAME, example="orders", note="the queue's name",
         help="Name of the deduplication domain: an object is published once for each source.",
         on_change="Refused: a pipeline belongs to one source. Another source, with another pipeline and a new "
-        "checkpoint, knows nothing of what was read.",
-    )
-    pipeline: str = option(
-        "pipeline", types.NAME, example="orders-eu", note="the source's name",
+        "checkpoint, knows nothing of what was read.")
+    pipeline: str = option("pipeline", types.NAME, example="orders-eu", note="the source's name",
         help="Name of this running query. Queries that share a source have different pipelines.",
         on_change="Another pipeline needs a new checkpoint. With the same source it takes over what is unpublished "
-        "once the old one has had no heartbeat for twice `commitTimeout`; nothing published is read again.",
-    )
+        "once the old one has had no heartbeat for twice `commitTimeout`; nothing published is read again.")
     # fmt: on
     settings: Mapping[str, str] = field(default_factory=dict)

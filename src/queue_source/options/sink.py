@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
+from queue_source.common.columns import PartitionField
 from queue_source.options import types
-from queue_source.options.columns import PartitionField
-from queue_source.options.connections import StorageOptions
-from queue_source.options.content import FILE_FORMATS, INFERRED_FORMATS, NOT_READ, ContentOptions
+from queue_source.options.connections import StorageOptions, store_url
+from queue_source.options.content import FILE_FORMATS, INFERRED_FORMATS, NOT_READ, ContentOptions, LogOptions
 from queue_source.options.declaring import OnChange, Rule, excludes, only_with, option
-from queue_source.options.reader import LogOptions, store_url
-from queue_source.options.secrets import Secret, SecretUrl
+from queue_source.options.types import Secret, SecretUrl
 
 OF_ICEBERG = only_with(
     "table", problem="acts only on an Iceberg table; name it with the option table, or leave this out"
@@ -29,7 +28,7 @@ _OF_PAST = only_with("view=data|splits", problem="acts only on the views data an
 _VIEWS = ("data", "splits", "shards", "attempts", "errors", "cleanings", "files_state", "completeness")
 
 
-def _one_place(*others: str) -> Rule:
+def _one_place(*others: str) -> tuple[Rule, ...]:
     return excludes(*others, problem="cannot be given beside '{other}': rows go to one place; leave one of them out")
 
 
@@ -41,53 +40,31 @@ class TableOptions:
     ON_CHANGE: ClassVar = OnChange.DELIVERED
 
     # fmt: off
-    name: str = option(
-        "table", types.TABLE, example="db.events",
-        help="Apache Iceberg table that the rows are appended to; created from their schema if it does not exist.",
-    )
+    name: str = option("table", types.TABLE, example="db.events",
+        help="Apache Iceberg table that the rows are appended to; created from their schema if it does not exist.")
     warehouse: str | None = option(
-        "warehouse", types.PATH, example="s3://lake/warehouse", note="the catalog's", rules=(OF_ICEBERG,),
-        help="Folder of a table that is yet to be created; also the argument of `start()`.",
-    )
+        "warehouse", types.PATH, example="s3://lake/warehouse", note="the catalog's", rules=OF_ICEBERG,
+        help="Folder of a table that is yet to be created; also the argument of `start()`.")
     partition_by: tuple[PartitionField, ...] = option(
         "partitionBy", types.PARTITIONING, "", example="day(ts), bucket(16, id), country",
-        rules=(
-            only_with(
-                "table", "delta",
-                problem="acts only on a table; name it with the option table or delta, or leave this out",
-            ),
-        ),
+        rules=only_with("table", "delta", problem="acts only on a table; name it with the option table or delta, or "
+        "leave this out"),
         help="Partitioning of a table that is yet to be created; an existing table must have it. A Delta table takes "
-        "columns alone, without transforms.",
-    )
-    register: str | None = option(
-        "register", types.NON_EMPTY, example="uri", note="none: the rows are written",
-        rules=(
-            OF_ICEBERG,
-            excludes(
-                "load", problem="leaves the objects where they are, and load copies their rows; keep one of them"
-            ),
-        ),
+        "columns alone, without transforms.")
+    register: str | None = option("register", types.NON_EMPTY, example="uri", note="none: the rows are written",
+        rules=OF_ICEBERG + excludes("load", problem="leaves the objects where they are, and load copies their rows; "
+        "keep one of them"),
         help="Column with the URIs of Parquet objects, which become [data files of the table where they are]"
-        "(../how-to/iceberg-register.md). The rows are those of a reader with `content` = `reference`.",
-    )
-    on_unregistrable: str = option(
-        "onUnregistrable", types.choice("error", "fail"), "error", example="fail",
-        rules=(
-            only_with(
-                "register",
-                problem="acts only with register; set register to the column with the objects' URIs, or leave this out",
-            ),
-        ),
+        "(../how-to/iceberg-register.md). The rows are those of a reader with `content` = `reference`.")
+    on_unregistrable: str = option("onUnregistrable", types.choice("error", "fail"), "error", example="fail",
+        rules=only_with("register", problem="acts only with register; set register to the column with the objects' "
+        "URIs, or leave this out"),
         help="What happens to an object that cannot become a data file: `error` quarantines it with its cause, `fail` "
-        "fails the query.",
-    )
+        "fails the query.")
     catalog: str = option("catalog", types.NAME, "cuesqueue", help="Name of the catalog.", example="lake")
-    properties: Mapping[str, Secret] = option(
-        "catalog.*", types.SECRET, note="the catalog in the store's database",
+    properties: Mapping[str, Secret] = option("catalog.*", types.SECRET, note="the catalog in the store's database",
         help="Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
-        "`catalog.credential` ...",
-    )
+        "`catalog.credential` ...")
     # fmt: on
 
 
@@ -100,11 +77,9 @@ class DeltaOptions:
 
     partition_by: tuple[str, ...]
     # fmt: off
-    uri: str = option(
-        "delta", types.PATH, example="s3://lake/orders", rules=(_one_place("table"),),
+    uri: str = option("delta", types.PATH, example="s3://lake/orders", rules=_one_place("table"),
         help="Folder of the [Delta Lake table](../how-to/delta.md) that the rows are appended to; created from their "
-        "schema if it does not exist. Needs the extra `delta`.",
-    )
+        "schema if it does not exist. Needs the extra `delta`.")
     # fmt: on
 
 
@@ -126,30 +101,22 @@ class LoadOptions:
     # fmt: off
     format: str | None = option(
         "load", types.choice(*FILE_FORMATS, refused=NOT_READ), example="json", note="none: the rows are written",
-        rules=(
-            excludes(
-                "queueUrl",
-                problem="writes tables and files, and queueUrl sends messages; leave one of them out",
-            ),
-        ),
+        rules=excludes("queueUrl", problem="writes tables and files, and queueUrl sends messages; leave one of them "
+        "out"),
         help="Format of the objects that the rows name, which the sink's tasks [read and write without "
         "rows](../how-to/load.md), into `path` or a table. The rows are those of a reader with `content` = "
         "`reference`. The reader's options of [content](#content), [formats](#file-formats) and [inferred "
-        "schemas](#inferred-schemas) act here too, and `maxAttempts`.",
-    )
+        "schemas](#inferred-schemas) act here too, and `maxAttempts`.")
     columns: str | None = option(
         "schema", types.COLUMNS, example="id BIGINT, name STRING", note="the inferred ones, or the table's",
         required="is needed to load objects into a folder: declare the columns, as in 'id BIGINT, name STRING', or set "
         "schemaLocation to a folder, where the columns that are inferred are kept",
-        when=(f"load={'|'.join(INFERRED_FORMATS)}",), unless=("table", "delta", "schemaLocation"), rules=(LOADED,),
+        when=(f"load={'|'.join(INFERRED_FORMATS)}",), unless=("table", "delta", "schemaLocation"), rules=LOADED,
         help="Columns of the objects, as Spark's DDL. Without it they are inferred (`schemaLocation`), or those of the "
-        "table.",
-    )
-    max_attempts: int = option(
-        "maxAttempts", types.number(1, 1000), "3", example="5", rules=(LOADED,),
+        "table.")
+    max_attempts: int = option("maxAttempts", types.number(1, 1000), "3", example="5", rules=LOADED,
         help="As the reader's: how many tasks an object may kill, each while reading it alone, before it is "
-        "quarantined; and how often an object is tried that its store refuses.",
-    )
+        "quarantined; and how often an object is tried that its store refuses.")
     # fmt: on
 
 
@@ -163,9 +130,8 @@ class TargetQueue:
     connections: Mapping[str, Mapping[str, Any]]
     # fmt: off
     url: SecretUrl = option(
-        "queueUrl", types.QUEUE_URL, example="sqs://orders", rules=(_one_place("table", "delta", "path"),),
-        help="Queue that receives the rows as messages, instead of files.",
-    )
+        "queueUrl", types.QUEUE_URL, example="sqs://orders", rules=_one_place("table", "delta", "path"),
+        help="Queue that receives the rows as messages, instead of files.")
     # fmt: on
 
 
@@ -189,27 +155,23 @@ class SinkOptions:
     load: LoadOptions | None
     logs: LogOptions
     # fmt: off
-    pipelines: tuple[str, ...] = option(
-        "pipeline", types.PIPELINES, example="orders",
+    pipelines: tuple[str, ...] = option("pipeline", types.PIPELINES, example="orders",
         required="name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
         help="The pipeline whose progress is published with the rows: the reader's `pipeline`. Of a query over "
         "several sources, all of them; rows are recorded under the first.",
-        on_change="As the reader's `pipeline`.",
-    )
+        on_change="As the reader's `pipeline`.")
     store: SecretUrl = store_url()
     path: str = option(
         "path", types.PATH, example="s3://lake/orders", note="required, or `table`, `delta` or `queueUrl`",
         required="name the folder of the data files, here or in start(), or an Iceberg table in option 'table', or the "
         "folder of a Delta table in option 'delta', or the queue that receives the rows in option 'queueUrl'",
-        unless=("table", "delta", "queueUrl"), rules=(_one_place("delta"),),
+        unless=("table", "delta", "queueUrl"), rules=_one_place("delta"),
         help="Folder of the data files; also the argument of `start()`. A relative path counts from the "
-        "folder in which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).",
-    )
+        "folder in which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).")
     compression: str = option(
         "compression", types.choice("zstd", "snappy", refused={"gzip": "", "lz4": "", "none": ""}), "zstd",
         example="snappy",
-        help="Compression of the Parquet files.",
-    )
+        help="Compression of the Parquet files.")
     # fmt: on
 
 
@@ -222,23 +184,15 @@ class ViewOptions:
     storage: StorageOptions
     store: SecretUrl = store_url()
     # fmt: off
-    view: str = option(
-        "view", types.choice(*_VIEWS), "data", example="shards",
-        help="What is read: the published rows, or a table of the store.",
-    )
+    view: str = option("view", types.choice(*_VIEWS), "data", example="shards",
+        help="What is read: the published rows, or a table of the store.")
     pipeline: str | None = option(
-        "pipeline", types.NAME, help="Only what belongs to this pipeline.", example="orders", note="all"
-    )
+        "pipeline", types.NAME, help="Only what belongs to this pipeline.", example="orders", note="all")
     source: str | None = option(
-        "source", types.NAME, help="Only what belongs to this source.", example="orders", note="all"
-    )
-    as_of: datetime | None = option(
-        "asOf", types.TIME, example="2026-11-20T08:30:00Z", note="now", rules=(_OF_PAST,),
-        help="Only what was published at this time. Views `data` and `splits`.",
-    )
-    as_of_attempt: str | None = option(
-        "asOfAttempt", types.DELIVERY_HASH, note="the last one",
-        rules=(excludes("asOf", problem="and asOf both say which past is meant; keep one of them"), _OF_PAST),
-        help="Only what was published by this attempt and those before it. Views `data` and `splits`.",
-    )
+        "source", types.NAME, help="Only what belongs to this source.", example="orders", note="all")
+    as_of: datetime | None = option("asOf", types.TIME, example="2026-11-20T08:30:00Z", note="now", rules=_OF_PAST,
+        help="Only what was published at this time. Views `data` and `splits`.")
+    as_of_attempt: str | None = option("asOfAttempt", types.DELIVERY_HASH, note="the last one",
+        rules=excludes("asOf", problem="and asOf both say which past is meant; keep one of them") + _OF_PAST,
+        help="Only what was published by this attempt and those before it. Views `data` and `splits`.")
     # fmt: on

@@ -1,4 +1,4 @@
-"""The types of option values: how each is read from text, and how the documentation names it.
+"""The types of option values: how each is read from text, and how the documentation names it; secrets are one.
 
 Every `parse` raises ValueError with a message that shows the value (redacted) and the next step.
 """
@@ -8,23 +8,135 @@ from __future__ import annotations
 import codecs
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from queue_source.common.globs import PathGlob, name_matcher, path_glob
+from queue_source.common.columns import parse_fields, parse_partitioning
+from queue_source.common.globs import name_matcher, path_glob
 from queue_source.common.local_paths import absolute_path, check_file
+from queue_source.common.times import parse_duration, parse_local_time, parse_pattern, parse_time_zone
 from queue_source.errors import MalformedNotification
-from queue_source.options.columns import parse_fields, parse_partitioning
-from queue_source.options.secrets import Secret, SecretUrl, is_reference, is_url, quote
-from queue_source.options.times import parse_duration, parse_local_time, parse_pattern, parse_time_zone
 from queue_source.queues.urls import NAMES_CODE, names_code
 from queue_source.tags import parse_filters
 from queue_source.uris import climbs, plain_prefix, plain_uri
 from shard_store.model import STORE
+from shard_store.redaction import HIDDEN, quote, redact_url
+
+# Values that must not be shown: they print as `***`, and only `reveal()` returns them. Such a value may be a reference,
+# `env:NAME` or `file:PATH`: it travels as it is written, and each process that needs the secret looks it up, so neither
+# Spark's plan nor the pickled data for executors holds it. No subclass of `str`: a secret that is joined, formatted or
+# written as JSON by mistake is then a type error or three stars, and never a leak.
+
+_REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
+_LARGEST = 64 * 1024
+
+
+def is_reference(text: str) -> bool:
+    """Tell whether the text is a reference to a secret, and not the secret itself."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def revealed(text: str) -> str:
+    """Return the text, or what it refers to in this process. Raises ValueError, whose text shows no part of it."""
+    reference = _REFERENCE.fullmatch(text)
+    if reference is None:
+        return text
+    kind, name = reference.groups()
+    if kind == "env":
+        value = os.environ.get(name, "")
+        where = f"the environment variable {name!r} is not set in a process of the driver or an executor"
+    else:
+        value, where = _of_file(Path(check_file(name))), f"the file {name!r} is empty"
+    if not value:
+        raise ValueError(f"{where}; write the secret there on all machines")
+    return value
+
+
+def _of_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) <= _LARGEST:
+            return content.decode().rstrip("\r\n")
+        problem = "is too large for a secret"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        problem = "is not text"
+    raise ValueError(f"the file {str(path)!r} {problem}; write a file that holds the secret alone, on all machines")
+
+
+class Secret:
+    """A secret text. `reveal()` is the only way to it; `str`, `repr` and formats give `***`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the secret, for the library that needs it. Never put it into a message.
+
+        Raises ValueError for a reference that leads to nothing here.
+        """
+        return revealed(self._value)
+
+    def as_given(self) -> str:
+        """Return what was written: the secret, or the reference to it."""
+        return self._value
+
+    def __str__(self) -> str:
+        return HIDDEN
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self._value))
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return type(self), (self._value,)
+
+
+class Literal(Secret):
+    """A text that is not shown, and is never a reference: `file:///lake` names a folder."""
+
+    __slots__ = ()
+
+    def reveal(self) -> str:
+        return self._value
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text begins like a URL."""
+    return re.match(r"[A-Za-z][\w+.\-]*://", text) is not None
+
+
+class SecretUrl(Secret):
+    """A URL that may hold a password: `str()` is the URL without it, for people; `reveal()` the one to connect with."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return redact_url(self._value)
+
+    def reveal(self) -> str:
+        url = revealed(self._value)
+        if url != self._value and not is_url(url):  # the content of a file that is no URL is in no message
+            raise ValueError(f"{self._value!r} leads to something that is no URL; write one there, as in scheme://...")
+        return url
+
+
+# types
 
 MAX_NAME = 200
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -36,19 +148,36 @@ _SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])(?:i?b)?|(b))?")
 
 @dataclass(frozen=True, slots=True)
 class OptionType:
-    """One type of value. `values` is the documentation of valid texts."""
+    """One type of value. `values` is what the reference page says of valid texts; its head explains the words."""
 
     name: str
     values: str
     parse: Callable[[str], Any]
 
 
-def choice(*names: str, refused: Mapping[str, str] = _NOTHING) -> OptionType:
+def _explained(parse: Callable[[str], Any], form: str) -> Callable[[str], Any]:
+    """Return the parser with errors of this form, where `{text}` is the value and `{error}` what is wrong with it."""
+
+    def parse_or_explain(text: str) -> Any:
+        if not text.strip():
+            raise ValueError("the value is empty; write one, or leave the option out")
+        try:
+            return parse(text.strip())
+        except (ValueError, LookupError, MalformedNotification) as error:
+            raise ValueError(form.format(text=quote(text), error=error)) from None
+
+    return parse_or_explain
+
+
+def choice(*names: str, also: Mapping[str, str] = _NOTHING, refused: Mapping[str, str] = _NOTHING) -> OptionType:
     """Make the type of one of `names`, in any case.
 
-    `refused` are values of the option elsewhere, and not here, each with what to do instead; "" where there is nothing.
+    Args:
+        names: The values.
+        also: Other words for some of them.
+        refused: Values elsewhere, and not here, each with what to do instead; "" where there is nothing.
     """
-    names_by_word = {name.lower(): name for name in names}
+    names_by_word = {**{name.lower(): name for name in names}, **also}
     elsewhere = {name.lower(): instead for name, instead in refused.items()}
 
     def parse(text: str) -> str:
@@ -62,7 +191,8 @@ def choice(*names: str, refused: Mapping[str, str] = _NOTHING) -> OptionType:
         hint = f"did you mean {names_by_word[close[0]]!r}? " if close else ""
         raise ValueError(f"{quote(text)} is not a value of this option; {hint}{allowed}")
 
-    return OptionType("choice", ", ".join(f"`{name}`" for name in names), parse)
+    others = "".join(f" (or `{word}`)" for word in also)
+    return OptionType("choice", ", ".join(f"`{name}`" for name in names) + others, parse)
 
 
 def number(minimum: int, maximum: int = 2**31 - 1) -> OptionType:
@@ -92,16 +222,13 @@ def parse_size(text: str) -> int:
     return int(match.group(1)) * _SIZE_UNITS[match.group(2) or ""]
 
 
-def _positive_duration(text: str) -> timedelta:
-    if not (duration := parse_duration(text)):
-        raise ValueError(f"{quote(text)} is not more than zero; write a longer duration, as in 1s")
-    return duration
+def _positive(parse: Callable[[str], Any], more: str) -> Callable[[str], Any]:
+    def parse_positive(text: str) -> Any:
+        if not (value := parse(text)):
+            raise ValueError(f"{quote(text)} is not more than zero; write a {more}")
+        return value
 
-
-def _positive_size(text: str) -> int:
-    if not (size := parse_size(text)):
-        raise ValueError(f"{quote(text)} is not more than zero; write a larger size, as in 1m")
-    return size
+    return parse_positive
 
 
 def _memory(text: str) -> int:
@@ -138,9 +265,7 @@ def _check_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _character(*, may_be_empty: bool) -> OptionType:
-    values = "one ASCII character" + (", or nothing for none" if may_be_empty else r", `\t` for a tab")
-
+def _character(values: str, *, may_be_empty: bool) -> OptionType:
     def parse(text: str) -> str:
         character = "\t" if text == r"\t" else text
         is_single = len(character) == 1 and character.isascii() and character not in "\r\n\0"
@@ -151,34 +276,25 @@ def _character(*, may_be_empty: bool) -> OptionType:
     return OptionType("character", values, parse)
 
 
-def _date_pattern(text: str) -> str:
-    pattern = _given_text(text)
-    try:
-        parse_pattern(pattern)
-    except ValueError as error:
-        raise ValueError(f"{quote(pattern)} {error}") from None
-    return pattern
-
-
 def _time(text: str) -> datetime:
     """Parse a time; without an offset it is UTC. Python before 3.11 reads no Z."""
-    try:
-        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
-    except ValueError:
-        raise ValueError(
-            f"{quote(text)} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"
-        ) from None
+    time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
 
 
-def _timestamp(text: str) -> datetime:
-    try:
-        return parse_local_time(text)
-    except ValueError as error:
-        raise ValueError(
-            f"{quote(text)} is not a timestamp{f' ({error})' if str(error) else ''}; write yyyy-MM-ddTHH:mm:ss, best "
-            "with its zone, as in 2026-11-20T08:30:00Z or 2026-11-20T09:30:00+01:00"
-        ) from None
+def _date_pattern(text: str) -> str:
+    parse_pattern(text)
+    return text
+
+
+def _columns(text: str) -> str:
+    if not parse_fields(text):
+        raise ValueError("there are no columns")
+    return text
+
+
+def _uris(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(plain_uri(part.strip()) for part in text.split(",")))
 
 
 def _delivery_hash(text: str) -> str:
@@ -239,18 +355,12 @@ _CLIMBS = "has a segment '.' or '..'; write the path that it stands for"
 
 def _folder(text: str) -> str:
     """Parse a prefix that stands for the objects below it."""
-    (prefix,) = _prefixes(text) if "," not in text else (plain_prefix(text.strip()),)
+    prefix = plain_prefix(text.strip())
     if climbs(prefix):
         raise ValueError(f"{quote(text)} {_CLIMBS}")
     return prefix if prefix.endswith("/") else f"{prefix}/"
 
 
-def _clean_source(text: str) -> str:
-    word = text.strip().lower()
-    return "move" if word == "archive" else _CLEAN_SOURCE.parse(text)
-
-
-_CLEAN_SOURCE = choice("off", "delete", "move")
 _QUEUE_URL = re.compile(r"(?:env|file):\S|[A-Za-z][\w+.\-]*://\S")
 # Only where a new URL begins: tags, hosts and passwords may hold commas too.
 _NEXT_QUEUE_URL = re.compile(rf",\s*(?={_QUEUE_URL.pattern})")
@@ -285,44 +395,6 @@ def queue_url(text: str) -> SecretUrl:
     if len(urls) > 1:
         raise ValueError(f"{quote(text)} names {len(urls)} queues; write the URL of one")
     return urls[0]
-
-
-def _glob(text: str) -> re.Pattern[str]:
-    try:
-        return name_matcher(_given_text(text))
-    except ValueError as error:
-        raise ValueError(f"{quote(text)} {error}; write a glob of names, as in *.csv") from None
-
-
-def _path_glob(text: str) -> PathGlob:
-    try:
-        return path_glob(_given_text(text))
-    except ValueError as error:
-        raise ValueError(f"{quote(text)} {error}; write a glob of URIs, as in s3://landing/**/*.csv") from None
-
-
-def _tag_filter(text: str) -> tuple[str, ...]:
-    try:
-        return parse_filters(text)
-    except ValueError as error:
-        raise ValueError(f"{error}; write words separated by '.', as in orders.*.eu or orders.#") from None
-
-
-def _uris(text: str) -> tuple[str, ...]:
-    uris = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    try:
-        return tuple(map(plain_uri, uris))
-    except MalformedNotification as error:
-        raise ValueError(f"{quote(text)}: {error}; write URIs of objects, as in s3://landing/sample.json") from None
-
-
-def _columns(text: str) -> str:
-    try:
-        if not parse_fields(text):
-            raise ValueError("there are no columns")
-    except ValueError as error:
-        raise ValueError(f"{error}; write columns with their types, as in id BIGINT, tags.key STRING") from None
-    return text
 
 
 def _shares(text: str) -> str:
@@ -365,11 +437,8 @@ def _domains(text: str) -> tuple[str, ...]:
 
 
 def _encoding(text: str) -> str:
-    try:
-        "a".encode(text.strip())  # Python also has codecs for other things than text, such as hex
-        return codecs.lookup(text.strip()).name
-    except (LookupError, ValueError):
-        raise ValueError(f"{quote(text)} is not a known character set; write one, as in UTF-8") from None
+    "a".encode(text)  # Python also has codecs for other things than text, such as hex
+    return codecs.lookup(text).name
 
 
 def _line_end(text: str) -> str:
@@ -395,45 +464,53 @@ def _table_name(text: str) -> str:
     return ".".join(parts)
 
 
-DURATION = OptionType("duration", "a duration: `500ms`, `90s`, `5m`, `2h`, `15 days`", _positive_duration)
-WAIT = OptionType("duration", "a duration, which may be `0s`", parse_duration)
-SIZE = OptionType("size", "a size: `10kb`, `128m`, `1g`, or plain bytes", _positive_size)
-MEMORY = OptionType("size", "a size of `64m` or more", _memory)
+# fmt: off
+DURATION = OptionType("duration", "duration", _positive(parse_duration, "longer duration, as in 1s"))
+WAIT = OptionType("duration", "duration or `0s`", parse_duration)
+SIZE = OptionType("size", "size", _positive(parse_size, "larger size, as in 1m"))
+MEMORY = OptionType("size", "size from `64m` on", _memory)
 BOOLEAN = OptionType("boolean", "`true`, `false`", _boolean)
-NAME = OptionType("name", f"at most {MAX_NAME} characters, without `/`, `,` and control characters", check_name)
-PIPELINES = OptionType("names", f"names separated by commas, each of at most {MAX_NAME} characters", _check_names)
-SEPARATOR = _character(may_be_empty=False)
-CHARACTER = _character(may_be_empty=True)
-TIME_ZONE = OptionType("time zone", "a name such as `Europe/Berlin`, or an offset: `+02:00`, `GMT+2`", parse_time_zone)
-DATE_PATTERN = OptionType("date pattern", "a pattern in Spark's letters for numbers", _date_pattern)
+NAME = OptionType("name", "name", check_name)
+PIPELINES = OptionType("names", "names, separated by commas", _check_names)
+SEPARATOR = _character(r"one ASCII character, `\t` for a tab", may_be_empty=False)
+CHARACTER = _character("one ASCII character, or nothing", may_be_empty=True)
+TIME_ZONE = OptionType("time zone", "name, or offset as `+02:00`", parse_time_zone)
+DATE_PATTERN = OptionType("date pattern", "pattern of numbers", _explained(_date_pattern, "{text} {error}"))
 FOLDER = OptionType("folder", "the URI of a folder", _folder)
-CLEAN_SOURCE = OptionType("choice", f"{_CLEAN_SOURCE.values} (or `archive`)", _clean_source)
-PREFIXES = OptionType("prefixes", "prefixes of URIs, separated by commas", _prefixes)
+CLEAN_SOURCE = choice("off", "delete", "move", also={"archive": "move"})
+PREFIXES = OptionType("prefixes", "prefixes, separated by commas", _prefixes)
 REWRITES = OptionType("rewrites", "a JSON object: prefix of a URI -> what it becomes", _rewrites)
-QUEUE_URLS = OptionType("queue URLs", "URLs (or `env:NAME`, `file:PATH`), separated by commas; or `store`", _queues)
-QUEUE_URL = OptionType("queue URL", "the URL of one queue, or `env:NAME` or `file:PATH`", queue_url)
-STORE_URL = OptionType("database URL", "an SQLAlchemy URL, or `env:NAME` or `file:PATH`", _store_url)
-GLOB = OptionType("glob", "a glob: `*`, `?`, `[a-z]`, `{a,b}`", _glob)
-PATH_GLOB = OptionType("path glob", "a glob of URIs: as of names between slashes, and `**` for any parts", _path_glob)
-TAG_FILTER = OptionType("tag filter", "filters separated by commas; `*` is one word, `#` zero or more", _tag_filter)
+QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", _queues)
+QUEUE_URL = OptionType("queue URL", "URL of one queue", queue_url)
+STORE_URL = OptionType("database URL", "SQLAlchemy URL", _store_url)
+GLOB = OptionType("glob", "glob with `*`, `?`, `[a-z]`, `{a,b}`", _explained(name_matcher,
+    "{text} {error}; write a glob of names, as in *.csv"))
+PATH_GLOB = OptionType("path glob", "the same", _explained(path_glob,
+    "{text} {error}; write a glob of URIs, as in s3://landing/**/*.csv"))
+TAG_FILTER = OptionType("tag filter", "filters; `*` is one word, `#` any number", _explained(parse_filters,
+    "{error}; write words separated by '.', as in orders.*.eu or orders.#"))
 SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
-COLUMNS = OptionType("columns", "columns with types, as Spark's DDL has them", _columns)
-URIS = OptionType("URIs", "URIs of objects, separated by commas", _uris)
+COLUMNS = OptionType("columns", "columns in Spark's DDL", _explained(_columns,
+    "{error}; write columns with their types, as in id BIGINT, tags.key STRING"))
+URIS = OptionType("URIs", "URIs of objects, separated by commas", _explained(_uris,
+    "{text}: {error}; write URIs of objects, as in s3://landing/sample.json"))
 DOMAINS = OptionType("domains", "names of domains, separated by commas", _domains)
-TIME = OptionType("time", "an ISO time; UTC without an offset", _time)
-TIMESTAMP = OptionType("timestamp", "`yyyy-MM-ddTHH:mm:ss`, with or without a zone", _timestamp)
+TIME = OptionType("time", "an ISO time; UTC without an offset", _explained(_time,
+    "{text} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"))
+TIMESTAMP = OptionType("timestamp", "`yyyy-MM-ddTHH:mm:ss`, with or without a zone", _explained(parse_local_time,
+    "{text} is not a timestamp ({error}); write yyyy-MM-ddTHH:mm:ss, best with its zone, as in 2026-11-20T08:30:00Z or "
+    "2026-11-20T09:30:00+01:00"))
 DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
 PATH = OptionType("path", "an absolute path, or a URI", absolute_path)
 FILE = OptionType("path", "a path on all machines that need it", lambda text: check_file(_given_text(text)))
 NAMES = OptionType("names", "names of columns, separated by commas", _names)
 TABLE = OptionType("table", "a namespace and a name, separated by a dot", _table_name)
-PARTITIONING = OptionType(
-    "partitioning",
-    "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, `truncate(N, ...)` of columns, separated by commas",
-    parse_partitioning,
-)
-ENCODING = OptionType("character set", "the name of a character set", _encoding)
-TEXT = OptionType("text", "any text", str)
-LINE_END = OptionType("line end", "any text that is not empty", _line_end)
-NON_EMPTY = OptionType("text", "any text that is not empty", _given_text)
-SECRET = OptionType("secret", "a secret, or `env:NAME` or `file:PATH`; never shown", _secret)
+PARTITIONING = OptionType("partitioning", "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, "
+    "`truncate(N, ...)` of columns, separated by commas", parse_partitioning)
+ENCODING = OptionType("character set", "the name of a character set", _explained(_encoding,
+    "{text} is not a known character set; write one, as in UTF-8"))
+TEXT = OptionType("text", "text", str)
+LINE_END = OptionType("line end", "text", _line_end)
+NON_EMPTY = OptionType("text", "text", _given_text)
+SECRET = OptionType("secret", "secret", _secret)
+# fmt: on

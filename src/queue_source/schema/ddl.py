@@ -1,4 +1,4 @@
-"""Columns as Spark's DDL writes them, as Arrow types and back: `options.columns` reads the text.
+"""Columns as Spark's DDL writes them, as Arrow types and back: `common.columns` reads the text.
 
 Both are needed without a JVM: Spark's own parser and printer are in it.
 """
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.types as pt
 
+from queue_source.common.columns import DdlType, Path
+from queue_source.common.columns import parse_fields as read_fields
 from queue_source.formats.types import is_bytes, is_text, special_struct
-from queue_source.options.columns import DdlType, Path
-from queue_source.options.columns import parse_fields as read_fields
 
 __all__ = ["Path", "arrow_type", "format_columns", "format_type", "parse_columns", "parse_fields"]
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from queue_source.announcements.contents import announced_messages, announced_objects, is_allowed, is_wanted
 from queue_source.announcements.listed import listed_contents
+from queue_source.common.times import format_duration
 from queue_source.errors import BadObject, ObjectStoreError, OptionError, QueueError
 from queue_source.formats.base import format_of
 from queue_source.formats.path_columns import path_values
@@ -24,7 +25,6 @@ from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.options.checks import check_suitability
 from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
-from queue_source.options.times import format_duration
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.schema.ddl import parse_fields

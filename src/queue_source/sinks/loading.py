@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from queue_source.common.times import machine_time_zone
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema, format_of
 from queue_source.options import ContentOptions, SinkOptions, in_zone
-from queue_source.options.times import machine_time_zone
 from queue_source.read.error_records import KILLS
 from queue_source.read.partitions import Piece, from_tuples, to_tuples, whole_pieces
 from queue_source.read.plan_store import PlanStore

@@ -22,12 +22,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from queue_source.common.times import machine_time_zone
 from queue_source.formats.base import check_schema, may_be_cut
 from queue_source.logs.context import Origin, work_on
 from queue_source.logs.endings import one_line_errors, whole_errors
 from queue_source.logs.setup import set_up, tell_left_out
 from queue_source.options import ReaderOptions, check_zone, connection_options, in_zone
-from queue_source.options.times import machine_time_zone
 from queue_source.read.fixed_rows import fixed_rows, names_parts
 from queue_source.read.partitions import from_tuples, partition, to_tuples
 from queue_source.read.plan_store import PlanStore
@@ -52,7 +52,7 @@ from shard_store.model import Plan, PublishToken, Range, Semantics
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
     from queue_source.coordinator.upkeep.presence import Presence
-    from queue_source.options.secrets import SecretUrl
+    from queue_source.options.types import SecretUrl
     from queue_source.queues.base import Queue
     from queue_source.storage.buckets import Bucket
 

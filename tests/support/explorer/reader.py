@@ -16,8 +16,7 @@ from queue_source.coordinator.holding.leases import LeaseKeeper
 from queue_source.coordinator.intake.opening import Opener
 from queue_source.coordinator.receiver import Receiver
 from queue_source.coordinator.threads import Threads
-from queue_source.options import ReaderOptions, parse_reader_options
-from queue_source.options.parsing import parse_receiver_options
+from queue_source.options import ReaderOptions, parse_reader_options, parse_receiver_options
 from queue_source.queues.leases import terms_of
 from queue_source.read.plan_store import PlanStore
 from queue_source.spark.noted_plan import NotedPlan

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from queue_source.common.times import fixed_offset, parse_time_zone
 from queue_source.formats.date_patterns import iso_rewriter, pattern_for, rewrite_column
 from queue_source.formats.typed.columns import LeafConverter
 from queue_source.formats.types import is_bytes, is_text
 from queue_source.formats.zones import instants
 from queue_source.options.content import FormatOptions
-from queue_source.options.times import fixed_offset, parse_time_zone
 
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from queue_source.common.times import parse_time_zone
 from queue_source.formats.typed import orc_file
 from queue_source.formats.typed.calendars import gregorian_days, gregorian_micros
 from queue_source.formats.typed.columns import over_children
 from queue_source.formats.typed.orc_file import OrcFile
 from queue_source.formats.zones import instants
-from queue_source.options.times import parse_time_zone
 
 _EPOCH = 1_420_070_400_000_000
 """2015-01-01 00:00: what is written are seconds since then, in the zone of the writer."""

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from queue_source.common.times import parse_time_zone
 from queue_source.errors import BadObject
 from queue_source.formats.base import OpenObject, Part
 from queue_source.formats.pieces import neighbours
@@ -24,7 +25,6 @@ from queue_source.formats.typed.limits import Batches, Limits
 from queue_source.formats.typed.tables import Chosen, ColumnarFormat, choose, conformed, damage_is_bad
 from queue_source.formats.types import fields_of, inner_types
 from queue_source.options.content import FormatOptions
-from queue_source.options.times import parse_time_zone
 from queue_source.storage.files import ObjectFile
 
 IN_MEMORY = 64 << 20

@@ -22,8 +22,8 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.typedef import Record
 
+from queue_source.common.columns import PartitionField as Wanted
 from queue_source.errors import OptionError
-from queue_source.options.columns import PartitionField as Wanted
 
 _FIRST_ID = 1000
 _TRANSFORMS: dict[str, Transform[Any, Any]] = {

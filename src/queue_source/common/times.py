@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from queue_source.options.secrets import quote
+from shard_store.redaction import quote
 
 # durations: a whole number and a unit
 
@@ -142,13 +142,13 @@ _TIMESTAMP = re.compile(
 
 
 def parse_local_time(text: str) -> datetime:
-    """Parse a time; without a zone (naive) if the text has none. Raises ValueError, whose text may be empty.
+    """Parse a time; without a zone (naive) if the text has none. Raises ValueError.
 
     Digits beyond microseconds are cut off.
     """
     parts = _TIMESTAMP.fullmatch(text.strip())
     if parts is None:
-        raise ValueError
+        raise ValueError("it has another form")
     year, month, day = (int(parts[name] or 1) for name in ("year", "month", "day"))
     hour, minute, second = (int(parts[name] or 0) for name in ("hour", "minute", "second"))
     micros = int((parts["fraction"] or "").ljust(6, "0")[:6])

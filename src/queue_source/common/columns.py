@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from queue_source.options.secrets import quote
+from shard_store.redaction import quote
 
 Path = tuple[str, ...]
 """The names that lead to a field: `("tags", "key")`. `element`, `key` and `value` are the parts of arrays and maps."""
