@@ -159,8 +159,6 @@ def _explained(parse: Callable[[str], Any], form: str) -> Callable[[str], Any]:
     """Return the parser with errors of this form, where `{text}` is the value and `{error}` what is wrong with it."""
 
     def parse_or_explain(text: str) -> Any:
-        if not text.strip():
-            raise ValueError("the value is empty; write one, or leave the option out")
         try:
             return parse(text.strip())
         except (ValueError, LookupError, MalformedNotification) as error:
@@ -453,8 +451,8 @@ def _given_text(text: str) -> str:
     return text.strip()
 
 
-def _secret(text: str) -> Secret:
-    return Secret(_given_text(text))
+def _of_given(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: parse(_given_text(text))
 
 
 def _table_name(text: str) -> str:
@@ -483,10 +481,10 @@ REWRITES = OptionType("rewrites", "a JSON object: prefix of a URI -> what it bec
 QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", _queues)
 QUEUE_URL = OptionType("queue URL", "URL of one queue", queue_url)
 STORE_URL = OptionType("database URL", "SQLAlchemy URL", _store_url)
-GLOB = OptionType("glob", "glob with `*`, `?`, `[a-z]`, `{a,b}`", _explained(name_matcher,
-    "{text} {error}; write a glob of names, as in *.csv"))
-PATH_GLOB = OptionType("path glob", "the same", _explained(path_glob,
-    "{text} {error}; write a glob of URIs, as in s3://landing/**/*.csv"))
+GLOB = OptionType("glob", "glob with `*`, `?`, `[a-z]`, `{a,b}`", _of_given(_explained(name_matcher,
+    "{text} {error}; write a glob of names, as in *.csv")))
+PATH_GLOB = OptionType("path glob", "the same", _of_given(_explained(path_glob,
+    "{text} {error}; write a glob of URIs, as in s3://landing/**/*.csv")))
 TAG_FILTER = OptionType("tag filter", "filters; `*` is one word, `#` any number", _explained(parse_filters,
     "{error}; write words separated by '.', as in orders.*.eu or orders.#"))
 SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
@@ -502,7 +500,7 @@ TIMESTAMP = OptionType("timestamp", "`yyyy-MM-ddTHH:mm:ss`, with or without a zo
     "2026-11-20T09:30:00+01:00"))
 DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
 PATH = OptionType("path", "an absolute path, or a URI", absolute_path)
-FILE = OptionType("path", "a path on all machines that need it", lambda text: check_file(_given_text(text)))
+FILE = OptionType("path", "a path on all machines that need it", _of_given(check_file))
 NAMES = OptionType("names", "names of columns, separated by commas", _names)
 TABLE = OptionType("table", "a namespace and a name, separated by a dot", _table_name)
 PARTITIONING = OptionType("partitioning", "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, "
@@ -512,5 +510,5 @@ ENCODING = OptionType("character set", "the name of a character set", _explained
 TEXT = OptionType("text", "text", str)
 LINE_END = OptionType("line end", "text", _line_end)
 NON_EMPTY = OptionType("text", "text", _given_text)
-SECRET = OptionType("secret", "secret", _secret)
+SECRET = OptionType("secret", "secret", _of_given(Secret))
 # fmt: on

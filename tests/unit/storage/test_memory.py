@@ -446,7 +446,7 @@ def test_objects_are_read_where_the_system_or_its_c_library_is_another(
     pq.write_table(pa.table({"a": range(1000)}), tmp_path / "a.parquet")
     code = f"""
 import ctypes, os, resource, sys
-import pyarrow.parquet
+import pyarrow.compute, pyarrow.parquet
 from queue_source.errors import BadObject
 from queue_source.schema.ddl import parse_columns
 kept = resource
