@@ -51,7 +51,7 @@ def test_the_options_of_the_page_are_taken_by_the_reader() -> None:
     given = dict(re.findall(r'\.option\("(\w+)", "([^"]+)"\)', code.partition("sink =")[0]))
     options = parse_reader_options({**given, "storeUrl": "sqlite:////tmp/page.db"})
     assert str(options.queue.urls[0]) == QUEUE
-    assert connection_options(SecretUrl(QUEUE), options.queue) == {"message_encoding": "auto"}
+    assert connection_options(SecretUrl(QUEUE), options.queue) == {}
 
 
 def test_each_option_that_the_page_names_exists() -> None:
