@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy.engine import Connection
 
 from shard_store.batches import plans, progress, publishing, readings, starting
-from shard_store.batches.plans import NotedPlans
+from shard_store.batches.plans import NOTHING_NOTED, NotedPlans
 from shard_store.batches.publishing import Looked, Published, Unpublished
 from shard_store.completeness import certificates, comparing, listing
 from shard_store.completeness.listing import Claim
@@ -173,7 +173,7 @@ class ShardStore:
     current_plan_inside = _joins(plans.current_plan)
 
     def take_plan(
-        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = lambda store_id, pipeline: None
+        self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = NOTHING_NOTED
     ) -> PlanIdentity:
         """Return the plan as `current_plan` does, for the sink that delivers it, which makes itself known first.
 

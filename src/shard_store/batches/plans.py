@@ -115,11 +115,14 @@ def current_plan(transaction: Transaction, pipeline: str, driver: str | None = N
     plan it is an empty one: Spark runs the first batch of a checkpoint even when the queue is empty. Of a query with
     several sources one may be idle: its last plan is given, which is confirmed even if its attempt is pruned by now.
     """
-    return plan_for(transaction, pipeline, driver, None)[0]
+    return plan_for(transaction, pipeline, driver, None, NOTHING_NOTED)[0]
 
 
 NotedPlans = Callable[[str, str], Noted | None]
 """What the newest reader of this driver has noted, by store and pipeline. None: not known."""
+
+NOTHING_NOTED: NotedPlans = lambda store_id, pipeline: None  # noqa: E731
+"""Of drivers whose readers note nothing."""
 
 
 def plan_for(
@@ -127,7 +130,7 @@ def plan_for(
     pipeline: str,
     driver: str | None,
     sink: str | None,
-    noted_plans: NotedPlans = lambda store_id, pipeline: None,
+    noted_plans: NotedPlans,
 ) -> tuple[PlanIdentity, bool]:
     """Return the same as `current_plan`, and whether the sink that asks is known to the pipeline.
 
