@@ -248,11 +248,9 @@ _PARAMETERS = ("| parameter | meaning |", "|---|---|")
 
 
 def _commands_lines() -> Iterator[str]:
-    import typer
+    from queue_source.commands.main import whole_program
 
-    from queue_source.commands.main import app
-
-    program: Any = typer.main.get_command(app)
+    program = whole_program()
     shared = _shared(program)
     yield from ("# Commands", "", _NOTICE, "", *_paragraphs(program.help))
     lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]

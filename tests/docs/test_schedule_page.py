@@ -9,10 +9,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from queue_source.commands.main import app
+from queue_source.commands.main import app, whole_program
 from shard_store import open_store
 from support.snippets import ROOT, blocks
 
@@ -33,10 +32,10 @@ def commands() -> list[list[str]]:
 
 def test_each_command_of_a_job_has_the_options_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUESQUEUE_STORE", "sqlite:///store.db")
-    program = typer.main.get_command(app)
+    program = whole_program()
     names = []
     for _, name, *arguments in commands():
-        command = program.commands[name]  # type: ignore[attr-defined]
+        command = program.commands[name]
         command.make_context(name, arguments).close()  # raises what the command itself would
         names.append(name)
     assert sorted(names) == ["load"] * 3 + ["prune"] * 3 + ["reconcile"] * 2

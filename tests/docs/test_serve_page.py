@@ -72,10 +72,8 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
 
 
 def test_every_option_of_the_command_that_the_page_names_exists() -> None:
-    from typer.main import get_command
+    from queue_source.commands.main import whole_program
 
-    from queue_source.commands.main import app
-
-    command = get_command(app).commands["serve"]  # type: ignore[attr-defined]
+    command = whole_program().commands["serve"]
     known = {name for parameter in command.params for name in parameter.opts}
     assert set(re.findall(r"`?(--[a-z-]+)", PAGE.read_text("utf-8"))) - known == set()

@@ -15,12 +15,13 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import queue_source.queues
 import shard_store
 from queue_source.commands import output
-from queue_source.commands.main import app
+from queue_source.commands.main import app, whole_program
 from queue_source.commands.send import SET
 from queue_source.errors import QueueUnavailable
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
@@ -292,6 +293,12 @@ def test_what_is_gone_says_what_to_do_instead(arguments: tuple[str, ...], instea
 
 def test_an_unknown_command_is_wrong_use() -> None:
     assert cuesqueue("sned").exit_code == 2
+
+
+def test_the_program_lists_each_command_by_the_first_sentence_of_its_own_help() -> None:
+    listed = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in whole_program().commands.items():
+        assert listed[name].get_short_help_str(1000) == command.get_short_help_str(1000), name
 
 
 def test_the_program_loads_neither_spark_nor_databases_for_its_help() -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from queue_source.commands.main import app
+from queue_source.commands.main import whole_program
 from queue_source.serve.guard import SHORTEST_TOKEN
 from support.snippets import ROOT, blocks
 
@@ -55,8 +54,7 @@ def test_a_service_is_reached_from_this_machine_alone_and_waits_for_one_that_exi
 def test_the_command_of_a_service_is_one(service: str) -> None:
     program, *arguments = SERVICES[service]["command"]
     if program == "cuesqueue":
-        command: Any = typer.main.get_command(app)
-        options = {name for param in command.commands[arguments[0]].params for name in param.opts}
+        options = {name for param in whole_program().commands[arguments[0]].params for name in param.opts}
         assert {argument for argument in arguments if argument.startswith("--")} <= options
     else:
         (folder,) = [source for source, target in mounts(service) if arguments[0].startswith(f"{target}/")]

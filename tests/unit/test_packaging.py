@@ -58,7 +58,9 @@ def test_executors_load_no_database_and_no_queue_to_read() -> None:
 def test_a_copy_of_the_packages_alone_has_all_commands_but_the_demo() -> None:
     """As in an archive for `--py-files`."""
     code = "import sys; sys.path[:] = [path for path in sys.path if not path.endswith('examples')]; "
-    code += "from queue_source.commands.main import app; print([c.callback.__name__ for c in app.registered_commands])"
+    code += (
+        "from queue_source.commands.main import app; import typer; print(list(typer.main.get_command(app).commands))"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", code]
     names = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

@@ -1,29 +1,79 @@
-"""The `cuesqueue` program: the commands are one file a group; what they need is imported when they run."""
+"""The `cuesqueue` program: a command, or a group of commands, is a file, which is imported when it runs."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from queue_source.commands.doctor import doctor
-from queue_source.commands.errors import group as errors_group
-from queue_source.commands.files import files
-from queue_source.commands.load import load
 from queue_source.commands.output import READER_GONE, Json, errors_as_exit_codes, has_reader, print_result
-from queue_source.commands.queue import group as queue_group
-from queue_source.commands.reconcile import reconcile
-from queue_source.commands.route import route
-from queue_source.commands.send import send
-from queue_source.commands.serve import serve
-from queue_source.commands.setup import app as setup
-from queue_source.commands.shards import group as shards_group
-from queue_source.commands.status import status
-from queue_source.commands.store import adopt, migrate, prune, reset, vacuum
+
+_COMMANDS = {
+    "demo": (
+        "cuesqueue_demo.command:demo",
+        "Publish a year of flights exactly once: three queues, duplicates, lost notifications, bad objects, a kill -9.",
+    ),
+    "send": ("send:send", "Send messages to a queue."),
+    "load": ("load:load", "Load the objects that a queue announces into files or a table, each once."),
+    "prove": (
+        "cuesqueue_prove.command:prove",
+        "Kill a job at every step of a micro-batch, and compare what its sink holds.",
+    ),
+    "route": ("route:route", "Receive messages of one queue for many sources, until SIGTERM or Ctrl-C."),
+    "status": (
+        "status:status",
+        "Show which pipelines are alive, how far behind they are, how fast, and what went wrong.",
+    ),
+    "serve": (
+        "serve:serve",
+        "Serve a page, metrics and a health check of all pipelines of a store, until Ctrl-C.",
+    ),
+    "files": (
+        "files:files",
+        "List the Parquet files that the sink with path has published: one path a line, in the order of publication.",
+    ),
+    "prune": (
+        "store:prune",
+        "Remove finished shards that are older than the deduplication window, and all else that nothing needs any "
+        "more.",
+    ),
+    "vacuum": (
+        "store:vacuum",
+        "Remove what was never published: files in the sink's folder, and messages staged in the store's database.",
+    ),
+    "reconcile": (
+        "reconcile:reconcile",
+        "Compare what is in a bucket with what was published, and say what is missing.",
+    ),
+    "migrate": (
+        "store:migrate",
+        "Bring the store's tables to this version's schema; in an empty database, create them.",
+    ),
+    "adopt": (
+        "store:adopt",
+        "Take over the list of files that another reader has read, such as Spark's file source: none is read again.",
+    ),
+    "reset": (
+        "store:reset",
+        "Have a stopped source begin anew: objects that are announced once more are read and published ONCE MORE.",
+    ),
+    "doctor": (
+        "doctor:doctor",
+        "Check what a query needs: Java, Python, the store, and with the reader's options its queues and objects.",
+    ),
+    "version": ("main:version", "Print the version of cuesqueue, and of what it works with."),
+    "queue": ("queue:group", "Show queues and their messages; create, empty and delete queues."),
+    "errors": ("errors:group", "Find what could not be processed, and have it processed once it is repaired."),
+    "shards": ("shards:group", "See what became of an object, and get a stream past one."),
+    "setup": ("setup:app", "Make what is needed once: queues of a cloud, a faster PySpark, files for Grafana."),
+}
+"""By name: the function or group, in its module of this package or another one, and the first sentence of its help."""
 
 _REMOVED = dict.fromkeys(
     ("export", "import"),
@@ -32,11 +82,34 @@ _REMOVED = dict.fromkeys(
 """Commands of earlier versions, and what to do instead."""
 
 
-class _Program(TyperGroup):
+class Program(TyperGroup):
+    """Lists its commands by their first sentences, and imports the one that runs."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, (place, sentence) in _COMMANDS.items():
+            package = place.partition(".")[0]
+            # a command may be a package of its own, which a copy of the other packages alone has not
+            if package == place or find_spec(package):
+                self.commands[name] = TyperCommand(name, help=sentence)
+        self.commands["publish"] = TyperCommand("publish", hidden=True)  # the earlier name of send
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in _REMOVED:
             ctx.fail(f"cuesqueue {args[0]} {_REMOVED[args[0]]}")
-        return super().resolve_command(ctx, args)
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, self.load(str(name)), rest
+
+    def load(self, name: str) -> Any:
+        """Import a command, or a group of them."""
+        module, _, attribute = _COMMANDS["send" if name == "publish" else name][0].partition(":")
+        found = getattr(import_module(module if "." in module else f"{__package__}.{module}"), attribute)
+        outer = typer.Typer(rich_markup_mode=None)
+        if isinstance(found, typer.Typer):
+            outer.add_typer(found, name=name)
+        else:
+            outer.command(name)(found)
+        return typer.main.get_group(outer).commands[name]
 
     def invoke(self, ctx: Any) -> Any:
         with errors_as_exit_codes():
@@ -44,7 +117,7 @@ class _Program(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Program,
+    cls=Program,
     name="cuesqueue",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
@@ -55,46 +128,16 @@ app = typer.Typer(
 )
 
 
-def _add(name: str) -> None:
-    """Add a command that is a package of its own: a wheel and a checkout have it, a copy of the others has not."""
-    if find_spec(f"cuesqueue_{name}"):
-        app.command()(getattr(import_module(f"cuesqueue_{name}.command"), name))
-
-
-_add("demo")
-app.command()(send)
-app.command("publish", hidden=True)(send)  # the earlier name
-app.command()(load)
-_add("prove")
-app.command()(route)
-app.command()(status)
-app.command()(serve)
-app.command()(files)
-app.add_typer(queue_group)
-app.add_typer(errors_group)
-app.add_typer(shards_group)
-app.command()(prune)
-app.command()(vacuum)
-app.command()(reconcile)
-app.command()(migrate)
-app.command()(adopt)
-app.command()(reset)
-app.command()(doctor)
-app.add_typer(setup, name="setup")
-
-
-def _installed_version(name: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
+def _installed(name: str) -> str:
     try:
-        return version(name)
+        return version_of(name)
     except PackageNotFoundError:
         return "not installed"
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"cuesqueue {_installed_version('cuesqueue')}")
+        typer.echo(f"cuesqueue {_installed('cuesqueue')}")
         raise typer.Exit
 
 
@@ -107,14 +150,19 @@ def _options(
     del show_version  # its callback has printed it
 
 
-@app.command()
 def version(as_json: Json = False) -> None:
     """Print the version of cuesqueue, and of what it works with."""
     import platform
 
-    packages = ("cuesqueue", "pyspark", "pyarrow", "sqlalchemy")
-    versions = {package: _installed_version(package) for package in packages}
+    versions = {package: _installed(package) for package in ("cuesqueue", "pyspark", "pyarrow", "sqlalchemy")}
     print_result({**versions, "python": platform.python_version()}, as_json, title="versions")
+
+
+def whole_program() -> Any:
+    """Return the program with all its commands imported: for pages and checks that look at them."""
+    program: Any = typer.main.get_command(app)
+    program.commands = {name: program.load(name) for name, listed in program.commands.items() if not listed.hidden}
+    return program
 
 
 def run() -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_source.errors import CuesqueueError, OptionError, QueueConfigurationError
-from queue_source.options.connections import DEFAULT_STORE
 from shard_store.redaction import redact_text, visible
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ def _default_store() -> str:
 
     Commands never create a store because a name was forgotten.
     """
+    from queue_source.options.connections import DEFAULT_STORE  # here: `--help` does without all options
+
     file = DEFAULT_STORE.removeprefix("sqlite:///")
     if Path(file).is_file():
         return DEFAULT_STORE
