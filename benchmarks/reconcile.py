@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from benchmarks.registry import Measurement, Settings, benchmark
 from benchmarks.store import databases
-from queue_source.admin.reconcile import reconcile
+from queue_source.commands.comparison import reconcile
 from queue_source.messages import ListedObject
 from queue_source.options import parse_listing_options
 from queue_source.storage.buckets.base import PAGE, Page

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from queue_source.commands.send import s3_event
+from queue_source.commands.queue import s3_event
 from queue_source.errors import CuesqueueError
 from queue_source.queues import open_queue
 

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 
 from cuesqueue_demo.data import MONTHS, Layout, day_numbers
 from cuesqueue_demo.report import Certificate
-from queue_source.admin.audit import audit
-from queue_source.admin.reconcile import Period, pages_of, reconcile
+from queue_source.commands.comparison import Period, pages_of, reconcile
 from queue_source.options import parse_listing_options
 from queue_source.storage.buckets import open_bucket
 from shard_store import ShardStore
+from shard_store.shards.changes import Audit
 
 
 def read_splits(paths: Iterable[str], schema: pa.Schema) -> pa.Table:
@@ -39,7 +39,7 @@ def certify(layout: Layout, store: ShardStore) -> dict[str, Certificate]:
             closing(pages_of(bucket, prefix, versions=False)) as pages,
         ):
             report = reconcile(store, pipeline, prefix, options, pages, period=Period(grace=timedelta(0)))
-        number = store.certify(report.scope, report.evidence, report.tally, audit("").actor)
+        number = store.certify(report.scope, report.evidence, report.tally, Audit.of_user().actor)
         certificates[pipeline] = Certificate(number, report.tally.counts, report.sentence())
     return certificates
 

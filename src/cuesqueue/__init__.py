@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from cuesqueue.last_line import end_with_our_line
 
 if TYPE_CHECKING:
-    from queue_source.admin.operations import complaints, history, status
-    from queue_source.admin.requeue import Requeued, requeue
-    from queue_source.admin.shards import find_shards, forget_shards, quarantine_shards, reopen_shards, shard_stories
+    from queue_source.commands.errors import Requeued, requeue
+    from queue_source.commands.shards import find_shards, forget_shards, quarantine_shards, reopen_shards, shard_stories
+    from queue_source.commands.status import history, status
     from queue_source.errors import (
         BadObject,
         CuesqueueError,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     )
     from shard_store.operators.repair import ShardsChanged
     from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
-    from shard_store.operators.status import PipelineStatus, StatusLimits
+    from shard_store.operators.status import PipelineStatus, StatusLimits, complaints
 
     __version__: str
 
@@ -124,9 +124,9 @@ __all__ = [
 ]
 
 _PLACES = {
-    "queue_source.admin.operations": "complaints history status",
-    "queue_source.admin.requeue": "Requeued requeue",
-    "queue_source.admin.shards": "find_shards forget_shards quarantine_shards reopen_shards shard_stories",
+    "queue_source.commands.errors": "Requeued requeue",
+    "queue_source.commands.shards": "find_shards forget_shards quarantine_shards reopen_shards shard_stories",
+    "queue_source.commands.status": "history status",
     "queue_source.errors": "BadObject CuesqueueError MalformedNotification ObjectStoreError OptionError "
     "QueueConfigurationError QueueError QueueNotFound QueueUnavailable SchemaChanged",
     "queue_source.foreach_batch.delivery": "Delivery Output delivery",
@@ -144,7 +144,7 @@ _PLACES = {
     "shard_store.error_table.search": "Criteria",
     "shard_store.errors": "LostProgress PipelineTakenOver ShardStoreError ShardsLost StoreConfigurationError "
     "StoreUnavailable",
-    "shard_store.operators.status": "PipelineStatus StatusLimits",
+    "shard_store.operators.status": "PipelineStatus StatusLimits complaints",
     "shard_store.operators.repair": "ShardsChanged",
     "shard_store.operators.shards": "FoundShard ShardCriteria ShardStory",
 }

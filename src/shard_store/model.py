@@ -55,6 +55,11 @@ def time_of(micros: int) -> datetime:
     return EPOCH + micros * MICROSECOND
 
 
+def iso_time(micros: int | None) -> str | None:
+    """Format what the store keeps as ISO 8601 in UTC."""
+    return None if micros is None else time_of(micros).isoformat(timespec="milliseconds")
+
+
 def shard_key(source: str, shard_id: str) -> ShardKey:
     """Return the key of a shard; sources do not share shards."""
     return ShardKey(hashlib.sha256(f"{source}\0{shard_id}".encode("utf-8", "surrogatepass")).digest())

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from queue_source.admin.vacuum import vacuum
+from queue_source.commands.vacuum import vacuum
 from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError
 from queue_source.options import parse_sink_options
 from queue_source.sinks.base import Batch, open_sink

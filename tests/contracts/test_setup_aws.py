@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from queue_source.admin.setup_aws import MOST_RECEIVES, default_name, parse_prefix
 from queue_source.commands.main import app
+from queue_source.commands.setup_aws import MOST_RECEIVES, default_name, parse_prefix
 from queue_source.errors import OptionError
 from queue_source.queues import open_queue
 from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_name

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import sqlalchemy as sa
 
-from queue_source.admin.wording import status_lines
 from queue_source.announcements.contents import OUTSIDE_PREFIXES
+from queue_source.commands.status import status_lines
 from shard_store.completeness.certificates import Scope, Tally
 from shard_store.completeness.comparing import Category
 from shard_store.completeness.listing import Found

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from queue_source.admin import vacuum as vacuuming
-from queue_source.admin.vacuum import VacuumResult, vacuum
+from queue_source.commands import vacuum as vacuuming
 from queue_source.commands.main import app
+from queue_source.commands.vacuum import VacuumResult, vacuum
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.options.connections import StorageOptions
 from shard_store.errors import StoreConfigurationError
@@ -77,7 +77,7 @@ def test_what_no_transaction_published_is_removed_and_all_else_stays(store: Shar
         os.utime(other, (0, 0))
     others[3].mkdir()
     nested = split(others[3])
-    expected = VacuumResult(found=6, published=3, young=1, removed=2, bytes=8)
+    expected = VacuumResult(files=6, published=3, too_young=1, removed=2, bytes=8)
     assert vacuum(store, str(folder), older_than=DAY, dry_run=True) == expected
     assert all(file.exists() for file in orphans)
     assert vacuum(store, str(folder), older_than=DAY) == expected
@@ -144,9 +144,9 @@ def test_files_in_s3_are_removed(sqlite_store: ShardStore, ministack_url: str) -
         s3.put_object(Bucket=bucket, Key=f"out/{name}", Body=b"rows")
     publish(sqlite_store, f"s3a://{bucket}/out/{NAMES[0]}")
     storage = StorageOptions(ministack_url, "us-east-1", "test", "test")
-    assert vacuum(sqlite_store, f"s3://{bucket}/out", older_than=DAY, storage=storage).young == 3
+    assert vacuum(sqlite_store, f"s3://{bucket}/out", older_than=DAY, storage=storage).too_young == 3
     result = vacuum(sqlite_store, f"s3://{bucket}/out", older_than=IN_A_MOMENT, storage=storage)
-    assert result == VacuumResult(found=4, published=1, removed=3, bytes=12)
+    assert result == VacuumResult(files=4, published=1, removed=3, bytes=12)
     left = {found["Key"] for found in s3.list_objects_v2(Bucket=bucket)["Contents"]}
     assert left - {"out/"} == {"out/other.parquet", f"out/{NAMES[0]}"}  # pyarrow keeps the folder, as an empty object
     with pytest.raises((BadObject, ObjectStoreError)):
@@ -163,7 +163,7 @@ def test_files_in_google_cloud_storage_are_removed(
         gcs_server.put("vacuum", f"out/{name}", b"rows")
     publish(sqlite_store, f"gs://vacuum/out/{NAMES[0]}")
     result = vacuum(sqlite_store, "gs://vacuum/out", older_than=IN_A_MOMENT, storage=StorageOptions(anonymous=True))
-    assert result == VacuumResult(found=4, published=1, removed=3, bytes=12)
+    assert result == VacuumResult(files=4, published=1, removed=3, bytes=12)
 
 
 def test_the_command_counts_and_removes(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
-from queue_source.admin.vacuum_staged import StagedResult, vacuum_staged
 from queue_source.commands.main import app
+from queue_source.commands.vacuum import StagedResult, vacuum_staged
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues.sql import SqlQueue

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.test_pages import Reader
-from queue_source.admin.setup_aws import Setup
+from queue_source.commands.setup_aws import Setup
 from queue_source.queues import open_queue
 from queue_source.queues.sqs import SqsQueue
 from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_name, new_queue

@@ -7,7 +7,7 @@ import json
 import pytest
 from pyspark.sql import SparkSession
 
-from queue_source.admin.adopt import adopt
+from queue_source.commands.adopt import adopt
 from shard_store.store import open_store
 from support.engine.queries import described, run
 from support.engine.world import SCHEMA, World

@@ -14,8 +14,7 @@ import pytest
 import tenacity
 from typer.testing import CliRunner, Result
 
-import queue_source.storage.buckets as buckets
-from queue_source.admin import reconcile as reconciling
+from queue_source.commands import comparison as reconciling
 from queue_source.commands.main import app
 from queue_source.errors import ObjectStoreError
 from queue_source.messages import ListedObject
@@ -470,7 +469,9 @@ def test_an_inventory_is_compared_up_to_its_time_and_agrees_with_a_listing(
     assert "is after 2026-11-21T00:00:00Z" in run(*where, "--until", "2026-11-21T00:01Z", code=2).stderr
     assert "name prefixes of that bucket" in run("s3://other/", "--inventory", manifest, code=2).stderr
     listed = [ListedObject(f"s3://landing/{e.key}", 10, e.etag, e.modified) for e in reversed(entries)]
-    monkeypatch.setattr(buckets, "open_bucket", lambda prefix, storage: OneBucket(listed, prefix))
+    monkeypatch.setattr(
+        "queue_source.commands.reconcile.open_bucket", lambda prefix, storage: OneBucket(listed, prefix)
+    )
     again = found("--certificate", str(told["certificate"]), code=1)
     assert (again["evidence"], again["digest"]) == ("listing", told["digest"])
     assert again["compared_with"]["same"]

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.test_store_statements import counting
-from queue_source.admin.reconcile import Period, reconcile
 from queue_source.announcements.routes import Routes, parse_routes
+from queue_source.commands.comparison import Period, reconcile
 from queue_source.commands.main import app
 from queue_source.coordinator.receiver import Receiver, Totals
 from queue_source.errors import OptionError

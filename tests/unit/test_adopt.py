@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from queue_source.admin.adopt import AdoptResult, adopt, adopt_list
+from queue_source.commands.adopt import AdoptResult, adopt, adopt_list
 from queue_source.commands.main import app
 from queue_source.errors import OptionError
 from shard_store.store import ShardStore, open_store

@@ -22,7 +22,7 @@ import queue_source.queues
 import shard_store
 from queue_source.commands import output
 from queue_source.commands.main import app, whole_program
-from queue_source.commands.send import SET
+from queue_source.commands.queue import SET
 from queue_source.errors import QueueUnavailable
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
 from shard_store.model import ErrorRecord
@@ -76,7 +76,7 @@ class Recorder:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(queue_source.queues, "open_queue", recorder.open, raising=False)
+    monkeypatch.setattr("queue_source.commands.queue.open_queue", recorder.open)
     return recorder
 
 

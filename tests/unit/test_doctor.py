@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from queue_source.admin import doctor as checks
-from queue_source.admin.doctor import (
+from queue_source.commands import doctor as checks
+from queue_source.commands.doctor import (
     Finding,
     State,
     examine_machine,
     examine_prefixes,
     examine_queues,
     examine_store,
+    examine_workers,
 )
 from queue_source.commands.main import app
 from queue_source.options import parse_reader_options
@@ -234,7 +235,7 @@ def doctor(*arguments: str, code: int = 0) -> dict[str, Finding]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_source.admin.doctor._PATIENCE", 0.2)
+    monkeypatch.setattr("queue_source.commands.doctor._PATIENCE", 0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -299,7 +300,7 @@ def test_passwords_are_shown_nowhere(tmp_path: Path, impatient: None) -> None:
 
 
 def test_the_executors_are_compared_with_the_driver() -> None:
-    from queue_source.spark.doctor import Worker, examine_workers, this_worker
+    from queue_source.spark.doctor import Worker, this_worker
 
     driver = this_worker()
     assert driver.error == ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-import queue_source.queues
 from queue_source.commands.main import app
 from queue_source.commands.output import WRONG_USE
 from queue_source.queues import open_queue
@@ -127,7 +127,8 @@ def test_what_cannot_be_undone_needs_a_yes_where_nobody_can_be_asked(url: str, t
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_on_a_terminal_it_asks(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     (tmp_path / "queues").mkdir()
-    monkeypatch.setattr("queue_source.commands.queue._on_a_terminal", lambda: True)
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("queue_source.commands.queue.sys", terminal)
     with open_queue(url) as queue:
         queue.send(["x"], tag="a")
         done = CliRunner().invoke(app, ["queue", "purge", url], input=f"{answer}\n")
@@ -150,7 +151,7 @@ class Plain:
 
 
 def test_a_kind_that_cannot_do_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_source.queues, "open_queue", lambda url: Plain())
+    monkeypatch.setattr("queue_source.commands.queue.open_queue", lambda url: Plain())
     told = result_of("info", "plain://q")
     assert told == {"queue": "plain://q", "ordered_groups": False, "max_batch_size": 10, "retention_seconds": 60.0}
     for command in ("create", "delete", "purge", "peek"):

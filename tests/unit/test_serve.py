@@ -23,8 +23,8 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from queue_source.admin.shards import forget_shards
 from queue_source.commands.main import app as program
+from queue_source.commands.shards import forget_shards
 from queue_source.serve import guard
 from queue_source.serve import reads as reads_module
 from queue_source.serve.app import ASSETS, STATIC, create_app
@@ -576,7 +576,7 @@ def test_a_sqlite_file_that_was_restored_or_removed_is_noticed(
 
 ENDED = """
 import sys, time
-from queue_source.admin.shards import forget_shards
+from queue_source.commands.shards import forget_shards
 from queue_source.commands.main import app
 from queue_source.serve import run
 from shard_store.store import ShardStore

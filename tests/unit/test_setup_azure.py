@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from queue_source.admin import setup_azure
-from queue_source.admin.setup_azure import default_name, parse_place
+from queue_source.commands import setup_azure
 from queue_source.commands.main import app
+from queue_source.commands.setup_azure import default_name, parse_place
 from queue_source.errors import OptionError
 from queue_source.queues.azurequeue.access import Access, parse_address
 from support.azure_command import RESOURCES, AzureCommand

@@ -21,7 +21,10 @@ def announcement_of(listed: ListedObject, *, plain: bool = False) -> Outgoing | 
     scheme, _, path = listed.uri.partition("://")
     bucket, _, key = path.partition("/")
     if scheme == "s3" and not plain:
-        return Outgoing(json.dumps({"Records": [_s3_record(bucket, key, listed)]}).encode())
+        quoted = quote_plus(key, safe="/", errors="surrogatepass")
+        facts = {"size": listed.size, "eTag": listed.etag, "versionId": listed.version}
+        record = s3_record(bucket, quoted, iso_time(listed.modified), **facts)
+        return Outgoing(json.dumps({"Records": [record]}).encode())
     if scheme == "gs" and not plain:
         return Outgoing(json.dumps(_gcs_object(bucket, key, listed)).encode())
     if any(ord(character) < 32 for character in listed.uri):
@@ -35,16 +38,18 @@ def announcement_of(listed: ListedObject, *, plain: bool = False) -> Outgoing | 
         return None
 
 
-def _s3_record(bucket: str, key: str, listed: ListedObject) -> dict[str, object]:
-    item: dict[str, object] = {"key": quote_plus(key, safe="/", errors="surrogatepass"), "size": listed.size}
-    item |= {} if listed.etag is None else {"eTag": listed.etag}
-    item |= {} if listed.version is None else {"versionId": listed.version}
+def s3_record(bucket: str, key: str, time: str, **facts: object) -> dict[str, object]:
+    """Build the record by which Amazon announces an object. `key` is form-encoded; `facts`: its size, eTag ..."""
     return {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",
-        "eventTime": _iso(listed.modified),
+        "eventTime": time,
         "eventName": "ObjectCreated:Put",
-        "s3": {"s3SchemaVersion": "1.0", "bucket": {"name": bucket, "arn": f"arn:aws:s3:::{bucket}"}, "object": item},
+        "s3": {
+            "s3SchemaVersion": "1.0",
+            "bucket": {"name": bucket, "arn": f"arn:aws:s3:::{bucket}"},
+            "object": {"key": key, **{name: fact for name, fact in facts.items() if fact is not None}},
+        },
     }
 
 
@@ -52,8 +57,9 @@ def _gcs_object(bucket: str, key: str, listed: ListedObject) -> dict[str, object
     resource = {"kind": "storage#object", "bucket": bucket, "name": key, "size": str(listed.size)}
     resource |= {} if listed.etag is None else {"etag": listed.etag}
     resource |= {} if listed.version is None else {"generation": listed.version}
-    return {**resource, "updated": _iso(listed.modified)}
+    return {**resource, "updated": iso_time(listed.modified)}
 
 
-def _iso(time: datetime) -> str:
+def iso_time(time: datetime) -> str:
+    """Format a time as Amazon does."""
     return time.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,32 +1,67 @@
-"""`cuesqueue errors list/show/requeue/drop`: finds what could not be processed, and has it processed once repaired."""
+"""`cuesqueue errors list/show/requeue/drop`: finds what could not be processed, and has it processed once repaired.
+
+Programs call `requeue`, too: bad messages are sent once more, quarantined objects are released and announced again.
+Decision 0023 explains what keeps exactly once.
+"""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from queue_source.admin.wording import counted
-from queue_source.commands.filters import Choice, Everything, State, choosing
+from queue_source.announcements.contents import OBJECT_VERSION
 from queue_source.commands.output import (
-    FAILED,
     WIDTH,
-    DryRun,
     Json,
-    Store,
+    counted,
     cut,
+    end_with_refused,
     hide_secrets,
+    known,
     line_width,
+    print_change,
     print_result,
     tell,
 )
-from queue_source.commands.send import Notification, s3_event
-from queue_source.errors import OptionError
+from queue_source.commands.parameters import (
+    DryRun,
+    Everything,
+    Pipeline,
+    Source,
+    Store,
+    argument,
+    choosing,
+    duration_if_any,
+    flag,
+    glob_of,
+    option,
+    refuse_empty,
+)
+from queue_source.commands.queue import Notification, s3_event
+from queue_source.errors import OptionError, QueueConfigurationError, QueueError
+from queue_source.messages import Outgoing
+from queue_source.queues import Queue, open_queue
+from queue_source.queues.base import Unsendable, republished, send_messages
+from queue_source.queues.sql.database import parse_address
+from queue_source.queues.urls import scheme
+from shard_store import open_store
+from shard_store.error_table import search
+from shard_store.error_table.handling import MAX_INPUT, Reopened
+from shard_store.error_table.search import Criteria, StoredError
+from shard_store.model import STORE, iso_time
+from shard_store.redaction import HIDDEN, quote
+from shard_store.shards.changes import Audit
+from shard_store.store import ShardStore
 
-if TYPE_CHECKING:
-    from shard_store.error_table.search import StoredError
+_SHORT = 12  # digits of an id in tables
 
 group = typer.Typer(
     name="errors",
@@ -34,12 +69,71 @@ group = typer.Typer(
     rich_markup_mode=None,
     help="Find what could not be processed, and have it processed once it is repaired.",
 )
+Limit = Annotated[int | None, option("N", "At most this many, the oldest first.", min=1)]
+Announce = Callable[[str], bytes]
+"""The body of a message that announces a URI."""
 
-_SHORT = 12  # digits of an id in tables
-_REPORTED = 20  # refusals that are reported one by one
+
+class Scope(str, Enum):
+    MESSAGE = "message"
+    OBJECT = "object"
+    PART = "part"
+    SKIPPED = "skipped"
+    RECORD = "record"
+    ROW = "row"
 
 
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many, the oldest first.")]
+class State(str, Enum):
+    PENDING = "pending"
+    RECORDED = "recorded"
+    DELIVERED = "delivered"
+    REQUEUED = "requeued"
+    REOPENED = "reopened"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The options by which a command with `@choosing` chooses errors."""
+
+    ids: Annotated[list[str] | None, argument("ID...", "Only these errors: the first digits of their ids.")] = None
+    match: Annotated[
+        str | None, option("GLOB", "Only where the whole id of the shard or message matches: *, ?, [a-z], {a,b}.")
+    ] = None
+    scope: Annotated[
+        list[Scope] | None, option("SCOPE", "Only message, object, skipped, record or row; may be repeated.")
+    ] = None
+    cause: Annotated[list[str] | None, option("WORD", "Only this cause, as in missing-object; may be repeated.")] = None
+    state: Annotated[
+        list[State] | None, option("STATE", "Only pending, recorded, delivered, requeued or reopened; may be repeated.")
+    ] = None
+    source: Source = None
+    pipeline: Pipeline = None
+    older_than: Annotated[str | None, option("D", "Only errors older than this, as in 2h or 7 days.")] = None
+    since: Annotated[str | None, option("D", "Only errors that are not older than this.")] = None
+
+    def criteria(self, *, everything: bool = True) -> Criteria:
+        """Return the options for the store. Raises OptionError for wrong values.
+
+        Without `everything` it is also raised where nothing is chosen: a command that changes errors is not run on all
+        of them because an option was forgotten.
+        """
+        for text in self.ids or ():
+            if not re.fullmatch(r"[0-9a-fA-F]{4,64}", text):
+                raise OptionError("ID", f"{quote(text)} is not an id; write 4 to 64 hexadecimal digits of one")
+        words = {"scope": tuple(scope.value for scope in self.scope or ()), "cause": tuple(self.cause or ())}
+        chosen = Criteria(
+            ids=tuple(text.lower() for text in self.ids or ()),
+            matching=glob_of(self.match),
+            states=tuple(state.value for state in self.state or ()),
+            source=self.source,
+            pipeline=self.pipeline,
+            older_than=duration_if_any("--older-than", self.older_than),
+            since=duration_if_any("--since", self.since),
+            words={name: values for name, values in words.items() if values},
+        )
+        if not everything:
+            refuse_empty(chosen)
+        return chosen
 
 
 @group.command("list")
@@ -47,13 +141,11 @@ Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="At most thi
 def list_errors(
     store: Store,
     choice: Choice,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many, the oldest first.")] = 100,
-    long: Annotated[bool, typer.Option("--long", help="Show each error's whole text, one after the other.")] = False,
+    limit: Annotated[int, option("N", "At most this many, the oldest first.", min=1)] = 100,
+    long: Annotated[bool, flag("--long", "Show each error's whole text, one after the other.")] = False,
     as_json: Json = False,
 ) -> None:
     """List errors by cause, one line each. With --json each has up to 65,536 bytes of its input."""
-    from shard_store.error_table.handling import MAX_INPUT
-
     errors = _search(store, choice, limit + 1, MAX_INPUT if as_json else 0)
     more = len(errors) > limit
     del errors[limit:]
@@ -94,15 +186,13 @@ def _whole(errors: Sequence[StoredError]) -> Iterator[str]:
 
 
 def _minute(error: StoredError) -> str:
-    from queue_source.coordinator.ending.error_queue import iso_time
-
     return (iso_time(error.occurred_at) or "")[:16].replace("T", " ")
 
 
 @group.command()
 def show(
     store: Store,
-    error_id: Annotated[str, typer.Argument(metavar="ID", help="The error, or the first digits of its id.")],
+    error_id: Annotated[str, argument("ID", "The error, or the first digits of its id.")],
     as_json: Json = False,
 ) -> None:
     """Show one error with its whole input."""
@@ -111,26 +201,19 @@ def show(
         problem = "has no error" if not errors else "has several errors"
         raise OptionError("ID", f"the store {problem} whose id begins with {error_id}; see `cuesqueue errors list`")
     fields = _as_dict(errors[0])
-    if not as_json:  # a table would call what has not happened, as a delivery, unknown
-        fields = {name: value for name, value in fields.items() if value is not None}
-    print_result(fields, as_json, title="error")
+    print_result(fields if as_json else known(fields), as_json, title="error")
 
 
-@group.command()
+@group.command("requeue")
 @choosing
-def requeue(
+def requeue_errors(
     store: Store,
     choice: Choice,
     everything: Everything = False,
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="QUEUE_URL", help="Send to this queue, not to where each error came from."),
-    ] = None,
-    tag: Annotated[
-        str | None, typer.Option(metavar="TAG", help="Tag of the messages; without it the tag that each had, if any.")
-    ] = None,
+    to: Annotated[str | None, option("QUEUE_URL", "Send to this queue, not to where each error came from.")] = None,
+    tag: Annotated[str | None, option("TAG", "Tag of the messages; without it the tag that each had, if any.")] = None,
     notification: Annotated[
-        Notification | None, typer.Option(metavar="s3", help="Announce objects by S3 events instead of plain URIs.")
+        Notification | None, option("s3", "Announce objects by S3 events instead of plain URIs.")
     ] = None,
     limit: Limit = None,
     dry_run: DryRun = False,
@@ -142,29 +225,21 @@ def requeue(
     Without it they are refused, and the exit code is 1.
     """
     chosen = choice.criteria(everything=everything)
-    import shard_store
-    from queue_source.admin import requeue as requeueing
-
-    announce = s3_event if notification is Notification.S3 else requeueing.plain
+    announce = s3_event if notification is Notification.S3 else plain
     before = 0
-    with shard_store.open_store(store, create=False) as opened:
-        done = requeueing.requeue(opened, chosen, to=to, tag=tag, announce=announce, limit=limit, dry_run=dry_run)
-        if not (done.errors or done.refused or chosen.states):
-            before = requeueing.requeued_before(opened, chosen)
-    counts: dict[str, Any] = {"errors": done.errors, "messages": done.messages}
-    counts["refused"] = done.refused if as_json else len(done.refused)
-    print_result({**counts, "dry_run": dry_run}, as_json, title="would be requeued" if dry_run else "requeued")
+    with open_store(store, create=False) as opened:
+        done = requeue(opened, chosen, to=to, tag=tag, announce=announce, limit=limit, dry_run=dry_run)
+        if not (done.errors or done.refused or chosen.states):  # those that requeue leaves alone
+            handled = replace(chosen, states=("requeued", "reopened"))
+            before = sum(map(len, search.pages(opened.database, handled, max_input=0)))
+    refused = done.refused if as_json else len(done.refused)
+    counts = {"errors": done.errors, "messages": done.messages, "refused": refused}
+    print_change(counts, "requeued", dry_run=dry_run, as_json=as_json)
     if before:
         tell(f"{counted(before, 'error')} like these had been requeued before; --state requeued does it once more")
     elif not (done.errors or done.refused):
         tell("no error is like these")
-    for number, (error_id, why) in enumerate(done.refused.items()):
-        if number == _REPORTED:
-            tell(f"and {len(done.refused) - _REPORTED} more; --json names all")
-            break
-        tell(f"{error_id[:_SHORT]} was refused: {why}")
-    if done.refused:
-        raise typer.Exit(FAILED)
+    end_with_refused(done.refused, _SHORT)
 
 
 @group.command()
@@ -179,31 +254,186 @@ def drop(
 ) -> None:
     """Delete errors for good. Objects stay quarantined, and errors of a batch that is not yet published are kept."""
     chosen = choice.criteria(everything=everything)
-    import shard_store
-    from shard_store.error_table import search
-
-    with shard_store.open_store(store, create=False) as opened:
+    with open_store(store, create=False) as opened:
         pages = search.pages(opened.database, chosen, limit=limit, max_input=0)
         chosen_errors = [(error.key, error.state) for page in pages for error in page]
         keys = [key for key, state in chosen_errors if state != State.PENDING.value]
         dropped = len(keys) if dry_run else opened.drop_errors(keys)
-    result = {"errors": dropped, "pending": len(chosen_errors) - len(keys), "dry_run": dry_run}
-    print_result(result, as_json, title="would be dropped" if dry_run else "dropped")
+    counts = {"errors": dropped, "pending": len(chosen_errors) - len(keys)}
+    print_change(counts, "dropped", dry_run=dry_run, as_json=as_json)
 
 
 def _search(store: str, choice: Choice, limit: int, max_input: int | None = None) -> list[StoredError]:
-    import shard_store
-    from shard_store.error_table import search
-
     criteria = choice.criteria()
-    with shard_store.open_store(store, create=False) as opened:
+    with open_store(store, create=False) as opened:
         pages = search.pages(opened.database, criteria, limit=limit, max_input=max_input)
         return [error for page in pages for error in page]
 
 
 def _as_dict(error: StoredError) -> dict[str, Any]:
-    from queue_source.coordinator.ending.error_queue import error_as_dict, iso_time
-
     handled = {"delivered_at": iso_time(error.delivered_at), "delivered_to": error.delivered_to}
     again = {"requeued_at": iso_time(error.requeued_at), "reopened_at": iso_time(error.reopened_at)}
-    return {**error_as_dict(error), "state": error.state, **handled, **again}
+    return {**error.as_dict(), "state": error.state, **handled, **again}
+
+
+def plain(uri: str) -> bytes:
+    """Return the URI itself as the body; it may hold bytes that are not UTF-8."""
+    return uri.encode("utf-8", "surrogatepass")
+
+
+@dataclass(slots=True)
+class Requeued:
+    """How many messages were sent for how many errors; `refused`: error id -> the reason why it was skipped."""
+
+    errors: int = 0
+    messages: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def requeue(
+    store: ShardStore,
+    criteria: Criteria,
+    *,
+    to: str | None = None,
+    tag: str | None = None,
+    announce: Announce = plain,
+    limit: int | None = None,
+    dry_run: bool = False,
+) -> Requeued:
+    """Send again what errors are about, and mark them as requeued.
+
+    A bad message goes back to its queue. A quarantined object is released and announced. Of bad records and rejected
+    rows, which are parts of what is published, the input alone is sent to the queue `to`, and a bad record of a message
+    also to the queue of the message. If a call is killed, run it again; an object that is announced twice is read once.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        criteria: Which errors; those requeued before only if it names that state.
+        to: URL of the queue to send to, instead of those that they came from.
+        tag: Tag of the messages, instead of their own.
+        announce: The body of the message that announces a URI; by default the URI itself.
+        limit: Maximum number of errors; None for all.
+        dry_run: Send and mark nothing.
+
+    Returns:
+        How many messages were (or would be) sent for how many errors, and which errors were refused.
+
+    Raises:
+        QueueError: A queue cannot be opened, or a message cannot be sent.
+        ShardStoreError: The store failed.
+
+    Process:
+        Any; running queries go on meanwhile.
+    """
+    done = Requeued()
+    criteria = criteria if criteria.states else replace(criteria, states=("pending", "recorded", "delivered"))
+    with ExitStack() as opened:
+        outbox = _Outbox(to, tag, dry_run, opened)
+        for page in search.pages(store.database, criteria, limit=limit):
+            problems = {error.key: outbox.problem(error) for error in page}
+            done.refused |= {key.hex(): problem for key, problem in problems.items() if problem}
+            possible = [error for error in page if not problems[error.key]]
+            objects = [error for error in possible if _is_object(error)]
+            reopened = store.reopen(objects, dry_run=dry_run, audit=Audit.of_user("its error is requeued"))
+            done.refused |= {key.hex(): why for key, why in reopened.refused.items()}
+            possible = [error for error in possible if error.key not in reopened.refused]
+            for error in possible:
+                if not _is_object(error):
+                    outbox.put(error)
+            for shard in reopened.shards.values():
+                outbox.announce(shard, announce(shard.uri))
+            outbox.send()
+            if not dry_run:
+                store.mark_requeued([error.key for error in possible])
+            done.errors += len(possible)
+    done.messages = outbox.sent
+    return done
+
+
+@dataclass
+class _Outbox:
+    """Messages by the queue they go to; the queues stay open until the end."""
+
+    to: str | None
+    tag: str | None
+    dry_run: bool
+    opened: ExitStack
+    sent: int = 0
+    _waiting: dict[str, list[Outgoing]] = field(default_factory=dict)
+    _queues: dict[str, Queue] = field(default_factory=dict)
+
+    def problem(self, error: StoredError) -> str:
+        """Explain why this error's input cannot be sent again; "" if it can."""
+        if error.state == "pending":
+            return "its batch is not published yet: it may still be repeated"
+        if error.scope == "skipped":
+            return "its object was skipped, as the options say (skip); parts of it may be published"
+        if error.scope == "part" and self.to is None:
+            return (
+                "other tasks, or another reading of its batch, have read its object, and their rows may be published; "
+                "look for them where they went; if none are there, have the object read again with `cuesqueue shards "
+                "forget` and a new announcement: any that are there would come twice"
+            )
+        stays = error.scope == "row" or (error.scope == "record" and not _is_of_message(error))
+        if stays and self.to is None:
+            return (
+                f"it is a {error.scope} of something whose other rows are published, so that cannot be read again; "
+                "repair it under another name, or name with --to the queue that is to get the input alone"
+            )
+        if not _is_object(error) and not error.whole:
+            kept = 0 if error.input is None else len(error.input)
+            size = "unknown number of" if error.input_size is None else error.input_size
+            return f"the error table keeps {kept} of its {size} bytes"
+        queue = self.to or error.queue
+        if not queue:
+            return "its queue is not known; name one with --to"
+        if HIDDEN in queue:
+            return f"the password of its queue {queue} is not in the store; name the queue with --to"
+        if scheme(queue).startswith("sql+sqlite"):
+            address = parse_address(queue)
+            file = address.url.database
+            # opening the queue would create the file; a relative path counts from the query's folder, not from ours
+            if file is not None and not address.url.query.get("uri") and not Path(file).exists():
+                problem = f"there is no file {file!r} here; run this in the query's folder, or name the queue with --to"
+                raise QueueConfigurationError(address.name, problem)
+        return ""
+
+    def put(self, error: StoredError) -> None:
+        """Add the error's input, unchanged.
+
+        A message that is a shard is counted as republished, which makes a new shard.
+        """
+        tag = error.tag if self.tag is None else self.tag
+        headers = republished(error.headers) if error.scope == "object" else error.headers
+        message = Outgoing(error.input or b"", tag, headers, error.group)
+        self._waiting.setdefault(self.to or error.queue, []).append(message)
+
+    def announce(self, shard: Reopened, body: bytes) -> None:
+        if shard.queue == STORE and self.to is None:
+            return  # it is released: the next reader of its source takes it
+        headers = {OBJECT_VERSION: shard.version} if shard.version else {}
+        message = Outgoing(body, self.tag or "", headers, shard.group)
+        self._waiting.setdefault(self.to or shard.queue, []).append(message)
+
+    def send(self) -> None:
+        for url, messages in self._waiting.items():
+            if not self.dry_run:
+                if url not in self._queues:
+                    self._queues[url] = self.opened.enter_context(open_queue(url))
+                queue = self._queues[url]
+                try:
+                    send_messages(queue, messages)
+                except Unsendable as error:
+                    raise QueueError(queue.name, f"cannot carry the input of an error: {error}") from error
+            self.sent += len(messages)
+        self._waiting = {}
+
+
+def _is_object(error: StoredError) -> bool:
+    """Tell whether the error is about an object, which is read again; not a message that is bad itself."""
+    return error.scope == "object" and not _is_of_message(error)
+
+
+def _is_of_message(error: StoredError) -> bool:
+    """Tell whether the shard of the error is a message: its id is `queue#key`."""
+    return bool(error.message_id) and error.subject.startswith(f"{error.queue}#{error.message_id}")

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from queue_source.commands.output import UNHEALTHY, DryRun, Json, named_options, print_error, print_result, stderr, tell
+from queue_source.commands.output import (
+    FAILED,
+    UNHEALTHY,
+    Json,
+    on_signals,
+    print_error,
+    print_result,
+    progress,
+    tell,
+)
+from queue_source.commands.parameters import DryRun, NewStore, argument, flag, named_options, option
 from queue_source.errors import OptionError
 from queue_source.logs.endings import sentence_of
 from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
-
-if TYPE_CHECKING:
-    from queue_source.spark.load import LoadQuery
-    from shard_store.operators.status import PipelineStatus, Published
-    from shard_store.store import ShardStore
+from shard_store.operators.status import PipelineStatus, Published
+from shard_store.store import ShardStore, open_store
 
 _POLL = 0.5  # seconds between two looks at the store
 
@@ -30,41 +38,33 @@ Format = Enum("Format", {name: name for name in FILE_FORMATS}, type=str)  # type
 
 def load(
     queue: Annotated[
-        str | None,
-        typer.Argument(metavar="QUEUE_URL", help="The queue, as in the option queueUrl.", show_default=False),
+        str | None, argument("QUEUE_URL", "The queue, as in the option queueUrl.", show_default=False)
     ] = None,
     prefix: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URI",
-            help="Where objects may be, as in s3://landing/orders/; may be repeated. Without a queue they are listed.",
+        option(
+            "URI", "Where objects may be, as in s3://landing/orders/; may be repeated. Without a queue they are listed."
         ),
     ] = None,
-    format: Annotated[
-        Format | None, typer.Option("--format", metavar="F", help=f"Their format: {', '.join(FILE_FORMATS)}.")
-    ] = None,
-    table: Annotated[str | None, typer.Option(metavar="NS.NAME", help="Iceberg table to load into.")] = None,
-    path: Annotated[str | None, typer.Option(metavar="URI", help="Folder of Parquet files to load into.")] = None,
-    delta: Annotated[str | None, typer.Option(metavar="URI", help="Folder of a Delta table to load into.")] = None,
+    format: Annotated[Format | None, option("F", f"Their format: {', '.join(FILE_FORMATS)}.", "--format")] = None,
+    table: Annotated[str | None, option("NS.NAME", "Iceberg table to load into.")] = None,
+    path: Annotated[str | None, option("URI", "Folder of Parquet files to load into.")] = None,
+    delta: Annotated[str | None, option("URI", "Folder of a Delta table to load into.")] = None,
     schema: Annotated[
-        str | None, typer.Option(metavar="DDL", help="Columns; else inferred (option schemaLocation), or the table's.")
+        str | None, option("DDL", "Columns; else inferred (option schemaLocation), or the table's.")
     ] = None,
-    store: Annotated[
-        str, typer.Option(envvar="CUESQUEUE_STORE", metavar="URL", help="Database of the store; it may be new.")
-    ] = DEFAULT_STORE,
+    store: NewStore = DEFAULT_STORE,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A further option of reader or sink (warehouse, aws.region, mode, source ...), or checkpointLocation; "
+        option(
+            "NAME=VALUE",
+            "A further option of reader or sink (warehouse, aws.region, mode, source ...), or checkpointLocation; "
             "may be repeated. Secrets as env:NAME or file:PATH.",
         ),
     ] = None,
-    master: Annotated[str, typer.Option(metavar="M", help="Where Spark runs.")] = "local[*]",
-    watch: Annotated[bool, typer.Option("--watch", help="Go on with what comes, until Ctrl-C or SIGTERM.")] = False,
-    max_errors: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Exit with 3 when there were more errors.")
-    ] = None,
+    master: Annotated[str, option("M", "Where Spark runs.")] = "local[*]",
+    watch: Annotated[bool, flag("--watch", "Go on with what comes, until Ctrl-C or SIGTERM.")] = False,
+    max_errors: Annotated[int | None, option("N", "Exit with 3 when there were more errors.", min=0)] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -73,11 +73,11 @@ def load(
         raise OptionError("--format", f"is required: name the format of the objects: {', '.join(FILE_FORMATS)}")
     if not prefix:
         raise OptionError("--prefix", "is required: name where the objects may be, as in s3://landing/orders/")
-    targets = [name for name in (table, path, delta) if name]
-    if len(targets) != 1:
+    if sum(map(bool, (table, path, delta))) != 1:
         raise OptionError("--table", "or --path or --delta is required, one of them: name where the objects go")
-    into = table or (f"delta:{delta}" if delta else _folder(path or ""))
-    options = {"logLevel": "warning", **named_options(option or [])}
+    folder = path and (path if "/" in path else f"./{path}")  # not to be taken for the name of a table
+    into = table or folder or f"delta:{delta}"
+    options = {"logLevel": "warning", **named_options(option)}
     began = time.monotonic()
     from queue_source.spark.load import LoadQuery  # late: it imports Spark
 
@@ -87,22 +87,31 @@ def load(
 
         print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return
-    with ExitStack() as stack:
-        running, opened = stack.enter_context(_started(query, store, master, watch=watch))
-        before = _total(opened, query.pipeline)
-        follow = stack.enter_context(_progress(visible=not as_json))
-        problem = _run(running, lambda: follow(opened, query.pipeline, before))
-        after = _total(opened, query.pipeline)
-    numbers = _loaded(before, after)
+    with open_store(store) as opened, _session(master) as spark, progress("objects", None, not as_json) as advance:
+        advance(0, description="starting Spark")
+        running = query.start(spark, available_now=not watch)
+        before = _status(opened, query.pipeline)
+
+        def follow() -> None:
+            if as_json or not sys.stderr.isatty() or (now := _status(opened, query.pipeline)) is None:
+                return
+            done = _loaded(before, now)
+            errors = sum(done["errors"].values())
+            text = f"{done['rows']:,} rows, {done['bytes'] / 1e6:,.1f} MB, {errors:,} errors"
+            total = done["objects"] + now.files_outstanding + (now.queue_depth or 0)
+            advance(done["objects"], total=total, description=text)
+
+        problem = _run(running, follow)
+        loaded = _loaded(before, _status(opened, query.pipeline))
     seconds = round(time.monotonic() - began, 1)
-    result = {"pipeline": query.pipeline, "into": into, **numbers, "seconds": seconds}
+    result = {"pipeline": query.pipeline, "into": into, **loaded, "seconds": seconds}
     print_result(_for_people(result, as_json), as_json, title="not all is loaded" if problem else "loaded")
-    if numbers["errors"] and not as_json:
+    if loaded["errors"] and not as_json:
         tell("what was bad: 'cuesqueue errors list' with this store; repair and requeue it (docs/how-to/errors.md)")
     if problem:
         print_error(problem)
-        raise typer.Exit(1)
-    if max_errors is not None and sum(numbers["errors"].values()) > max_errors:
+        raise typer.Exit(FAILED)
+    if max_errors is not None and sum(loaded["errors"].values()) > max_errors:
         raise typer.Exit(UNHEALTHY)
 
 
@@ -119,33 +128,24 @@ def _for_people(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
     return {name: line(value) for name, value in result.items()}
 
 
-def _folder(path: str) -> str:
-    """Return the folder in a form that is not taken for the name of a table."""
-    return path if "/" in path else f"./{path}"
-
-
 @contextmanager
-def _started(query: LoadQuery, url: str, master: str, *, watch: bool) -> Iterator[tuple[Any, ShardStore]]:
-    """Start the query in a session of its own, which ends with the block."""
+def _session(master: str) -> Iterator[Any]:
+    """Start a session, which ends with the block."""
     from queue_source.spark.load import quiet_session
-    from shard_store.store import open_store
 
-    with open_store(url) as store:
-        spark = quiet_session(master)
-        try:
-            yield query.start(spark, available_now=not watch), store
-        finally:
-            with suppress(Exception):  # gone already, where Java had the signal that ends us
-                spark.stop()
+    spark = quiet_session(master)
+    try:
+        yield spark
+    finally:
+        with suppress(Exception):  # gone already, where Java had the signal that ends us
+            spark.stop()
 
 
 def _run(query: Any, follow: Callable[[], None]) -> str | None:
     """Wait for the end of the query, and return what it failed with. Ctrl-C and SIGTERM stop it."""
-    import signal
-
     is_stopped = False
 
-    def stop(*_: object) -> None:
+    def stop() -> None:
         """Let a call to Java end by itself, since py4j would print the trace of an interrupted one."""
         nonlocal is_stopped
         is_stopped = True
@@ -154,72 +154,28 @@ def _run(query: Any, follow: Callable[[], None]) -> str | None:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not is_stopped and not query.awaitTermination(timeout=_POLL):
-            follow()
-        if is_stopped:
-            query.stop()
+        with on_signals(stop):
+            while not is_stopped and not query.awaitTermination(timeout=_POLL):
+                follow()
+            if is_stopped:
+                query.stop()
     except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
-        return None if is_stopped else _cause(str(error))
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        text = str(error)
+        lines = filter(None, map(str.strip, text.splitlines()))
+        return None if is_stopped else sentence_of(text) or next(lines, "the query failed")
     follow()
     return None
 
 
-def _cause(text: str) -> str:
-    """Return our own sentence out of Spark's text of an exception, or its first line."""
-    if (sentence := sentence_of(text)) is not None:
-        return sentence
-    return next((line.strip() for line in text.splitlines() if line.strip()), "the query failed")
+def _status(store: ShardStore, pipeline: str) -> PipelineStatus | None:
+    return next(iter(store.status(pipeline=pipeline)), None)
 
 
-def _total(store: ShardStore, pipeline: str) -> Published | None:
-    return next((status.total for status in store.status(pipeline=pipeline)), None)
-
-
-def _loaded(before: Published | None, after: Published | None) -> dict[str, Any]:
+def _loaded(before: PipelineStatus | None, after: PipelineStatus | None) -> dict[str, Any]:
     """Return the numbers of this run."""
-    names = ("objects", "rows", "bytes")
-    numbers: dict[str, Any] = {
-        name: (getattr(after, name, None) or 0) - (getattr(before, name, None) or 0) for name in names
+    old, new = (Published() if status is None else status.total for status in (before, after))
+    return {
+        **{name: (getattr(new, name) or 0) - (getattr(old, name) or 0) for name in ("objects", "rows", "bytes")},
+        "errors": {c: count - old.errors.get(c, 0) for c, count in new.errors.items() if count > old.errors.get(c, 0)},
     }
-    old = {} if before is None else before.errors
-    new = {} if after is None else after.errors
-    numbers["errors"] = {cause: count - old.get(cause, 0) for cause, count in new.items() if count > old.get(cause, 0)}
-    return numbers
-
-
-@contextmanager
-def _progress(*, visible: bool) -> Iterator[Callable[[ShardStore, str, Published | None], None]]:
-    """Show how far the pipeline is, on a terminal."""
-    if not visible or not sys.stderr.isatty():
-        yield lambda store, pipeline, before: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    summary = TextColumn("{task.fields[summary]}")
-    with Progress(
-        TextColumn("objects"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        summary,
-        TimeElapsedColumn(),
-        console=stderr(),
-        transient=True,
-    ) as bar:
-        task = bar.add_task("objects", total=None, summary="starting Spark")
-
-        def follow(store: ShardStore, pipeline: str, before: Published | None) -> None:
-            status: PipelineStatus | None = next(iter(store.status(pipeline=pipeline)), None)
-            if status is None:
-                return
-            numbers = _loaded(before, status.total)
-            waiting = status.files_outstanding + (status.queue_depth or 0)
-            errors = sum(numbers["errors"].values())
-            text = f"{numbers['rows']:,} rows, {numbers['bytes'] / 1e6:,.1f} MB, {errors:,} errors"
-            bar.update(task, completed=numbers["objects"], total=numbers["objects"] + waiting, summary=text)
-
-        yield follow

@@ -19,7 +19,7 @@ _COMMANDS = {
         "cuesqueue_demo.command:demo",
         "Publish a year of flights exactly once: three queues, duplicates, lost notifications, bad objects, a kill -9.",
     ),
-    "send": ("send:send", "Send messages to a queue."),
+    "send": ("queue:send", "Send messages to a queue."),
     "load": ("load:load", "Load the objects that a queue announces into files or a table, each once."),
     "prove": (
         "cuesqueue_prove.command:prove",
@@ -27,7 +27,7 @@ _COMMANDS = {
     ),
     "route": ("route:route", "Receive messages of one queue for many sources, until SIGTERM or Ctrl-C."),
     "status": (
-        "status:status",
+        "status:status_command",
         "Show which pipelines are alive, how far behind they are, how fast, and what went wrong.",
     ),
     "serve": (
@@ -35,7 +35,7 @@ _COMMANDS = {
         "Serve a page, metrics and a health check of all pipelines of a store, until Ctrl-C.",
     ),
     "files": (
-        "files:files",
+        "store:files",
         "List the Parquet files that the sink with path has published: one path a line, in the order of publication.",
     ),
     "prune": (
@@ -44,7 +44,7 @@ _COMMANDS = {
         "more.",
     ),
     "vacuum": (
-        "store:vacuum",
+        "vacuum:vacuum_command",
         "Remove what was never published: files in the sink's folder, and messages staged in the store's database.",
     ),
     "reconcile": (
@@ -56,7 +56,7 @@ _COMMANDS = {
         "Bring the store's tables to this version's schema; in an empty database, create them.",
     ),
     "adopt": (
-        "store:adopt",
+        "adopt:adopt_command",
         "Take over the list of files that another reader has read, such as Spark's file source: none is read again.",
     ),
     "reset": (

@@ -1,14 +1,15 @@
-"""What all commands share: results on standard output (tables, or JSON with `--json`), everything else on stderr."""
+"""What commands print: results on standard output (tables, or JSON with `--json`), everything else on stderr."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,49 +28,12 @@ UNHEALTHY = 3
 READER_GONE = 141
 """Standard output was closed by who read it, as `| head` does: the code of programs that SIGPIPE ends."""
 
+_REPORTED = 20  # refusals that are reported one by one
 _AS_IT_CAME = ("input", "input_base64", "body", "body_base64")
 """What is asked for to be seen, and mended: messages and bad records themselves."""
 
 
-def _default_store() -> str:
-    """Return the reader's own default store, if it exists.
-
-    Commands never create a store because a name was forgotten.
-    """
-    from queue_source.options.connections import DEFAULT_STORE  # here: `--help` does without all options
-
-    file = DEFAULT_STORE.removeprefix("sqlite:///")
-    if Path(file).is_file():
-        return DEFAULT_STORE
-    raise OptionError(
-        "--store", f"there is no {file} in this folder; name the store with --store URL or CUESQUEUE_STORE=URL"
-    )
-
-
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
-Store = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="CUESQUEUE_STORE",
-        metavar="URL",
-        help="Database of the store, as an SQLAlchemy URL; the default is sqlite:///cuesqueue.db where that file is.",
-        default_factory=_default_store,
-        show_default=False,
-    ),
-]
-
-
-def named_options(pairs: Iterable[str], flag: str = "--option") -> dict[str, str]:
-    """Return what is given as NAME=VALUE, each with the flag. Raises OptionError."""
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise OptionError(flag, "needs a name and a value; write it as NAME=VALUE")
-        options[name] = value
-    return options
 
 
 def debugging() -> bool:
@@ -94,30 +58,67 @@ def stderr() -> Console:
 
 
 @contextmanager
-def progress(label: str, total: int | None, visible: bool) -> Iterator[Callable[[int], None]]:
+def progress(label: str, total: int | None, visible: bool) -> Iterator[Callable[..., None]]:
     """Show a progress bar, if `visible` and on a terminal; call the yielded function with the number done so far.
 
-    `total` is None where it is not known.
+    `total` is None where it is not known; the function takes a new `total`, and a `description` to show beside it.
     """
     if not visible or not sys.stderr.isatty():
-        yield lambda count: None
+        yield lambda done, **_: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    text = TextColumn("{task.description}")
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), text, TimeElapsedColumn())
     with Progress(*columns, console=stderr(), transient=True) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.update(task, completed=count)
+        task = bar.add_task("", total=total)
+        yield lambda done, **changes: bar.update(task, completed=done, **changes)
+
+
+@contextmanager
+def on_signals(handle: Callable[[], None]) -> Iterator[None]:
+    """Have SIGTERM and Ctrl-C call a function while the block lasts."""
+    before = {number: signal.signal(number, lambda *_: handle()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def json_text(value: Any) -> str:
+    """Format a value in one line of printable characters."""
+    return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def print_result(result: Mapping[str, Any], as_json: bool, *, title: str) -> None:
     """Print one result: a JSON object in one line, or a table of two columns."""
     if as_json:
-        sys.stdout.write(json.dumps(_redacted(result)).replace("\x7f", "\\u007f") + "\n")
+        sys.stdout.write(f"{json_text(_redacted(result))}\n")
         return
     redacted = _redacted(result).items()
     rows = [(name.replace("_", " "), "unknown" if value is None else str(value)) for name, value in redacted]
     _print_rows(title, (), rows)
+
+
+def print_change(counts: Mapping[str, Any], what: str, *, dry_run: bool, as_json: bool) -> None:
+    """Print what was changed; with `dry_run`, what would be."""
+    print_result({**counts, "dry_run": dry_run}, as_json, title=f"would be {what}" if dry_run else what)
+
+
+def known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is None: a table would call what has not happened unknown."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def end_with_refused(refused: Mapping[str, str], width: int) -> None:
+    """Say why ids, shortened to `width`, were refused: the first of them; if there is any, end with exit code 1."""
+    for name, why in list(refused.items())[:_REPORTED]:
+        tell(f"{name[:width]} was refused: {why}")
+    if len(refused) > _REPORTED:
+        tell(f"and {len(refused) - _REPORTED} more; --json names all")
+    if refused:
+        raise typer.Exit(FAILED)
 
 
 def _redacted(value: Any) -> Any:
@@ -126,7 +127,14 @@ def _redacted(value: Any) -> Any:
         return redact_text(value)
     if isinstance(value, Mapping):
         return {redact_text(name): inner if name in _AS_IT_CAME else _redacted(inner) for name, inner in value.items()}
+    if isinstance(value, datetime):
+        return plain_time(value)
     return [_redacted(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def plain_time(time: datetime | None) -> str | None:
+    """Format a time of the store, to the millisecond."""
+    return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 WIDTH = 80
@@ -146,13 +154,6 @@ def cut(text: str, width: int | None, *, keep_end: bool = False) -> str:
         return text
     columns = max(width - 3, 1)
     return f"...{text[-columns:]}" if keep_end else f"{text[:columns]}..."
-
-
-def print_options(options: Mapping[str, str], title: str) -> None:
-    """Print options for people, each in one piece on a line of its own, so that it can be copied."""
-    typer.echo(title)
-    for name, value in options.items():
-        typer.echo(hide_secrets(f"  {name}  {value}"))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -213,3 +214,38 @@ def errors_as_exit_codes() -> Iterator[None]:
         print_error(str(error))
         wrong_use = isinstance(error, (OptionError, QueueConfigurationError, errors.StoreConfigurationError))
         raise typer.Exit(WRONG_USE if wrong_use else FAILED) from None
+
+
+def time_text(seconds: float | None) -> str:
+    """Format seconds, with a unit that suits them."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    for unit, length in (("s", 1), ("min", 60), ("h", 3600)):
+        if seconds < 120 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def number(count: float | None) -> str:
+    """Format a count, with commas between thousands."""
+    if count is None:
+        return "unknown"
+    return f"{count:.1f}" if 0 < count < 10 and count != int(count) else f"{round(count):,}"
+
+
+def counted(count: float | None, name: str, names: str = "") -> str:
+    """Format a count with the name of what is counted, in the singular for one."""
+    return f"{number(count)} {name if count == 1 else names or name + 's'}"
+
+
+def size_text(size: float | None) -> str:
+    """Format bytes, with a unit that suits them."""
+    if size is None:
+        return "unknown bytes"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"

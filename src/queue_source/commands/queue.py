@@ -1,22 +1,31 @@
-"""`cuesqueue queue info/create/delete/peek/purge`: shows, creates, empties and deletes queues of any kind."""
+"""`cuesqueue send`, and `queue info/create/delete/peek/purge`: messages are sent, queues are managed."""
 
 from __future__ import annotations
 
 import base64
+import itertools
+import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any
+from enum import Enum
+from typing import Annotated, Any
+from urllib.parse import quote_plus
 
 import typer
 
-from queue_source.commands.output import Json, print_result, print_table
+from queue_source.announcements.events import iso_time, s3_record
+from queue_source.commands.output import Json, print_result, print_table, progress, tell
+from queue_source.commands.parameters import QueueUrl, argument, flag, named_options, option
 from queue_source.errors import OptionError, QueueConfigurationError
+from queue_source.messages import Received
+from queue_source.queues import open_queue
+from queue_source.queues.base import Administered, Queue, administered
+from shard_store.redaction import quote
 
-if TYPE_CHECKING:
-    from queue_source.messages import Received
-    from queue_source.queues.base import Administered, Queue
+SET = 1000
+"""Messages sent in one call: one statement of a SQL queue, a hundred requests to SQS."""
 
 group = typer.Typer(
     name="queue",
@@ -25,8 +34,80 @@ group = typer.Typer(
     help="Show queues and their messages; create, empty and delete queues.",
 )
 
-QueueUrl = Annotated[str, typer.Argument(metavar="QUEUE_URL", help="The queue, as in the option queueUrl.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, flag("--yes", "Do not ask.")]
+
+
+class Notification(str, Enum):
+    S3 = "s3"
+
+
+def send(
+    queue_url: QueueUrl,
+    items: Annotated[list[str], argument("ITEM...", "One message each; - reads standard input, one message a line.")],
+    tag: Annotated[str, option("TAG", "Tag of the messages: words separated by dots.")] = "",
+    header: Annotated[list[str] | None, option("K=V", "Header of the messages; may be repeated.")] = None,
+    notification: Annotated[
+        Notification | None, option("s3", "Send each item (s3://bucket/key) as the event by which S3 announces it.")
+    ] = None,
+    per_message: Annotated[
+        int, option("N", "With --notification: how many items share one message.", min=1, max=1000)
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Send messages to a queue. The earlier name of this command, `cuesqueue publish`, still works."""
+    headers = named_options(header, "--header")
+    if notification is None and per_message != 1:
+        raise OptionError("--per-message", "only S3 events can share a message; add --notification s3")
+    sent = 0
+    bodies: Iterable[bytes] = _lines(items)
+    if notification is Notification.S3:
+        bodies = _s3_events(bodies, per_message)
+    total = None if "-" in items else len(items)
+    many = total is None or total > SET
+    with open_queue(queue_url) as queue, progress("messages sent", total, many and not as_json) as advance:
+        try:
+            while batch := list(itertools.islice(bodies, SET)):
+                queue.send(batch, tag=tag, headers=headers)
+                sent += len(batch)
+                advance(sent)
+        except BaseException:
+            if sent:
+                tell(f"{sent} messages were sent before this")
+            raise
+        print_result({"queue": queue.name, "messages": sent}, as_json, title="sent")
+
+
+def _lines(items: Iterable[str]) -> Iterator[bytes]:
+    """Yield the items as bytes, untouched; lines of standard input without their end, empty ones skipped."""
+    for item in items:
+        if item != "-":
+            yield item.encode("utf-8", "surrogateescape")
+            continue
+        for line in sys.stdin.buffer:
+            if body := line.rstrip(b"\r\n"):
+                yield body
+
+
+def _s3_events(uris: Iterable[bytes], per_message: int) -> Iterator[bytes]:
+    """Yield S3 events as Amazon sends them: keys form-encoded, any number of records in a message."""
+    now = iso_time(datetime.now(timezone.utc))
+    records = (_s3_record(uri, now) for uri in uris)
+    while group := list(itertools.islice(records, per_message)):
+        yield json.dumps({"Records": group}).encode()
+
+
+def s3_event(uri: str) -> bytes:
+    """Build the event by which Amazon announces one object."""
+    return next(_s3_events([uri.encode("utf-8", "surrogateescape")], 1))
+
+
+def _s3_record(uri: bytes, now: str) -> dict[str, object]:
+    scheme, _, path = uri.partition(b"://")
+    bucket, _, key = path.partition(b"/")
+    if not (scheme in (b"s3", b"s3a", b"s3n") and bucket and key):
+        text = quote(uri.decode("utf-8", "surrogateescape"))
+        raise OptionError("--notification", f"{text} is not an object in S3; write items as s3://bucket/key")
+    return s3_record(bucket.decode("utf-8", "surrogateescape"), quote_plus(key, safe="/"), now)
 
 
 @group.command()
@@ -35,9 +116,6 @@ def info(queue_url: QueueUrl, as_json: Json = False) -> None:
 
     SQL: every queue of a table that is there exists, with messages or without; so it does after `queue delete`.
     """
-    from queue_source.queues import open_queue
-    from queue_source.queues.base import administered
-
     with open_queue(queue_url) as queue:
         result: dict[str, Any] = {"queue": queue.name}
         if manager := administered(queue):
@@ -92,7 +170,7 @@ def purge(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None:
 def peek(
     queue_url: QueueUrl,
     max_messages: Annotated[
-        int, typer.Option("--max-messages", "--most", min=1, max=1000, metavar="N", help="Show up to N messages.")
+        int, option("N", "Show up to N messages.", "--max-messages", "--most", min=1, max=1000)
     ] = 10,
     as_json: Json = False,
 ) -> None:
@@ -106,9 +184,11 @@ def peek(
         if as_json:
             print_result({"queue": queue.name, "messages": messages}, as_json, title="messages")
             return
-        rows = [
-            [message["sent_at"], message["tag"], str(message["receive_count"]), _text(message)] for message in messages
-        ]
+        rows = []
+        for message in messages:
+            body = str(message.get("body", message.get("body_base64")))
+            text = body if len(body) <= 200 else body[:200] + "..."
+            rows.append([message["sent_at"], message["tag"], str(message["receive_count"]), text])
         print_table(f"{len(rows)} of {queue.name}", ("sent at", "tag", "receives", "body"), rows)
 
 
@@ -130,16 +210,8 @@ def _as_dict(message: Received) -> dict[str, Any]:
     }
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    body = str(message.get("body", message.get("body_base64")))
-    return body if len(body) <= 200 else body[:200] + "..."
-
-
 @contextmanager
 def _administered(url: str, verb: str) -> Iterator[tuple[Queue, Administered]]:
-    from queue_source.queues import open_queue
-    from queue_source.queues.base import administered
-
     with open_queue(url) as queue:
         manager = administered(queue)
         if manager is None:
@@ -150,12 +222,7 @@ def _administered(url: str, verb: str) -> Iterator[tuple[Queue, Administered]]:
 
 
 def _sure(yes: bool, question: str) -> None:
-    if yes:
-        return
-    if not _on_a_terminal():
+    if not yes and not sys.stdin.isatty():
         raise OptionError("--yes", "this is not a terminal, so the question cannot be answered; add --yes to skip it")
-    typer.confirm(question, abort=True, err=True)
-
-
-def _on_a_terminal() -> bool:
-    return sys.stdin.isatty()
+    if not yes:
+        typer.confirm(question, abort=True, err=True)

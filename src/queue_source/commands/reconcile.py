@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
-from queue_source.commands.filters import duration_of
-from queue_source.commands.output import FAILED, DryRun, Json, Store, named_options, print_result, progress, tell
+from queue_source.commands.comparison import LISTED, Announcer, Period, Report, iso, pages_of
+from queue_source.commands.comparison import reconcile as compare
+from queue_source.commands.output import FAILED, Json, known, print_result, progress, tell
+from queue_source.commands.parameters import DryRun, Store, argument, duration_of, flag, named_options, option
 from queue_source.errors import OptionError
+from queue_source.messages import ListedObject
+from queue_source.options import ListingOptions, options_of_choice, parse_listing_options
 from queue_source.options.types import TIME
-
-if TYPE_CHECKING:
-    from queue_source.admin.reconcile import Announcer, Period, Report
-    from queue_source.messages import ListedObject
-    from queue_source.options import ListingOptions
-    from queue_source.storage.buckets.base import Page
-    from queue_source.storage.inventory import Inventory
-    from shard_store.completeness.certificates import Certificate, Difference
-    from shard_store.completeness.comparing import Finding
-    from shard_store.store import ShardStore
+from queue_source.queues import open_queue
+from queue_source.storage import inventory as inventories
+from queue_source.storage.buckets import open_bucket
+from queue_source.storage.buckets.base import Page
+from queue_source.storage.inventory import Inventory
+from queue_source.uris import plain_prefix
+from shard_store import open_store
+from shard_store.completeness.certificates import Certificate
+from shard_store.completeness.certificates import since as changes_since
+from shard_store.completeness.comparing import Finding
+from shard_store.model import time_of
+from shard_store.shards.changes import Audit
 
 _SHOWN = 10  # names of each kind that people see; --list has all
 _CHANGED = (
@@ -45,68 +51,53 @@ class Form(str, Enum):
 def reconcile(
     store: Store,
     prefixes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PREFIX...", help="What is compared, as in s3://landing/orders/ or file:///data/in/."),
+        list[str] | None, argument("PREFIX...", "What is compared, as in s3://landing/orders/ or file:///data/in/.")
     ] = None,
-    source: Annotated[
-        str | None, typer.Option(metavar="S", help="The source that reads it; needed if the store has several.")
-    ] = None,
+    source: Annotated[str | None, option("S", "The source that reads it; needed if the store has several.")] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="An option of the reader: those that choose its objects (allowedPrefixes, allowOverwrites, "
+        option(
+            "NAME=VALUE",
+            "An option of the reader: those that choose its objects (allowedPrefixes, allowOverwrites, "
             "pathGlobFilter, fullPathGlobFilter, readHiddenFiles, modifiedAfter, modifiedBefore), as the reader has "
             "them, and those that reach the bucket (s3.*, aws.*, azure.*); may be repeated. Secrets as env:NAME or "
             "file:PATH.",
         ),
     ] = None,
-    profile: Annotated[str | None, typer.Option(metavar="P", help="Profile of the AWS configuration files.")] = None,
-    endpoint_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Address of a service that speaks AWS's protocols.")
-    ] = None,
+    profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
+    endpoint_url: Annotated[str | None, option("URL", "Address of a service that speaks AWS's protocols.")] = None,
     inventory: Annotated[
-        str | None,
-        typer.Option(metavar="MANIFEST", help="Take the objects from an S3 Inventory: the URI of its manifest.json."),
+        str | None, option("MANIFEST", "Take the objects from an S3 Inventory: the URI of its manifest.json.")
     ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only objects last modified from this time on (UTC).")
-    ] = None,
+    since: Annotated[str | None, option("TIME", "Only objects last modified from this time on (UTC).")] = None,
     until: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Only objects last modified before this time (UTC, by the bucket's clock); otherwise --grace ago.",
+        option(
+            "TIME", "Only objects last modified before this time (UTC, by the bucket's clock); otherwise --grace ago."
         ),
     ] = None,
-    grace: Annotated[
-        str, typer.Option(metavar="D", help="How long an object may take to be announced and published.")
-    ] = "10m",
+    grace: Annotated[str, option("D", "How long an object may take to be announced and published.")] = "10m",
     certificate: Annotated[
         int | None,
-        typer.Option(
-            metavar="ID",
-            help="Check this certificate again: its prefix, times and options of choice are taken from it.",
-        ),
+        option("ID", "Check this certificate again: its prefix, times and options of choice are taken from it."),
     ] = None,
     send: Annotated[
         str | None,
-        typer.Option(
-            metavar="QUEUE_URL",
-            help="Announce what is missing, or was empty when it was read, to this queue, which the reader reads.",
+        option(
+            "QUEUE_URL",
+            "Announce what is missing, or was empty when it was read, to this queue, which the reader reads.",
         ),
     ] = None,
     notification: Annotated[
-        Form,
-        typer.Option(metavar="own|uri", help="With --send: events as the object's store sends them, or plain URIs."),
+        Form, option("own|uri", "With --send: events as the object's store sends them, or plain URIs.")
     ] = Form.OWN,
-    certify: Annotated[bool, typer.Option("--certify", help="Write a certificate for each prefix.")] = False,
+    certify: Annotated[bool, flag("--certify", "Write a certificate for each prefix.")] = False,
     names: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Write every object that is not published into this file, as lines of JSON; - is standard output.",
             "--list",
-            metavar="FILE",
-            help="Write every object that is not published into this file, as lines of JSON; - is standard output.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -118,14 +109,11 @@ def reconcile(
     the store has forgotten too much to say, or there was no object to compare; also where the listing failed. 2: wrong
     use.
     """
-    reader_options = _options(option or (), profile, endpoint_url)
-    import shard_store
-    from queue_source.admin.reconcile import Period
-    from queue_source.options import options_of_choice, parse_listing_options
-
+    configured = {"aws.profile": profile, "aws.endpointUrl": endpoint_url}
+    reader_options = {name: text for name, text in configured.items() if text is not None} | named_options(option)
     period = Period(_time("--since", since), _time("--until", until), duration_of("--grace", grace))
     with ExitStack() as stack:
-        opened = stack.enter_context(shard_store.open_store(store, create=False))
+        opened = stack.enter_context(open_store(store, create=False))
         checked: Certificate | None = None
         if certificate is not None:
             if prefixes or since or until or source:
@@ -133,142 +121,106 @@ def reconcile(
                     "--certificate", "says what is compared; leave out PREFIX, --source, --since and --until"
                 )
             checked = opened.certificate(certificate)
-            period, source = _period_of(checked, period), checked.scope.source
-            prefixes = [checked.scope.prefix]
-            reader_options = {**options_of_choice(checked.scope.choice), **reader_options}
+            scope = checked.scope
+            begins = None if scope.modified_since is None else time_of(scope.modified_since)
+            period = replace(period, since=begins, until=time_of(scope.modified_before))
+            source, prefixes = scope.source, [scope.prefix]
+            reader_options = {**options_of_choice(scope.choice), **reader_options}
         if not prefixes:
             raise OptionError("PREFIX", "nothing is named; write what to compare, as in s3://landing/orders/")
         options = parse_listing_options(prefixes, reader_options)
-        job = _Job(
-            opened,
-            opened.source_of(source),
-            options,
-            period,
-            _inventory(inventory, options),
-            stack.enter_context(_announcer(send, notification, dry_run)),
-            stack.enter_context(_names(names)),
-            checked,
-            certify and not dry_run,
-            not as_json,
-        )
-        results = [job.run(prefix) for prefix in options.prefixes]
-    _print(results, as_json, dry_run, certify)
-    if any(result["verdict"] != "complete" for result in results):
+        source_read = opened.source_of(source)
+        manifest = _inventory(inventory, options)
+        evidence = LISTED if manifest is None else manifest.manifest
+        announcer: Announcer | None = None
+        if send is not None:
+            queue = None if dry_run else stack.enter_context(open_queue(send))
+            announcer = Announcer(queue, plain=notification is Form.URI)
+        write_name = stack.enter_context(_names(names))
+        results = []
+        for prefix in options.prefixes:
+            sent = 0 if announcer is None else announcer.sent
+            try:
+                with _pages(prefix, manifest, options) as pages, progress("objects compared", None, not as_json) as bar:
+                    report = compare(
+                        opened,
+                        source_read,
+                        prefix,
+                        options,
+                        pages,
+                        period=period,
+                        evidence=evidence,
+                        announcer=announcer,
+                        unpublished=write_name,
+                        advance=bar,
+                    )
+            except BaseException:
+                if announcer is not None and announcer.sent:
+                    tell(f"{announcer.sent} missing objects were announced before this; it does no harm to repeat it")
+                raise
+            earlier = checked or opened.newest_certificate(report.scope)
+            written = None
+            if certify and not dry_run and report.is_certificate:
+                written = opened.certify(report.scope, evidence, report.tally, Audit.of_user().actor)
+            result = _result(report, written)
+            if announcer is not None:
+                result["announced"] = announcer.sent - sent
+                result["cannot_be_announced"] = len(announcer.unsendable)
+            if earlier is not None:
+                difference = changes_since(earlier, report.tally)
+                result["compared_with"] = {
+                    "certificate": earlier.id,
+                    "written_at": iso(earlier.written_at),
+                    "same": difference.same,
+                    "counts": {name: list(pair) for name, pair in difference.counts.items()},
+                    "appeared": difference.appeared,
+                    "gone": difference.gone,
+                    "all_names_kept": difference.whole,
+                }
+            results.append(result)
+    complete = all(result["verdict"] == "complete" for result in results)
+    if as_json:
+        print_result({"complete": complete, "prefixes": results, "dry_run": dry_run}, as_json, title="reconcile")
+    else:
+        for result in results:
+            _print(result)
+            if dry_run and certify:
+                tell("no certificate was written (--dry-run)")
+    if not complete:
         raise typer.Exit(FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    store: ShardStore
-    source: str
-    options: ListingOptions
-    period: Period
-    inventory: Inventory | None
-    announcer: Announcer | None
-    write_name: Callable[[ListedObject, Finding], None]
-    checked: Certificate | None
-    certify: bool
-    shows_progress: bool
-
-    def run(self, prefix: str) -> dict[str, Any]:
-        """Compare one prefix; return the result."""
-        from queue_source.admin import reconcile as reconciling
-        from queue_source.admin.audit import audit
-        from shard_store.completeness.certificates import since
-
-        sent = 0 if self.announcer is None else self.announcer.sent
-        evidence = reconciling.LISTED if self.inventory is None else self.inventory.manifest
-        try:
-            with self._pages(prefix) as pages, progress("objects compared", None, self.shows_progress) as advance:
-                report = reconciling.reconcile(
-                    self.store,
-                    self.source,
-                    prefix,
-                    self.options,
-                    pages,
-                    period=self.period,
-                    evidence=evidence,
-                    announcer=self.announcer,
-                    unpublished=self.write_name,
-                    advance=advance,
-                )
-        except BaseException:
-            if self.announcer is not None and self.announcer.sent:
-                tell(f"{self.announcer.sent} missing objects were announced before this; it does no harm to repeat it")
-            raise
-        earlier = self.checked or self.store.newest_certificate(report.scope)
-        written = None
-        if self.certify and report.is_certificate:
-            written = self.store.certify(report.scope, evidence, report.tally, audit("").actor)
-        result = _result(report, written)
-        if self.announcer is not None:
-            result["announced"] = self.announcer.sent - sent
-            result["cannot_be_announced"] = len(self.announcer.unsendable)
-        if earlier is not None:
-            result["compared_with"] = _difference(earlier, since(earlier, report.tally))
-        return result
-
-    @contextmanager
-    def _pages(self, prefix: str) -> Iterator[Iterator[Page]]:
-        from queue_source.admin.reconcile import pages_of
-
-        if self.inventory is not None:
-            from queue_source.storage import inventory
-
-            bucket = f"s3://{self.inventory.bucket}/"
-            if not prefix.startswith(bucket):
-                raise OptionError(
-                    "--inventory", f"is of {bucket}, and {prefix!r} is not in it; name prefixes of that bucket"
-                )
-            with closing(inventory.pages(self.inventory, self.options.storage)) as pages:
-                yield (
-                    replace(page, objects=[listed for listed in page.objects if listed.uri.startswith(prefix)])
-                    for page in pages
-                )
-            return
-        from queue_source.storage.buckets import open_bucket
-
-        with (
-            closing(open_bucket(prefix, self.options.storage)) as listed,
-            closing(pages_of(listed, prefix, versions=self.options.notifications.allow_overwrites)) as pages,
-        ):
-            yield pages
-
-
-def _options(pairs: Iterable[str], profile: str | None, endpoint_url: str | None) -> dict[str, str]:
-    options = {"aws.profile": profile, "aws.endpointUrl": endpoint_url}
-    return {name: text for name, text in options.items() if text is not None} | named_options(pairs)
-
-
 def _time(option: str, text: str | None) -> datetime | None:
-    if text is None:
-        return None
     try:
-        time: datetime = TIME.parse(text)
+        return None if text is None else cast("datetime", TIME.parse(text))
     except ValueError as error:
         raise OptionError(option, str(error)) from None
-    return time
 
 
-def _period_of(certificate: Certificate, period: Period) -> Period:
-    from shard_store.model import time_of
-
-    scope = certificate.scope
-    since = None if scope.modified_since is None else time_of(scope.modified_since)
-    return replace(period, since=since, until=time_of(scope.modified_before))
+@contextmanager
+def _pages(prefix: str, manifest: Inventory | None, options: ListingOptions) -> Iterator[Iterator[Page]]:
+    if manifest is None:
+        with (
+            closing(open_bucket(prefix, options.storage)) as bucket,
+            closing(pages_of(bucket, prefix, versions=options.notifications.allow_overwrites)) as pages,
+        ):
+            yield pages
+        return
+    place = f"s3://{manifest.bucket}/"
+    if not prefix.startswith(place):
+        raise OptionError("--inventory", f"is of {place}, and {prefix!r} is not in it; name prefixes of that bucket")
+    with closing(inventories.pages(manifest, options.storage)) as pages:
+        yield (replace(page, objects=[o for o in page.objects if o.uri.startswith(prefix)]) for page in pages)
 
 
 def _inventory(manifest: str | None, options: ListingOptions) -> Inventory | None:
     if manifest is None:
         return None
-    from queue_source.storage.inventory import open_inventory
-    from queue_source.uris import plain_prefix
-
     try:
         uri = plain_prefix(manifest)
     except ValueError as error:
         raise OptionError("--inventory", str(error)) from None
-    opened = open_inventory(uri, options.storage)
+    opened = inventories.open_inventory(uri, options.storage)
     if options.notifications.allow_overwrites and not opened.has_versions:
         tell(
             "the inventory has no versions: with allowOverwrites, objects of a bucket that keeps versions are not "
@@ -278,28 +230,10 @@ def _inventory(manifest: str | None, options: ListingOptions) -> Inventory | Non
 
 
 @contextmanager
-def _announcer(queue_url: str | None, form: Form, dry_run: bool) -> Iterator[Announcer | None]:
-    if queue_url is None:
-        yield None
-        return
-    from queue_source.admin.reconcile import Announcer
-    from queue_source.queues import open_queue
-
-    plain = form is Form.URI
-    if dry_run:
-        yield Announcer(None, plain=plain)
-        return
-    with open_queue(queue_url) as queue:
-        yield Announcer(queue, plain=plain)
-
-
-@contextmanager
 def _names(file: str | None) -> Iterator[Callable[[ListedObject, Finding], None]]:
     if file is None:
         yield lambda listed, finding: None
         return
-    from queue_source.admin.reconcile import iso
-
     with ExitStack() as stack:
         text = sys.stdout if file == "-" else stack.enter_context(Path(file).open("w", encoding="utf-8"))
 
@@ -318,17 +252,14 @@ def _names(file: str | None) -> Iterator[Callable[[ListedObject, Finding], None]
 
 
 def _result(report: Report, written: int | None) -> dict[str, Any]:
-    from queue_source.admin.reconcile import iso
-    from shard_store.model import time_of
-
     scope = report.scope
     return {
         "verdict": report.verdict,
         "says": report.sentence(),
         "source": scope.source,
         "prefix": scope.prefix,
-        "modified_since": None if scope.modified_since is None else iso(time_of(scope.modified_since)),
-        "modified_before": iso(time_of(scope.modified_before)),
+        "modified_since": None if scope.modified_since is None else iso(scope.modified_since),
+        "modified_before": iso(scope.modified_before),
         "objects": report.tally.objects,
         **report.tally.counts,
         "outside_of_the_period": report.outside,
@@ -340,60 +271,36 @@ def _result(report: Report, written: int | None) -> dict[str, Any]:
     }
 
 
-def _difference(earlier: Certificate, difference: Difference) -> dict[str, Any]:
-    from queue_source.admin.reconcile import iso
-    from shard_store.model import time_of
-
-    return {
-        "certificate": earlier.id,
-        "written_at": iso(time_of(earlier.written_at)),
-        "same": difference.same,
-        "counts": {name: list(pair) for name, pair in difference.counts.items()},
-        "appeared": difference.appeared,
-        "gone": difference.gone,
-        "all_names_kept": difference.whole,
-    }
-
-
-def _print(results: list[dict[str, Any]], as_json: bool, dry_run: bool, certify: bool) -> None:
-    if as_json:
-        complete = all(result["verdict"] == "complete" for result in results)
-        print_result({"complete": complete, "prefixes": results, "dry_run": dry_run}, as_json, title="reconcile")
-        return
-    for result in results:
-        hidden = ("says", "unpublished", "compared_with", "digest")
-        rows = {name: value for name, value in result.items() if name not in hidden and value is not None}
-        print_result(rows, as_json, title=result["prefix"])
-        tell(result["says"])
-        for kind, uris in result["unpublished"].items():
-            for uri in uris[:_SHOWN]:
-                tell(f"{kind.replace('_', ' ')}: {uri}")
-            if (count := result[kind]) > _SHOWN:
-                tell(f"and {count - _SHOWN:,} more {kind.replace('_', ' ')}; --list FILE writes all")
-        if result["changed"]:
-            tell(_CHANGED)
-        for line in _compared(result.get("compared_with")):
-            tell(line)
-        if dry_run and certify:
-            tell("no certificate was written (--dry-run)")
-
-
-def _compared(comparison: Mapping[str, Any] | None) -> Iterator[str]:
-    if comparison is None:
+def _print(result: dict[str, Any]) -> None:
+    hidden = ("says", "unpublished", "compared_with", "digest")
+    rows = known({name: value for name, value in result.items() if name not in hidden})
+    print_result(rows, False, title=result["prefix"])
+    tell(result["says"])
+    for kind, uris in result["unpublished"].items():
+        _tell_names("", kind, uris, result[kind], "--list FILE writes all")
+    if result["changed"]:
+        tell(_CHANGED)
+    if (comparison := result.get("compared_with")) is None:
         return
     name = f"certificate {comparison['certificate']} of {comparison['written_at']}"
     if comparison["same"]:
-        yield f"the same objects and numbers as in {name}"
+        tell(f"the same objects and numbers as in {name}")
         return
     counts = ", ".join(
         f"{kind.replace('_', ' ')} {was:,} -> {now:,}" for kind, (was, now) in comparison["counts"].items()
     )
-    yield f"changed since {name}: {counts or 'the same numbers, and other objects or versions'}"
-    for word, kinds in (("now", comparison["appeared"]), ("no longer", comparison["gone"])):
-        for kind, uris in kinds.items():
-            for uri in uris[:_SHOWN]:
-                yield f"{word} {kind.replace('_', ' ')}: {uri}"
-            if len(uris) > _SHOWN:
-                yield f"and {len(uris) - _SHOWN:,} more that are {word} {kind.replace('_', ' ')}; --json has them"
+    tell(f"changed since {name}: {counts or 'the same numbers, and other objects or versions'}")
+    for words, part in (("now ", "appeared"), ("no longer ", "gone")):
+        for kind, uris in comparison[part].items():
+            _tell_names(words, kind, uris, len(uris), "--json has them")
     if not comparison["all_names_kept"]:
-        yield "a certificate keeps the first 1,000 names of each kind, so not every change has a name here"
+        tell("a certificate keeps the first 1,000 names of each kind, so not every change has a name here")
+
+
+def _tell_names(words: str, kind: str, uris: Sequence[str], count: int, hint: str) -> None:
+    """Name the first objects of a kind, and say how many more there are."""
+    what = f"{words}{kind.replace('_', ' ')}"
+    for uri in uris[:_SHOWN]:
+        tell(f"{what}: {uri}")
+    if count > _SHOWN:
+        tell(f"and {count - _SHOWN:,} more {'that are ' if words else ''}{what}; {hint}")

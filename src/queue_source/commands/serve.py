@@ -3,47 +3,41 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import timedelta
 from typing import Annotated
 
-import typer
-
-from queue_source.commands.filters import duration_of
-from queue_source.commands.output import Store, tell
+from queue_source.commands.output import tell
+from queue_source.commands.parameters import Store, duration_of, option
+from queue_source.commands.status import limits_of
 from queue_source.errors import OptionError
+from shard_store import open_store
 
 _PATIENCE = 2.0  # seconds for which one read tries an unavailable store again
 
 
 def serve(
     store: Store,
-    host: Annotated[str, typer.Option(metavar="H", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="The port to listen on.")] = 8642,
+    host: Annotated[str, option("H", "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("N", "The port to listen on.", min=1, max=65535)] = 8642,
     token: Annotated[
         str | None,
-        typer.Option(
-            envvar="CUESQUEUE_SERVE_TOKEN",
-            metavar="TEXT",
-            help="What readers have to know; needed with any --host but loopback. Other users of the machine see "
+        option(
+            "TEXT",
+            "What readers have to know; needed with any --host but loopback. Other users of the machine see "
             "options, so set CUESQUEUE_SERVE_TOKEN.",
+            envvar="CUESQUEUE_SERVE_TOKEN",
         ),
     ] = None,
     allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A name that browsers and scrapers may use for it; may be repeated."),
+        list[str] | None, option("NAME", "A name that browsers and scrapers may use for it; may be repeated.")
     ] = None,
     max_lag: Annotated[
-        str | None,
-        typer.Option(metavar="D", help="Unhealthy if the oldest message that is not published is older than this."),
+        str | None, option("D", "Unhealthy if the oldest message that is not published is older than this.")
     ] = None,
     max_silence: Annotated[
-        str | None,
-        typer.Option(metavar="D", help="Unhealthy if the last heartbeat is older, also of a stopped pipeline."),
+        str | None, option("D", "Unhealthy if the last heartbeat is older, also of a stopped pipeline.")
     ] = None,
-    max_errors: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Unhealthy if the last hour had more errors.")
-    ] = None,
-    store_timeout: Annotated[str, typer.Option(metavar="D", help="How long a request waits for the store.")] = "5s",
+    max_errors: Annotated[int | None, option("N", "Unhealthy if the last hour had more errors.", min=0)] = None,
+    store_timeout: Annotated[str, option("D", "How long a request waits for the store.")] = "5s",
 ) -> None:
     """Serve a page, metrics and a health check of all pipelines of a store, until Ctrl-C.
 
@@ -51,21 +45,14 @@ def serve(
     `cuesqueue status` does. It reads the store and changes nothing. Without more it can be reached from this machine
     alone. Needs the extra `serve`: pip install 'cuesqueue[serve]'.
     """
-
-    def limit(option: str, text: str | None) -> timedelta | None:
-        return None if text is None else duration_of(option, text)
-
     time_out = duration_of("--store-timeout", store_timeout)
     try:
         from queue_source.serve import run
     except ModuleNotFoundError as error:
         raise OptionError("serve", f"needs {error.name}: pip install 'cuesqueue[serve]'") from None
-    import shard_store
-    from shard_store.operators.status import StatusLimits
-
     access = run.access_of(host, token or None, allowed_host or [])
-    limits = StatusLimits(limit("--max-lag", max_lag), limit("--max-silence", max_silence), max_errors)
-    with shard_store.open_store(store, create=False, patience=_PATIENCE) as opened:
+    limits = limits_of(max_lag, max_silence, max_errors)
+    with open_store(store, create=False, patience=_PATIENCE) as opened:
         tell(f"http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
         with suppress(KeyboardInterrupt):  # the server has shut down properly before it comes
             run.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())

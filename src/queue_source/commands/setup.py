@@ -1,16 +1,29 @@
-"""`cuesqueue setup`: what is made once: cloud resources (`setup_aws.py` knows which), a faster PySpark, a dashboard."""
+"""`cuesqueue setup`: what is made once: cloud resources (`setup_aws.py` knows which), a faster PySpark, a dashboard.
+
+Spark starts its Python processes with `python/lib/pyspark.zip` first on the path. It holds sources only, so each new
+process (the reader process of each query, each new worker) compiles PySpark again, for most of a second.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
+import py_compile
 import shutil
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from queue_source.commands.output import Json, print_options, print_result, tell
+from queue_source.commands import setup_azure
+from queue_source.commands.output import Json, hide_secrets, print_result, tell
+from queue_source.commands.parameters import argument, flag, option
 from queue_source.errors import OptionError
 
 MONITORING = Path(__file__).resolve().parents[1] / "serve" / "monitoring"
@@ -27,7 +40,7 @@ def _group() -> None:
 @app.command()
 def pyspark(
     spark_home: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Spark's folder; otherwise that of the PySpark installed here.")
+        str | None, option("DIR", "Spark's folder; otherwise that of the PySpark installed here.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -36,13 +49,15 @@ def pyspark(
     Bytecode for this Python is added to python/lib/pyspark.zip, which takes some seconds and 7 MB. Run it where driver
     and executors have PySpark, as when an image is built. A second run changes nothing.
     """
-    from queue_source.admin.compile_pyspark import archive_of, compile_pyspark
-
+    if spark_home:
+        archive = Path(spark_home) / "python" / "lib" / "pyspark.zip"
+    else:
+        spec = find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise OptionError("--spark-home", "names no folder, and PySpark is not installed here; name one")
+        archive = Path(spec.origin).parent / "python" / "lib" / "pyspark.zip"
     try:
-        archive = archive_of(spark_home)
-        added = compile_pyspark(archive)
-    except ModuleNotFoundError:
-        raise OptionError("--spark-home", "names no folder, and PySpark is not installed here; name one") from None
+        added = _compile(archive)
     except OSError as error:
         raise OptionError(
             "--spark-home", f"{error.filename}: {error.strerror}; name the folder of a Spark that you may change"
@@ -50,9 +65,36 @@ def pyspark(
     print_result({"archive": str(archive), "modules compiled": added}, as_json, title="done")
 
 
+def _compile(archive: Path) -> int:
+    """Add the bytecode of this Python for each module without one; return how many were added.
+
+    Other versions of Python continue with the sources. The archive is replaced as a whole: processes that read the old
+    one are not disturbed. Raises OSError where it cannot be read or written.
+    """
+    if not archive.is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(archive))
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".cuesqueue-") as folder:
+        draft = Path(folder) / archive.name
+        shutil.copy(archive, draft)
+        with zipfile.ZipFile(draft, "a", zipfile.ZIP_DEFLATED) as opened:
+            present = set(opened.namelist())
+            missing = sorted(name for name in present if name.endswith(".py") and f"{name}c" not in present)
+            for name in missing:
+                source = opened.extract(name, folder)
+                # by the source's hash, unchecked: the archive's times are not those of the files
+                mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # about PySpark's own sources
+                    py_compile.compile(source, f"{source}c", name, doraise=True, invalidation_mode=mode)
+                opened.write(f"{source}c", f"{name}c")
+        if missing:
+            draft.replace(archive)
+    return len(missing)
+
+
 @app.command()
 def monitoring(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files go; it is made if it is missing.")],
+    folder: Annotated[Path, argument("FOLDER", "Where the files go; it is made if it is missing.")],
     as_json: Json = False,
 ) -> None:
     """Write the dashboard for Grafana and the alert rules for Prometheus into a folder.
@@ -71,17 +113,11 @@ def monitoring(
 
 @app.command()
 def aws(
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="What is announced, as s3://bucket/prefix.")],
-    queue: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the queue; otherwise made of bucket and prefix.")
-    ] = None,
-    profile: Annotated[str | None, typer.Option(metavar="P", help="Profile of the AWS configuration files.")] = None,
-    endpoint_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Address of a service that speaks AWS's protocols.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done as JSON, and do nothing.")
-    ] = False,
+    prefix: Annotated[str, argument("PREFIX", "What is announced, as s3://bucket/prefix.")],
+    queue: Annotated[str | None, option("NAME", "Name of the queue; otherwise made of bucket and prefix.")] = None,
+    profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
+    endpoint_url: Annotated[str | None, option("URL", "Address of a service that speaks AWS's protocols.")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Print what would be done as JSON, and do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make an SQS queue with its dead-letter queue, and let the bucket announce new objects of the prefix to it.
@@ -90,14 +126,15 @@ def aws(
     The result ends with the options for the reader.
     """
     try:
-        from queue_source.admin.setup_aws import Setup, default_name, parse_prefix
+        from queue_source.commands import setup_aws
     except ModuleNotFoundError as error:
         raise OptionError(
             "aws", f"needs {error.name!r}, which is not installed: pip install 'cuesqueue[sqs]'"
         ) from None
 
-    bucket, inner = parse_prefix(prefix)
-    with closing(Setup(bucket, inner, queue or default_name(bucket, inner), profile, endpoint_url)) as setup:
+    bucket, inner = setup_aws.parse_prefix(prefix)
+    name = queue or setup_aws.default_name(bucket, inner)
+    with closing(setup_aws.Setup(bucket, inner, name, profile, endpoint_url)) as setup:
         changes = setup.changes()
         if not dry_run:
             setup.apply(changes)
@@ -105,9 +142,13 @@ def aws(
     if dry_run or as_json:
         print_result({"changes": changes, "dry_run": dry_run, "options": options}, True, title="")
         return
-    done = {f"{place}. {change['action']}": _about(change) for place, change in enumerate(changes, 1)}
-    print_result(done or {"nothing to change": "everything was there"}, False, title="done")
-    print_options(options, "options of the reader:")
+
+    def about(change: Mapping[str, Any]) -> str:
+        if "queue" in change:
+            return f"{change['queue']}: {json.dumps(change['attributes'])}"
+        return f"{change['bucket']}: {json.dumps(change['configuration'])}"
+
+    _print_done(changes, list(map(about, changes)), options)
     if changes:
         tell("objects that were there before are not announced: publish them once")
 
@@ -115,31 +156,26 @@ def aws(
 @app.command()
 def azure(
     prefix: Annotated[
-        str,
-        typer.Argument(
-            metavar="PREFIX", help="What is announced, as abfss://container@account.dfs.core.windows.net/prefix."
-        ),
+        str, argument("PREFIX", "What is announced, as abfss://container@account.dfs.core.windows.net/prefix.")
     ],
     queue: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name of queue and subscription; otherwise made of container and prefix."),
+        str | None, option("NAME", "Name of queue and subscription; otherwise made of container and prefix.")
     ] = None,
     queue_account: Annotated[
-        str | None, typer.Option(metavar="ACCOUNT", help="Storage account of the queue; otherwise that of the objects.")
+        str | None, option("ACCOUNT", "Storage account of the queue; otherwise that of the objects.")
     ] = None,
-    suffix: Annotated[str, typer.Option(metavar="TEXT", help="Announce only names that end so, as .json.")] = "",
+    suffix: Annotated[str, option("TEXT", "Announce only names that end so, as .json.")] = "",
     dead_letters: Annotated[
-        str, typer.Option(metavar="CONTAINER", help="Where Event Grid leaves what it could not deliver.")
+        str, option("CONTAINER", "Where Event Grid leaves what it could not deliver.")
     ] = "cuesqueue-dead-letters",
     tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Metadata of the queue and the container, label of the subscription."),
+        list[str] | None, option("NAME=VALUE", "Metadata of the queue and the container, label of the subscription.")
     ] = None,
     auth_mode: Annotated[
-        str, typer.Option(metavar="MODE", help="How az makes queue and container: login, or key, the account's.")
+        str, option("MODE", "How az makes queue and container: login, or key, the account's.")
     ] = "login",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, with the commands, as JSON; do nothing.")
+        bool, flag("--dry-run", "Print what would be done, with the commands, as JSON; do nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -148,29 +184,28 @@ def azure(
     What is there already stays as it is; a second run changes nothing. Without az, --dry-run prints all commands. The
     result ends with the options for the reader.
     """
-    from queue_source.admin.setup_azure import Setup, default_name, parse_place
-
     if wrong := next((text for text in tag or () if not text.partition("=")[1]), None):
         raise OptionError("--tag", f"{wrong!r} has no value; write NAME=VALUE")
-    account, container, inner = parse_place(prefix)
-    name = queue or default_name(container, inner)
-    setup = Setup(account, container, inner, name, queue_account or account, suffix, dead_letters, tag or (), auth_mode)
-    changes = setup.changes()
+    account, container, inner = setup_azure.parse_place(prefix)
+    name = queue or setup_azure.default_name(container, inner)
+    places = account, container, inner, name, queue_account or account
+    setup = setup_azure.Setup(*places, suffix, dead_letters, tag or (), auth_mode)
+    changes = list(setup.changes())
     if not dry_run:
         setup.apply(changes)
     options = setup.reader_options()
-    listed = [{part: value for part, value in change.items() if part != "arguments"} for change in changes]
     if dry_run or as_json:
+        listed = [{part: value for part, value in change.items() if part != "arguments"} for change in changes]
         print_result({"changes": listed, "dry_run": dry_run, "options": options}, True, title="")
         return
-    done = {f"{place}. {change['action']}": change["name"] for place, change in enumerate(changes, 1)}
-    print_result(done or {"nothing to change": "everything was there"}, False, title="done")
-    print_options(options, "options of the reader:")
+    _print_done(changes, [change["name"] for change in changes], options)
     if changes:
         tell("objects that were there before are not announced: list them once (backfillPrefixes)")
 
 
-def _about(change: dict[str, object]) -> str:
-    if "queue" in change:
-        return f"{change['queue']}: {json.dumps(change['attributes'])}"
-    return f"{change['bucket']}: {json.dumps(change['configuration'])}"
+def _print_done(changes: Sequence[Mapping[str, Any]], texts: Sequence[str], options: Mapping[str, str]) -> None:
+    done = {f"{n}. {change['action']}": text for n, (change, text) in enumerate(zip(changes, texts, strict=True), 1)}
+    print_result(done or {"nothing to change": "everything was there"}, False, title="done")
+    typer.echo("options of the reader:")
+    for name, value in options.items():  # each in one piece on a line of its own, so that it can be copied
+        typer.echo(hide_secrets(f"  {name}  {value}"))

@@ -1,47 +1,55 @@
-"""`cuesqueue status`: every pipeline of a store, for people and for probes."""
+"""`cuesqueue status`: every pipeline of a store, for people and for probes; for programs, too."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import sleep
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from queue_source.admin.wording import number, since, status_lines, time_text
-from queue_source.commands.filters import duration_of
-from queue_source.commands.output import UNHEALTHY, Json, Store, hide_secrets, print_result, print_table, tell
-
-if TYPE_CHECKING:
-    from shard_store.operators.status import PipelineStatus, StatusLimits
-    from shard_store.store import ShardStore
+from queue_source.commands.output import (
+    UNHEALTHY,
+    WIDTH,
+    Json,
+    counted,
+    hide_secrets,
+    number,
+    plain_time,
+    print_result,
+    print_table,
+    size_text,
+    tell,
+    time_text,
+)
+from queue_source.commands.parameters import Pipeline, Store, duration_if_any, duration_of, flag, option
+from shard_store import open_store
+from shard_store.notebooks import rows_table
+from shard_store.operators.status import Hour, PipelineStatus, Published, StatusLimits, complaints
+from shard_store.shards.recording import COUNTS
+from shard_store.store import ShardStore
 
 _WHOLE = 3  # pipelines that are shown in full; more of them have one line each
-_WIDTH = 80
 _PATIENCE = 10.0  # seconds for an unavailable store: less than a probe waits
 
 
-def status(
+def status_command(
     store: Store,
-    pipeline: Annotated[str | None, typer.Option(metavar="P", help="Only this pipeline.")] = None,
-    source: Annotated[str | None, typer.Option(metavar="S", help="Only the pipelines of this source.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
-    interval: Annotated[str, typer.Option(metavar="D", help="With --watch: the time between two.")] = "5s",
+    pipeline: Pipeline = None,
+    source: Annotated[str | None, option("S", "Only the pipelines of this source.")] = None,
+    watch: Annotated[bool, flag("--watch", "Show it again and again, until Ctrl-C.")] = False,
+    interval: Annotated[str, option("D", "With --watch: the time between two.")] = "5s",
     max_lag: Annotated[
-        str | None,
-        typer.Option(metavar="D", help="Exit with 3 if the oldest message that is not published is older than this."),
+        str | None, option("D", "Exit with 3 if the oldest message that is not published is older than this.")
     ] = None,
     max_silence: Annotated[
-        str | None,
-        typer.Option(metavar="D", help="Exit with 3 if the last heartbeat is older, also of a stopped pipeline."),
+        str | None, option("D", "Exit with 3 if the last heartbeat is older, also of a stopped pipeline.")
     ] = None,
-    max_errors: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Exit with 3 if the last hour had more errors.")
-    ] = None,
+    max_errors: Annotated[int | None, option("N", "Exit with 3 if the last hour had more errors.", min=0)] = None,
     as_json: Json = False,
 ) -> None:
     """Show which pipelines are alive, how far behind they are, how fast, and what went wrong.
@@ -51,14 +59,8 @@ def status(
     healthy; nor is one to which only what is outside of allowedPrefixes has come lately.
     """
     pause = duration_of("--interval", interval)
-    import shard_store
-    from shard_store.operators.status import StatusLimits
-
-    def limit(option: str, text: str | None) -> timedelta | None:
-        return None if text is None else duration_of(option, text)
-
-    limits = StatusLimits(limit("--max-lag", max_lag), limit("--max-silence", max_silence), max_errors)
-    with shard_store.open_store(store, create=False, patience=_PATIENCE) as opened:
+    limits = limits_of(max_lag, max_silence, max_errors)
+    with open_store(store, create=False, patience=_PATIENCE) as opened:
         healthy = _show(opened, source, pipeline, limits, as_json)
         while watch:
             try:
@@ -72,60 +74,46 @@ def status(
         raise typer.Exit(UNHEALTHY)
 
 
+def limits_of(max_lag: str | None, max_silence: str | None, max_errors: int | None) -> StatusLimits:
+    """Return the limits that the options of these names give. Raises OptionError."""
+    lag, silence = duration_if_any("--max-lag", max_lag), duration_if_any("--max-silence", max_silence)
+    return StatusLimits(lag, silence, max_errors)
+
+
 def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: StatusLimits, as_json: bool) -> bool:
     """Print the state once; return whether all is well."""
-    from queue_source.admin import operations
-
-    statuses = operations.status(store, source=source, pipeline=pipeline)
-    wrong = {status.pipeline: operations.complaints(status, limits) for status in statuses}
+    statuses = status(store, source=source, pipeline=pipeline)
+    wrong = {one.pipeline: complaints(one, limits) for one in statuses}
     healthy = not any(wrong.values()) and (bool(statuses) or not (pipeline or source))
+    receivers = [] if pipeline or source else store.receivers()
+    waiting = [] if pipeline else [waits for waits in store.waiting() if source in (None, waits.source)]
     if as_json:
-        pipelines = [{**_plain(asdict(status)), "complaints": list(wrong[status.pipeline])} for status in statuses]
-        routed = {} if pipeline else _routed(store, source)
-        print_result({"healthy": healthy, "pipelines": pipelines, **routed}, as_json, title="status")
+        pipelines = [{**asdict(one), "complaints": wrong[one.pipeline]} for one in statuses]
+        routed = {"receivers": list(map(asdict, receivers)), "waiting": list(map(asdict, waiting))}
+        present = {name: values for name, values in routed.items() if values}
+        print_result({"healthy": healthy, "pipelines": pipelines, **present}, as_json, title="status")
         return healthy
     if len(statuses) <= _WHOLE:
-        for status in statuses:
-            _print_whole(status, wrong[status.pipeline])
+        for one in statuses:
+            typer.echo(hide_secrets(f"{one.pipeline}: {one.state}"))
+            for name, text in status_lines(one):
+                _line(name, text)
+            for sentence in wrong[one.pipeline]:
+                _line("unhealthy", sentence)
     else:
         _print_lines(statuses, wrong)
-    if not pipeline:
-        _print_routed(store, source)
+    for receiver in receivers:
+        typer.echo(hide_secrets(f"{receiver.receiver}: receiver of {receiver.queue}"))
+        worked, received = (plain_time(at) for at in (receiver.worked_at, receiver.received_at))
+        _line("worked", f"{time_text(receiver.silence)} ago ({worked}) on {receiver.host}")
+        _line("last message", received or "none")
+        _line("counts", ", ".join(f"{name} {number(getattr(receiver, name))}" for name in COUNTS))
+    if waiting:
+        rows = [[waits.source, number(waits.objects), time_text(waits.oldest_age)] for waits in waiting]
+        print_table("recorded, and not taken by a reader yet", ("source", "objects", "oldest"), rows)
     if not statuses:
         tell("no such pipeline has started with this store" if pipeline or source else "no pipeline has started yet")
     return healthy
-
-
-def _routed(store: ShardStore, source: str | None) -> dict[str, Any]:
-    """Return the receivers of routes, and what they have recorded that no reader has taken yet, as far as there are."""
-    routed = {
-        "receivers": [] if source else [_plain(asdict(receiver)) for receiver in store.receivers()],
-        "waiting": [asdict(waits) for waits in store.waiting() if source in (None, waits.source)],
-    }
-    return {name: values for name, values in routed.items() if values}
-
-
-def _print_routed(store: ShardStore, source: str | None) -> None:
-    from shard_store.shards.recording import COUNTS
-
-    routed = _routed(store, source)
-    for receiver in routed.get("receivers", ()):
-        typer.echo(hide_secrets(f"{receiver['receiver']}: receiver of {receiver['queue']}"))
-        _line("worked", f"{time_text(receiver['silence'])} ago ({receiver['worked_at']}) on {receiver['host']}")
-        _line("last message", receiver["received_at"] or "none")
-        _line("counts", ", ".join(f"{name} {number(receiver[name])}" for name in COUNTS))
-    rows = [
-        [waits["source"], number(waits["objects"]), time_text(waits["oldest_age"])]
-        for waits in routed.get("waiting", ())
-    ]
-    if rows:
-        print_table("recorded, and not taken by a reader yet", ("source", "objects", "oldest"), rows)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else value
 
 
 def _print_lines(statuses: Sequence[PipelineStatus], wrong: Mapping[str, Sequence[str]]) -> None:
@@ -148,15 +136,137 @@ def _print_lines(statuses: Sequence[PipelineStatus], wrong: Mapping[str, Sequenc
             _line("unhealthy", f"{name}: {sentence}")
 
 
-def _print_whole(status: PipelineStatus, wrong: Sequence[str]) -> None:
-    typer.echo(hide_secrets(f"{status.pipeline}: {status.state}"))
-    for name, text in status_lines(status):
-        _line(name, text)
-    for sentence in wrong:
-        _line("unhealthy", sentence)
-
-
 def _line(name: str, text: str) -> None:
     indent = " " * 14
-    lines = textwrap.fill(hide_secrets(text), _WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
+    lines = textwrap.fill(hide_secrets(text), WIDTH, initial_indent=f"  {name:<12}", subsequent_indent=indent)
     typer.echo(lines)
+
+
+def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
+    """Yield the names and the sentences of all that is known."""
+    yield "source", f"{status.source}, {status.semantics}"
+    versions = f"Spark {status.spark_version or '?'}, cuesqueue {status.cuesqueue_version or '?'}"
+    where = f"on {status.host or 'an unknown host'}, {versions}"
+    yield "reader", f"incarnation {status.incarnation} {where}; heartbeat {time_text(status.silence)} ago"
+    if status.last_batch is not None:
+        b = status.last_batch
+        name = f"seq {b.seq}" if b.batch_id is None else f"batch {b.batch_id} (seq {b.seq})"
+        counts = f"{counted(b.objects, 'object')}, {counted(b.rows, 'row')}"
+        sizes = f"{counts}, {size_text(b.bytes)}, {counted(b.errors, 'error')}"
+        yield "published", f"{name} {since(status, b.published_at)} ago: {sizes}"
+    if status.plan is not None:
+        plan = status.plan
+        slow = f", for {time_text(plan.seconds)}, usually {time_text(plan.usual_seconds)}" if plan.is_slow else ""
+        yield "plan", f"{plan.start_seq}-{plan.end_seq} is under way, attempt {plan.attempt}{slow}"
+    if status.in_flight is not None:
+        yield (
+            "holds",
+            f"{counted(status.in_flight, 'message')} in flight; objects: {number(status.ready)} ready, "
+            f"{number(status.awaiting_commit)} in a batch, {number(status.held)} held for other pipelines; "
+            f"queue depth {number(status.queue_depth)}",
+        )
+    oldest = "" if status.oldest_age is None else f", the oldest for {time_text(status.oldest_age)}"
+    yield "waiting", f"{counted(status.files_outstanding, 'object')} not published{oldest}"
+    yield (
+        "lag",
+        f"p50 {time_text(status.last_hour.lag_p50)}, p99 {time_text(status.last_hour.lag_p99)} in the last hour",
+    )
+    yield "rate", f"{number(status.rows_per_second)} rows/s, {size_text(status.bytes_per_second)}/s in the last minutes"
+    yield "last hour", amounts(status.last_hour)
+    yield "in all", amounts(status.total)
+    if status.changed:
+        yield "changed", f"{counted(status.changed, 'announcement')} of other versions of what is published: not read"
+    if status.backfill is not None:
+        listed = status.backfill
+        how = "under way" if listed.ended_at is None else f"ended {since(status, listed.ended_at)} ago"
+        counts = f"{counted(listed.objects, 'object')}, {number(listed.opened)} of them new"
+        yield "backfill", f"{how}: {counts}, {counted(listed.failures, 'failure')} ({listed.prefix})"
+    if status.certificate is not None:
+        certificate = status.certificate
+        ago, objects = since(status, certificate.written_at), counted(certificate.objects, "object")
+        yield (
+            "certificate",
+            f"{certificate.id}, {ago} ago: {certificate.verdict}, {objects} ({certificate.prefix})",
+        )
+
+
+def amounts(published: Published) -> str:
+    """Describe what was published, in one sentence."""
+    p = published
+    errors = ", ".join(f"{number(count)} {cause}" for cause, count in sorted(p.errors.items())) or "none"
+    counts = f"{counted(p.batches, 'batch', 'batches')}, {counted(p.objects, 'object')}, {counted(p.rows, 'row')}"
+    return f"{counts}, {size_text(p.bytes)}, {counted(p.messages, 'message')} received; errors: {errors}"
+
+
+def since(status: PipelineStatus, then: datetime) -> str:
+    """Return the time since `then` by the database's clock, derived from the last heartbeat and the silence since."""
+    return time_text((status.heartbeat_at - then).total_seconds() + status.silence)
+
+
+def status(store: ShardStore, *, source: str | None = None, pipeline: str | None = None) -> tuple[PipelineStatus, ...]:
+    """Each pipeline that has started with the store: whether it is alive, how far it is, how far behind, how fast.
+
+    What its reader holds (`in_flight` and the like) is as old as its last heartbeat; what is published is exact, also
+    after a process was killed.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        source: Only the pipelines of this source.
+        pipeline: Only this pipeline.
+
+    Returns:
+        One status for each pipeline, by their names.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any. It reads some rows of each pipeline, and the index of what is not published.
+    """
+    return _Statuses(store.status(source=source, pipeline=pipeline))
+
+
+class _Statuses(tuple[PipelineStatus, ...]):
+    """The pipelines of a store, which notebooks show as a table with a line for each."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        columns = ("pipeline", "state", "last batch", "waiting", "oldest", "lag p99", "rows/s", "errors/h")
+        rows = [
+            (
+                status.pipeline,
+                status.state,
+                "" if status.last_batch is None else f"{since(status, status.last_batch.published_at)} ago",
+                number(status.files_outstanding),
+                "" if status.oldest_age is None else time_text(status.oldest_age),
+                "" if status.last_hour.lag_p99 is None else time_text(status.last_hour.lag_p99),
+                number(status.rows_per_second),
+                number(sum(status.last_hour.errors.values())),
+            )
+            for status in self
+        ]
+        return rows_table(columns, rows)
+
+
+def history(
+    store: ShardStore, *, since: datetime, source: str | None = None, pipeline: str | None = None
+) -> tuple[Hour, ...]:
+    """Return what each pipeline has published in each hour: rows, bytes, objects, errors, percentiles of the lag.
+
+    Args:
+        store: The store, as `open_store` returns it.
+        since: The first hour, as a time in it, with a zone. Hours are kept for 90 days.
+        source: Only the pipelines of this source.
+        pipeline: Only this pipeline.
+
+    Returns:
+        The hours in which anything happened, the oldest first; the current one as far as it is.
+
+    Raises:
+        ShardStoreError: The store failed.
+
+    Process:
+        Any.
+    """
+    return store.hours(since=since, source=source, pipeline=pipeline)

@@ -1,45 +1,98 @@
-"""`cuesqueue prune`, `vacuum`, `migrate`, `adopt` and `reset`: the maintenance of a store, by hand or by a job."""
+"""`cuesqueue files`, `prune`, `migrate` and `reset`: what a store has published, and its maintenance."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from pathlib import Path
+import os
+import sys
+from contextlib import closing
+from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
-from queue_source.commands.filters import duration_of
-from queue_source.commands.output import DryRun, Json, Store, print_result, progress, tell
+import shard_store
+from queue_source.commands.output import Json, json_text, print_change, print_result, tell
+from queue_source.commands.parameters import (
+    DryRun,
+    Pipeline,
+    Source,
+    Store,
+    argument,
+    duration_if_any,
+    duration_of,
+    flag,
+    option,
+)
+from queue_source.errors import OptionError
+from queue_source.messages import MESSAGE_URI
 from queue_source.options.reader import DEFAULT_WINDOW
+from shard_store.shards.changes import Audit
+from shard_store.sql import install
+from shard_store.sql.database import Database
+from shard_store.upkeep.pruning import TABLES
+from shard_store.upkeep.timing import LASTING
+
+
+def files(
+    store: Store,
+    pipeline: Pipeline = None,
+    source: Source = None,
+    as_of: Annotated[str | None, option("TIME", "Only what was published at this time (UTC).")] = None,
+    as_of_attempt: Annotated[
+        str | None, option("HASH", "Only what was published by this attempt and those before it: its delivery_hash.")
+    ] = None,
+    as_json: Annotated[
+        bool,
+        flag(
+            "--json", "Print a JSON object a line: path, rows, bytes, published_at, delivery_hash, source and pipeline."
+        ),
+    ] = False,
+) -> None:
+    """List the Parquet files that the sink with path has published: one path a line, in the order of publication.
+
+    The list is one state of the store: it has all files of a publish or none, and what is published meanwhile is not
+    in it. Without any file nothing is printed, and the exit code is 0.
+    """
+    from queue_source.spark.published import published  # here: it loads Spark, which the other commands do without
+
+    with shard_store.open_store(store, create=False) as opened:
+        state = published(opened, pipeline=pipeline, source=source, as_of=as_of, as_of_attempt=as_of_attempt)
+        empty = True
+        try:
+            for file in state.files():
+                empty = False
+                fields = {**asdict(file), "published_at": file.published_at.isoformat(timespec="microseconds")}
+                sys.stdout.write(f"{json_text(fields)}\n" if as_json else f"{file.path}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:  # `| head` has read enough; what is still in the buffer must not fail at the exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if empty:
+        tell("no such file is published; `cuesqueue status` shows the pipelines of the store")
 
 
 def prune(
     store: Store,
-    source: Annotated[str | None, typer.Option(metavar="S", help="Only this source; otherwise all.")] = None,
+    source: Annotated[str | None, option("S", "Only this source; otherwise all.")] = None,
     older_than: Annotated[
         str,
-        typer.Option(
-            metavar="D",
-            help="Remove what ended longer ago than this, as in the option deduplicationWindow. A source remembers for "
+        option(
+            "D",
+            "Remove what ended longer ago than this, as in the option deduplicationWindow. A source remembers for "
             "longer where one of its pipelines has a longer window.",
         ),
     ] = DEFAULT_WINDOW,
-    max_shards: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Keep at most this many finished shards.")
-    ] = None,
+    max_shards: Annotated[int | None, option("N", "Keep at most this many finished shards.", min=1)] = None,
     pipelines_older_than: Annotated[
         str,
-        typer.Option(
-            metavar="D",
-            help="Forget pipelines that have been stopped for longer than this, with nothing unfinished and no data "
+        option(
+            "D",
+            "Forget pipelines that have been stopped for longer than this, with nothing unfinished and no data "
             "files; a checkpoint of theirs cannot be continued then.",
         ),
     ] = "365 days",
     data_older_than: Annotated[
         str | None,
-        typer.Option(
-            metavar="D",
-            help="Forget data files that were published longer ago than this: their rows leave the view data, and "
+        option(
+            "D",
+            "Forget data files that were published longer ago than this: their rows leave the view data, and "
             "vacuum removes the files. Never, unless it is given.",
         ),
     ] = None,
@@ -47,20 +100,17 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Remove finished shards that are older than the deduplication window, and all else that nothing needs any more."""
-    window = duration_of("--older-than", older_than)
-    pipelines = duration_of("--pipelines-older-than", pipelines_older_than)
-    data = None if data_older_than is None else duration_of("--data-older-than", data_older_than)
-    import shard_store
-    from shard_store.upkeep.pruning import TABLES
-    from shard_store.upkeep.timing import LASTING
-
     policy = shard_store.RetentionPolicy(
-        window=window, max_shards=max_shards, source=source, pipelines=pipelines, data=data
+        window=duration_of("--older-than", older_than),
+        max_shards=max_shards,
+        source=source,
+        pipelines=duration_of("--pipelines-older-than", pipelines_older_than),
+        data=duration_if_any("--data-older-than", data_older_than),
     )
     with shard_store.open_store(store, create=False) as opened:
         result = shard_store.prune(opened, policy, now=None, dry_run=dry_run)
     counts = {name: getattr(result, name) for name in (*TABLES, "timed_out")}
-    print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "removed")
+    print_change(counts, "removed", dry_run=dry_run, as_json=as_json)
     for name, longer in result.windows.items():
         tell(f"source {name}: what ended within {longer} stays, the deduplicationWindow of one of its pipelines")
     if result.ahead is not None:
@@ -72,46 +122,6 @@ def prune(
         tell("the time limit ended this run and more is left; run the command again")
 
 
-def vacuum(
-    store: Store,
-    path: Annotated[
-        str | None,
-        typer.Option(
-            metavar="P",
-            help="Folder of the data files, as the sink's option path; without it only staged messages are removed.",
-        ),
-    ] = None,
-    older_than: Annotated[
-        str, typer.Option(metavar="D", help="What is younger stays; choose a time longer than any micro-batch takes.")
-    ] = "2 days",
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
-    """Remove what was never published: files in the sink's folder, and messages staged in the store's database."""
-    age = duration_of("--older-than", older_than)
-    import shard_store
-    from queue_source.admin import vacuum as vacuuming
-    from queue_source.admin import vacuum_staged as staging
-
-    counts: dict[str, int] = {}
-    with shard_store.open_store(store, create=False) as opened:
-        if path is not None:
-            folder = path if "://" in path else str(Path(path).absolute())
-            with progress("files", None, not as_json) as advance:
-                files = vacuuming.vacuum(opened, folder, older_than=age, dry_run=dry_run, progress=advance)
-            counts = {
-                "files": files.found,
-                "published": files.published,
-                "announced": files.announced,
-                "too_young": files.young,
-                "removed": files.removed,
-                "bytes": files.bytes,
-            }
-        messages = staging.vacuum_staged(opened, older_than=age, dry_run=dry_run)
-    counts |= {"staged_messages": messages.found, "staged_removed": messages.removed}
-    print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "vacuum")
-
-
 def migrate(store: Store, as_json: Json = False) -> None:
     """Bring the store's tables to this version's schema; in an empty database, create them.
 
@@ -119,81 +129,26 @@ def migrate(store: Store, as_json: Json = False) -> None:
     pipelines, changes nothing, and ends with exit code 2: start each query once more with the version that it had, with
     trigger availableNow. Running the command again changes nothing. A store of a version before 0.3 is refused.
     """
-    from shard_store.sql.database import Database
-    from shard_store.sql.install import migrate as migrate_tables
-
-    database = Database(store)
-    try:
-        before, after = migrate_tables(database)
-    finally:
-        database.close()
+    with closing(Database(store)) as database:
+        before, after = install.migrate(database)
     print_result({"from": before, "to": after, "changed": before != after}, as_json, title="schema of the store")
 
 
-def adopt(
-    source: Annotated[str, typer.Option(metavar="S", help="The source, as in the reader's option source.")],
-    store: Store,
-    checkpoint: Annotated[
-        str | None, typer.Argument(metavar="CHECKPOINT", help="Folder or URI that the query had as checkpointLocation.")
-    ] = None,
-    list_: Annotated[
-        Path | None,
-        typer.Option("--list", metavar="FILE", help="Instead of a checkpoint: a file with a URI or a path a line."),
-    ] = None,
-    stream: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Which source of the query it is, where the query reads several.")
-    ] = 0,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> None:
-    """Take over the list of files that another reader has read, such as Spark's file source: none is read again.
-
-    Stop that query first, after its last micro-batch has ended. The checkpoint is only read; the store is created if
-    there is none. Running it again changes nothing.
-    """
-    import shard_store
-    from queue_source.admin.adopt import adopt as adopt_files
-    from queue_source.admin.adopt import adopt_list
-    from queue_source.errors import OptionError
-
-    if (checkpoint is None) == (list_ is None):
-        raise OptionError("CHECKPOINT", "or --list FILE says what was read: give one of them")
-    with ExitStack() as opened, progress("files", None, not as_json) as advance:
-        target = None if dry_run else opened.enter_context(shard_store.open_store(store))
-        if checkpoint is None:
-            assert list_ is not None
-            with list_.open(encoding="utf-8") as lines:
-                result = adopt_list(target, source, lines, progress=advance)
-        else:
-            folder = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
-            result = adopt_files(target, source, folder, stream=stream, progress=advance)
-    counts = {"files": result.files} if dry_run else {"files": result.files, "new": result.new}
-    print_result({**counts, "dry_run": dry_run}, as_json, title="would be adopted" if dry_run else "adopted")
-
-
 def reset(
-    sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE...", help="The source, as in the reader's option source.")
-    ],
+    sources: Annotated[list[str], argument("SOURCE...", "The source, as in the reader's option source.")],
     store: Store,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept in the record of changes.")],
+    reason: Annotated[str, option("TEXT", "Why; it is kept in the record of changes.")],
     pipeline: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="P", help="Only what this pipeline has read, where several share a source; may be repeated."
-        ),
+        option("P", "Only what this pipeline has read, where several share a source; may be repeated."),
     ] = None,
-    adopted: Annotated[
-        bool, typer.Option("--adopted", help="Also what another reader had read (cuesqueue adopt).")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Yes, where rows are still in a table they will be there twice.")
-    ] = False,
+    adopted: Annotated[bool, flag("--adopted", "Also what another reader had read (cuesqueue adopt).")] = False,
+    yes: Annotated[bool, flag("--yes", "Yes, where rows are still in a table they will be there twice.")] = False,
     lose_rows: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--lose-rows",
-            help="Also where the view data loses rows for good: of messages that were data, and of objects that "
+            "Also where the view data loses rows for good: of messages that were data, and of objects that "
             "cleanSource has deleted or moved.",
         ),
     ] = False,
@@ -205,34 +160,21 @@ def reset(
     For a table that was emptied on purpose, as by spark-pipelines run --full-refresh. What the sink with path has
     published leaves the view data; no table, topic or queue is emptied. A source is refused while its query runs.
     """
-    from queue_source.errors import OptionError
-
     if not (yes or dry_run):
         raise OptionError("--yes", "says that the tables of this source are empty, or will be; write --yes")
-    import shard_store
-    from queue_source.admin.audit import audit
-    from queue_source.messages import MESSAGE_URI
-
     with shard_store.open_store(store, create=False) as opened:
         done = opened.reset(
             sources,
-            audit(reason),
+            Audit.of_user(reason),
             message_uri=MESSAGE_URI,
             only=pipeline or (),
             adopted=adopted,
             lose_rows=lose_rows,
             dry_run=dry_run,
         )
-    counts = {
-        "pipelines": list(done.pipelines) if as_json else ", ".join(done.pipelines),
-        "objects": done.objects,
-        "messages": done.messages,
-        "begun": done.begun,
-        "adopted": done.adopted,
-        "cleaned": done.cleaned,
-        "files": done.files,
-    }
-    print_result({**counts, "dry_run": dry_run}, as_json, title="would be forgotten" if dry_run else "forgotten")
+    counts = {name: getattr(done, name) for name in ("objects", "messages", "begun", "adopted", "cleaned", "files")}
+    names = list(done.pipelines) if as_json else ", ".join(done.pipelines)
+    print_change({"pipelines": names, **counts}, "forgotten", dry_run=dry_run, as_json=as_json)
     if done.messages:
         tell(f"the queue has deleted the {done.messages} messages that were data themselves: they do not come again")
     if done.cleaned:

@@ -18,8 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from queue_source.admin.shards import find_shards, shard_stories
-from queue_source.admin.stories import story_as_dict
+from queue_source.commands.shards import find_shards, shard_stories, story_as_dict
 from queue_source.serve import charts
 from queue_source.serve.guard import LOGIN, Access, Guard, given_token, logged_in
 from queue_source.serve.metrics import Export

@@ -8,7 +8,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from queue_source.admin import wording
+from queue_source.commands.output import number, size_text, time_text
+from queue_source.commands.status import amounts, since, status_lines
 from shard_store.model import time_of
 from shard_store.redaction import redact_text, visible
 
@@ -41,13 +42,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"time": wording.time_text, "number": wording.number, "size": wording.size_text, "cut": _cut}
-    environment.globals |= {
-        "since": wording.since,
-        "amounts": wording.amounts,
-        "lines": wording.status_lines,
-        "moment": _moment,
-    }
+    environment.filters |= {"time": time_text, "number": number, "size": size_text, "cut": _cut}
+    environment.globals |= {"since": since, "amounts": amounts, "lines": status_lines, "moment": _moment}
     return environment
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.error_table.records import error_state
-from shard_store.model import MICROSECOND, Position, ShardKey
+from shard_store.model import MICROSECOND, Position, ShardKey, is_end, iso_time, offset_of
 from shard_store.sql.database import Database
 from shard_store.sql.schema import attempts, errors
 from shard_store.sql.transaction import Transaction
@@ -58,6 +59,37 @@ class StoredError:
     def whole(self) -> bool:
         """Return whether `input` is all that there was."""
         return self.input is not None and len(self.input) == self.input_size
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its fields as JSON values; `error_id` is the same however often it is sent.
+
+        `input` is text, or else `input_base64`, and holds the first bytes of `input_bytes`.
+        """
+        is_message = self.scope == "message"
+        fields: dict[str, Any] = {
+            "error_id": self.key.hex(),
+            "scope": self.scope,
+            "cause": self.cause,
+            "detail": self.detail,
+            "source": self.source,
+            "pipeline": self.pipeline,
+            "plan": None if self.seqs is None else {"start_seq": self.seqs[0], "end_seq": self.seqs[1]},
+            "delivery_hash": self.delivery_hash or None,
+            "shard_id": None if is_message else self.subject or None,
+            "position": None if is_message or is_end(self.position) else offset_of(self.position),
+            "queue": self.queue,
+            "message_id": self.message_id,
+            "occurred_at": iso_time(self.occurred_at),
+        }
+        if is_message or self.tag or self.headers or self.group:
+            fields |= {"tag": self.tag, "headers": dict(self.headers), "group": self.group}
+        if self.input is not None:
+            try:
+                fields["input"] = self.input.decode()
+            except UnicodeDecodeError:
+                fields["input_base64"] = base64.b64encode(self.input).decode("ascii")
+            fields["input_bytes"] = self.input_size
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,21 @@ class StatusLimits:
 
 
 def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
-    """Return what is wrong with the pipeline, a sentence each; nothing where it is healthy."""
+    """What is wrong with a pipeline, as a probe sees it.
+
+    Args:
+        status: One pipeline, of `status`.
+        limits: What it may do. Whatever they say, it is wrong when its heartbeats have ended and it was not stopped.
+
+    Returns:
+        A sentence for each thing that is wrong; none if the pipeline is healthy.
+
+    Raises:
+        Nothing.
+
+    Process:
+        Any.
+    """
     problems = []
     if status.state == DEAD:
         problems.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,6 +26,15 @@ class Audit:
 
     actor: str
     reason: str = ""
+
+    @classmethod
+    def of_user(cls, reason: str = "") -> Audit:
+        """Name the user of this process and its host, as far as they have names."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container's user may have none
+            user = "unknown"
+        return cls(f"{user}@{socket.gethostname()}", reason)
 
 
 class Change(NamedTuple):

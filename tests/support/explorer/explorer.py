@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
-from queue_source.admin.reconcile import Period, pages_of, reconcile
 from queue_source.announcements.dialects import DIALECTS
+from queue_source.commands.comparison import Period, pages_of, reconcile
 from queue_source.options import parse_listing_options
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
 from shard_store.model import ShardState, shard_key, time_of

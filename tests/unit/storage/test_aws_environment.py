@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from botocore.session import Session
 
-from queue_source.admin.doctor import State, examine_prefixes
+from queue_source.commands.doctor import State, examine_prefixes
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions

@@ -6,11 +6,9 @@ errors that are not delivered yet: when bad messages come, when a plan is confir
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 from queue_source.coordinator.session import Session
 from queue_source.messages import Outgoing
@@ -18,7 +16,6 @@ from queue_source.queues.base import Queue, Transactional, send_messages, transa
 from shard_store.error_table import handling
 from shard_store.error_table.search import StoredError
 from shard_store.failpoints import reach
-from shard_store.model import is_end, offset_of, time_of
 from shard_store.sql.transaction import Transaction
 
 
@@ -82,41 +79,6 @@ class ErrorQueue:
         return database.write(work)
 
 
-def error_as_dict(error: StoredError) -> dict[str, Any]:
-    """Return all the fields of an error as JSON values. `error_id` is the same however often it is sent.
-
-    `input` is text, or else `input_base64`, and holds the first bytes of `input_bytes`.
-    """
-    is_message = error.scope == "message"
-    fields: dict[str, Any] = {
-        "error_id": error.key.hex(),
-        "scope": error.scope,
-        "cause": error.cause,
-        "detail": error.detail,
-        "source": error.source,
-        "pipeline": error.pipeline,
-        "plan": None if error.seqs is None else {"start_seq": error.seqs[0], "end_seq": error.seqs[1]},
-        "delivery_hash": error.delivery_hash or None,
-        "shard_id": None if is_message else error.subject or None,
-        "position": None if is_message or is_end(error.position) else offset_of(error.position),
-        "queue": error.queue,
-        "message_id": error.message_id,
-        "occurred_at": iso_time(error.occurred_at),
-    }
-    if is_message or error.tag or error.headers or error.group:
-        fields |= {"tag": error.tag, "headers": dict(error.headers), "group": error.group}
-    if error.input is not None:
-        fields |= {**_input(error.input), "input_bytes": error.input_size}
-    return fields
-
-
-def iso_time(micros: int | None) -> str | None:
-    """Format microseconds since 1970 as ISO 8601 in UTC."""
-    if micros is None:
-        return None
-    return time_of(micros).isoformat(timespec="milliseconds")
-
-
 def _outgoing(error: StoredError) -> Outgoing:
     """Build the message for the error queue.
 
@@ -128,12 +90,5 @@ def _outgoing(error: StoredError) -> Outgoing:
     headers |= {"Source": error.source, "Pipeline": error.pipeline}
     if error.delivery_hash:
         headers["Delivery-Hash"] = error.delivery_hash
-    body = json.dumps(error_as_dict(error), separators=(",", ":")).encode("ascii")
+    body = json.dumps(error.as_dict(), separators=(",", ":")).encode("ascii")
     return Outgoing(body, f"error.{error.scope}", headers, deduplication_id=error_id)
-
-
-def _input(data: bytes) -> dict[str, str]:
-    try:
-        return {"input": data.decode()}
-    except UnicodeDecodeError:
-        return {"input_base64": base64.b64encode(data).decode("ascii")}

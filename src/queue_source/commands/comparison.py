@@ -1,4 +1,4 @@
-"""Compares a source with what is in its buckets: `cuesqueue reconcile`, and certificates (decision 0048).
+"""Compares a source with what is in its buckets, for `cuesqueue reconcile` and its certificates (decision 0048).
 
 The pages of a listing or an inventory become counters, a digest and the first names of each kind, in bounded memory.
 Nothing is written before the last page is compared: a listing that fails in the middle certifies nothing.
@@ -32,7 +32,6 @@ from shard_store.store import ShardStore
 LISTED = "listing"
 """The evidence of a certificate that is no inventory."""
 
-_AZURE = "abfss://"
 _HALF = ROWS_PER_STATEMENT // 2  # each object may have been read under two ids
 _TRIES = 5
 """For one page: a job of thousands of requests meets one that fails."""
@@ -121,26 +120,16 @@ class Report:
     def sentence(self) -> str:
         """Describe the certificate in words."""
         counts, scope = self.tally.counts, self.scope
-        since = "" if scope.modified_since is None else f" from {iso(time_of(scope.modified_since))} on, and"
+        since = "" if scope.modified_since is None else f" from {iso(scope.modified_since)} on, and"
         total = self.tally.objects
-        until = iso(time_of(scope.modified_before))
+        until = iso(scope.modified_before)
         text = (
             f"Of the {total:,} objects under {scope.prefix} last modified{since} before {until}, "
             f"{counts['published']:,} are published"
         )
         if not total:
             text = f"No object under {scope.prefix} that is read was last modified{since} before {until}"
-        words = {
-            Category.MISSING: "missing",
-            Category.QUARANTINED: "quarantined",
-            Category.GIVEN_UP: "given up (their batch was begun, and nothing tells whether it was published)",
-            Category.SKIPPED: "skipped, since they are bad (onCorruptObject and others, with 'skip')",
-            Category.WAITING: "waiting",
-            Category.CHANGED: "published in another version than there is now",
-            Category.BEYOND_MEMORY: "unknown, and older than the store remembers",
-            Category.BEFORE_BEGINNING: "older than the first start, and not wanted (includeExistingFiles)",
-        }
-        others = [f"{counts[kind.value]:,} {word}" for kind, word in words.items() if counts[kind.value]]
+        others = [f"{counts[kind.value]:,} {words}" for kind, words in _WORDS.items() if counts[kind.value]]
         if not total and self.outside:
             others.append(f"and {self.outside:,} outside of that time")
         if self.skipped:
@@ -148,6 +137,16 @@ class Report:
         return f"{', '.join([text, *others])}. {_MEANING[self.verdict]}"
 
 
+_WORDS = {
+    Category.MISSING: "missing",
+    Category.QUARANTINED: "quarantined",
+    Category.GIVEN_UP: "given up (their batch was begun, and nothing tells whether it was published)",
+    Category.SKIPPED: "skipped, since they are bad (onCorruptObject and others, with 'skip')",
+    Category.WAITING: "waiting",
+    Category.CHANGED: "published in another version than there is now",
+    Category.BEYOND_MEMORY: "unknown, and older than the store remembers",
+    Category.BEFORE_BEGINNING: "older than the first start, and not wanted (includeExistingFiles)",
+}
 _MEANING = {
     "complete": "Complete: every one of them is accounted for.",
     "incomplete": "Not complete.",
@@ -156,9 +155,6 @@ _MEANING = {
     "--grace (or a later --until); if they are elsewhere, name another PREFIX.",
     "unknown": "Nothing is known to be missing, but the store has forgotten too much to say that it is complete.",
 }
-
-Advance = Callable[[int], None]
-Unpublished = Callable[[ListedObject, Finding], None]
 
 
 def reconcile(
@@ -171,8 +167,8 @@ def reconcile(
     period: Period = Period(),
     evidence: str = LISTED,
     announcer: Announcer | None = None,
-    unpublished: Unpublished = lambda listed, finding: None,
-    advance: Advance = lambda count: None,
+    unpublished: Callable[[ListedObject, Finding], None] = lambda listed, finding: None,
+    advance: Callable[[int], None] = lambda count: None,
 ) -> Report:
     """Compare the objects of a prefix with the shards of a source.
 
@@ -199,12 +195,20 @@ def reconcile(
     seen = 0
     for page in pages:
         if report is None:
-            report = _begin(store, source, prefix, options, period, page.now, evidence)
+            since = None if period.since is None else micros(period.since)
+            scope = Scope(source, prefix, since, micros(period.ending(page.now)), options.choice)
+            ahead = Clocks(micros(page.now) - store.database_time(), MEASURED) if evidence == LISTED else UNMEASURED
+            report = Report(scope, evidence, clocks=ahead)
         for objects in chunks(page.objects, _HALF if options.notifications.allow_overwrites else ROWS_PER_STATEMENT):
             timed = [(listed, micros(listed.modified)) for listed in objects]
-            asked = [(listed, at) for listed, at in timed if _is_asked(at, report.scope)]
+            begin, end = report.scope.modified_since, report.scope.modified_before
+            asked = [(listed, at) for listed, at in timed if at < end and (begin is None or at >= begin)]
             report.outside += len(objects) - len(asked)
-            _compare(store, report, asked, options, announcer, unpublished)
+            for listed, finding in _compare(store, report, asked, options):
+                if finding.category in UNPUBLISHED:
+                    unpublished(listed, finding)
+                if announcer is not None and (finding.category is Category.MISSING or finding.is_unread):
+                    announcer.put(listed)
         if announcer is not None:
             announcer.send()
         report.skipped += page.skipped
@@ -219,9 +223,17 @@ def pages_of(bucket: Bucket, prefix: str, *, versions: bool) -> Generator[Page, 
     """Yield the pages of a listing; each is fetched while the one before is compared."""
 
     def fetched() -> Generator[Page, None, None]:
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, ObjectStoreError) and not isinstance(error, ObjectRefused)
+            ),
+            stop=tenacity.stop_after_attempt(_TRIES),
+            wait=_WAIT,
+            reraise=True,
+        )
         cursor: str | None = None
         while True:
-            page = _page(bucket, prefix, cursor, versions)
+            page = retrying(bucket.page, prefix, cursor, versions=versions)
             yield page
             if page.cursor is None:
                 return
@@ -235,54 +247,16 @@ def pages_of(bucket: Bucket, prefix: str, *, versions: bool) -> Generator[Page, 
             yield page
 
 
-def iso(time: datetime) -> str:
-    """Format a time in UTC, as short as possible."""
-    text = time.astimezone(timezone.utc).isoformat(timespec="auto")
-    return text.replace("+00:00", "Z")
-
-
-def _page(bucket: Bucket, prefix: str, cursor: str | None, versions: bool) -> Page:
-    for attempt in tenacity.Retrying(
-        retry=tenacity.retry_if_exception(
-            lambda error: isinstance(error, ObjectStoreError) and not isinstance(error, ObjectRefused)
-        ),
-        stop=tenacity.stop_after_attempt(_TRIES),
-        wait=_WAIT,
-        reraise=True,
-    ):
-        with attempt:
-            page = bucket.page(prefix, cursor, versions=versions)
-    return page
-
-
-def _begin(
-    store: ShardStore,
-    source: str,
-    prefix: str,
-    options: ListingOptions,
-    period: Period,
-    now: datetime,
-    evidence: str,
-) -> Report:
-    since = None if period.since is None else micros(period.since)
-    scope = Scope(source, prefix, since, micros(period.ending(now)), options.choice)
-    clocks = Clocks(micros(now) - store.database_time(), MEASURED) if evidence == LISTED else UNMEASURED
-    return Report(scope, evidence, clocks=clocks)
-
-
-def _is_asked(at: int, scope: Scope) -> bool:
-    return at < scope.modified_before and (scope.modified_since is None or at >= scope.modified_since)
+def iso(time: datetime | int) -> str:
+    """Format a time, or one of the store, in UTC, as short as possible."""
+    aware = time_of(time) if isinstance(time, int) else time
+    return aware.astimezone(timezone.utc).isoformat(timespec="auto").replace("+00:00", "Z")
 
 
 def _compare(
-    store: ShardStore,
-    report: Report,
-    objects: list[tuple[ListedObject, int]],
-    options: ListingOptions,
-    announcer: Announcer | None,
-    unpublished: Unpublished,
-) -> None:
-    """Compare a part of a page, each object with its time in microseconds."""
+    store: ShardStore, report: Report, objects: list[tuple[ListedObject, int]], options: ListingOptions
+) -> Iterator[tuple[ListedObject, Finding]]:
+    """Compare and count a part of a page, each object with its time in microseconds; yield those that are read."""
     selected: list[tuple[ListedObject, ListedShard]] = []
     contents = listed_contents([listed for listed, _ in objects], options.notifications)
     for (listed, at), content in zip(objects, contents, strict=True):
@@ -299,7 +273,4 @@ def _compare(
     findings = store.compare(report.scope.source, listed_shards, report.clocks)
     for (listed, _), finding in zip(selected, findings, strict=True):
         report.tally.add(listed.uri, listed.size, listed.etag, finding.category)
-        if finding.category in UNPUBLISHED:
-            unpublished(listed, finding)
-        if announcer is not None and (finding.category is Category.MISSING or finding.is_unread):
-            announcer.put(listed)
+        yield listed, finding

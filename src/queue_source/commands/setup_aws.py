@@ -68,7 +68,7 @@ class Setup:
     def changes(self) -> list[Change]:
         """Return the missing parts, in the order in which they have to be made."""
         with _errors():
-            return [*self._missing_queues(), *self._missing_permission(), *self._missing_notification()]
+            return list(self._changes())
 
     def apply(self, changes: list[Change]) -> None:
         with _errors():
@@ -79,13 +79,23 @@ class Setup:
                     url = self._url(change["queue"])
                     self._sqs.set_queue_attributes(QueueUrl=url, Attributes=change["attributes"])
                 else:
-                    self._notify(change["configuration"])
+                    # S3 tests the queue at once, and a new policy may take some seconds until it is known everywhere
+                    put = tenacity.Retrying(
+                        retry=tenacity.retry_if_exception(lambda e: isinstance(e, ClientError) and _NOT_YET in str(e)),
+                        wait=tenacity.wait_fixed(3),
+                        stop=tenacity.stop_after_attempt(10),
+                        reraise=True,
+                    )
+                    wanted = {"Bucket": self.bucket, "NotificationConfiguration": change["configuration"]}
+                    put(self._s3.put_bucket_notification_configuration, **wanted)
 
     def reader_options(self) -> dict[str, str]:
         """Return the options for `spark.readStream.format("cuesqueue")`."""
         with _errors():
             options = {
-                "queueUrl": self._url(self.queue) or self._future_url(),
+                # of a queue that is still to be made, its future URL
+                "queueUrl": self._url(self.queue)
+                or f"{self._sqs.meta.endpoint_url.rstrip('/')}/{self._account}/{self.queue}",
                 "allowedPrefixes": f"s3://{self.bucket}/{self.prefix}",
                 "aws.region": self.region,
             }
@@ -102,29 +112,19 @@ class Setup:
         for client in self._clients.values():
             client.close()
 
-    # --- what is missing ---------------------------------------------------------------------------------------------
-
-    def _missing_queues(self) -> Iterator[Change]:
+    def _changes(self) -> Iterator[Change]:
+        attributes = self._attributes()
         if self._url(self.dead_letters) is None:
             yield _create(self.dead_letters, {"MessageRetentionPeriod": RETENTION})
         redrive = json.dumps({"deadLetterTargetArn": self._arn(self.dead_letters), "maxReceiveCount": MOST_RECEIVES})
         if self._url(self.queue) is None:
             yield _create(self.queue, {"MessageRetentionPeriod": RETENTION, "RedrivePolicy": redrive})
-        elif "RedrivePolicy" not in self._attributes():
+        elif "RedrivePolicy" not in attributes:
             yield _set(self.queue, {"RedrivePolicy": redrive})
-
-    def _missing_permission(self) -> Iterator[Change]:
-        policy = json.loads(self._attributes().get("Policy") or '{"Version": "2012-10-17"}')
+        policy = json.loads(attributes.get("Policy") or '{"Version": "2012-10-17"}')
         statements = policy.get("Statement", [])
         statements = [statements] if isinstance(statements, dict) else statements
-        required = self._statement()
-        if required not in statements:
-            others = [statement for statement in statements if statement.get("Sid") != required["Sid"]]
-            yield _set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, required]})})
-
-    def _statement(self) -> dict[str, Any]:
-        """Build the statement that allows this bucket of this account to send, and no other."""
-        return {
+        required = {  # this bucket of this account may send, and no other
             "Sid": "cuesqueue-" + re.sub(r"[^A-Za-z0-9-]", "-", self.bucket),
             "Effect": "Allow",
             "Principal": {"Service": "s3.amazonaws.com"},
@@ -135,37 +135,19 @@ class Setup:
                 "StringEquals": {"aws:SourceAccount": self._account},
             },
         }
-
-    def _missing_notification(self) -> Iterator[Change]:
+        if required not in statements:
+            others = [statement for statement in statements if statement.get("Sid") != required["Sid"]]
+            yield _set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, required]})})
         configuration = self._s3.get_bucket_notification_configuration(Bucket=self.bucket)
         configuration.pop("ResponseMetadata", None)
-        required = self._notification()
-        present = configuration.get("QueueConfigurations", [])
-        if _meaning(required) not in map(_meaning, present):
-            others = [notification for notification in present if notification.get("Id") != required["Id"]]
-            configuration["QueueConfigurations"] = [*others, required]
-            yield {"action": "set-bucket-notifications", "bucket": self.bucket, "configuration": configuration}
-
-    def _notification(self) -> dict[str, Any]:
-        notification: dict[str, Any] = {"Id": self.queue, "QueueArn": self._arn(self.queue), "Events": _EVENTS}
+        wanted: dict[str, Any] = {"Id": self.queue, "QueueArn": self._arn(self.queue), "Events": _EVENTS}
         if self.prefix:
-            notification["Filter"] = {"Key": {"FilterRules": [{"Name": "prefix", "Value": self.prefix}]}}
-        return notification
-
-    # --- requests ----------------------------------------------------------------------------------------------------
-
-    def _notify(self, configuration: Mapping[str, Any]) -> None:
-        """Set the bucket's notifications.
-
-        S3 tests the queue at once, and a new policy may take some seconds until it is known everywhere.
-        """
-        put = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error, ClientError) and _NOT_YET in str(error)),
-            wait=tenacity.wait_fixed(3),
-            stop=tenacity.stop_after_attempt(10),
-            reraise=True,
-        )
-        put(self._s3.put_bucket_notification_configuration, Bucket=self.bucket, NotificationConfiguration=configuration)
+            wanted["Filter"] = {"Key": {"FilterRules": [{"Name": "prefix", "Value": self.prefix}]}}
+        present = configuration.get("QueueConfigurations", [])
+        if _meaning(wanted) not in map(_meaning, present):
+            others = [notification for notification in present if notification.get("Id") != wanted["Id"]]
+            configuration["QueueConfigurations"] = [*others, wanted]
+            yield {"action": "set-bucket-notifications", "bucket": self.bucket, "configuration": configuration}
 
     @property
     def _sqs(self) -> Any:
@@ -212,18 +194,11 @@ class Setup:
         except self._sqs.exceptions.QueueDoesNotExist:
             return None
 
-    def _future_url(self) -> str:
-        """Return the URL of a queue that is still to be made."""
-        return f"{self._sqs.meta.endpoint_url.rstrip('/')}/{self._account}/{self.queue}"
-
     def _attributes(self) -> Mapping[str, str]:
         url = self._url(self.queue)
         if url is None:
             return {}
-        attributes: Mapping[str, str] = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])[
-            "Attributes"
-        ]
-        return attributes
+        return dict(self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"])
 
 
 def _create(queue: str, attributes: Mapping[str, str]) -> Change:

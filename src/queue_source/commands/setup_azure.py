@@ -78,10 +78,6 @@ class Setup:
         """Whether Azure's command line is installed."""
         return shutil.which("az") is not None
 
-    def changes(self) -> list[Change]:
-        """Return the missing parts, in the order in which they have to be made; all of them where `az` is absent."""
-        return list(self._changes())
-
     def apply(self, changes: Sequence[Change]) -> None:
         """Make the missing parts. Raises CuesqueueError where `az` is absent or fails."""
         if not self.has_az:
@@ -96,10 +92,11 @@ class Setup:
         place = f"abfss://{self.container}@{self.account}.dfs.core.windows.net/{self.prefix}"
         return {"queueUrl": f"azurequeue://{self.queue_account}/{self.queue}", "allowedPrefixes": place}
 
-    def _changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[Change]:
+        """Yield the missing parts, in the order in which they have to be made; all of them where `az` is absent."""
         state = "provider", "show", "--namespace", "Microsoft.EventGrid", "--query", "registrationState"
         if not self.has_az or _az([*state, "--output", "tsv"]) != "Registered":
-            yield self._change(
+            yield _change(
                 "register-event-grid", "Microsoft.EventGrid", "provider", "register", "--namespace",
                 "Microsoft.EventGrid", "--wait",
             )  # fmt: skip
@@ -111,10 +108,24 @@ class Setup:
             query = "storage", kind, "exists", *access, "--query", "exists", "--output", "tsv"
             if not self.has_az or _az(query) != "true":
                 metadata = ("--metadata", *self.tags) if self.tags else ()
-                yield self._change(f"create-{kind}", name, "storage", kind, "create", *access, *metadata)
+                yield _change(f"create-{kind}", name, "storage", kind, "create", *access, *metadata)
         ours = "--name", self.queue, "--source-resource-id", self._id(self.account)
         if not self.has_az or not self._is_subscribed(ours):
-            yield self._change("create-event-subscription", self.queue, *self._subscription(ours))
+            queue = f"{self._id(self.queue_account)}/queueServices/default/queues/{self.queue}"
+            dead_letters = f"{self._id(self.account)}/blobServices/default/containers/{self.dead_letters}"
+            yield _change(
+                "create-event-subscription",
+                self.queue,
+                *("eventgrid", "event-subscription", "create", *ours),
+                *("--endpoint-type", "storagequeue", "--endpoint", queue),
+                "--storage-queue-msg-ttl=-1",  # without it, a week
+                *("--included-event-types", "Microsoft.Storage.BlobCreated"),
+                *("--subject-begins-with", self._subject),
+                *(("--subject-ends-with", self.suffix) if self.suffix else ()),
+                *("--subject-case-sensitive", "true"),
+                *("--deadletter-endpoint", dead_letters),
+                *(("--labels", *self.tags) if self.tags else ()),
+            )
 
     def _is_subscribed(self, ours: Sequence[str]) -> bool:
         """Return whether the subscription is there. Raises CuesqueueError for one of this name that is for others.
@@ -137,24 +148,6 @@ class Setup:
     def _subject(self) -> str:
         return f"/blobServices/default/containers/{self.container}/blobs/{self.prefix}"
 
-    def _subscription(self, ours: Sequence[str]) -> list[str]:
-        queue = f"{self._id(self.queue_account)}/queueServices/default/queues/{self.queue}"
-        dead_letters = f"{self._id(self.account)}/blobServices/default/containers/{self.dead_letters}"
-        return [
-            *("eventgrid", "event-subscription", "create", *ours),
-            *("--endpoint-type", "storagequeue", "--endpoint", queue),
-            "--storage-queue-msg-ttl=-1",  # without it, a week
-            *("--included-event-types", "Microsoft.Storage.BlobCreated"),
-            *("--subject-begins-with", self._subject),
-            *(("--subject-ends-with", self.suffix) if self.suffix else ()),
-            *("--subject-case-sensitive", "true"),
-            *("--deadletter-endpoint", dead_letters),
-            *(("--labels", *self.tags) if self.tags else ()),
-        ]
-
-    def _change(self, action: str, name: str, *arguments: str) -> Change:
-        return {"action": action, "name": name, "command": _as_typed(arguments), "arguments": list(arguments)}
-
     def _id(self, account: str) -> str:
         """Return the id of an account's resource, or the shell's way to it where `az` is absent."""
         if not self.has_az:
@@ -166,10 +159,10 @@ class Setup:
         return self._known[account]
 
 
-def _as_typed(arguments: Sequence[str]) -> str:
-    """Return the command as it is typed into a shell; what the shell is to look up stays as it is."""
+def _change(action: str, name: str, *arguments: str) -> Change:
+    # as it is typed into a shell; what the shell is to look up stays as it is
     words = [word if word.startswith('"$(') else shlex.quote(word) for word in arguments]
-    return " ".join(["az", *words])
+    return {"action": action, "name": name, "command": " ".join(["az", *words]), "arguments": list(arguments)}
 
 
 def _az(arguments: Sequence[str], absent: re.Pattern[str] | None = None) -> str | None:
