@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Part
+from queue_source.formats.base import BadRecords, Part
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.combined import read_together
@@ -85,16 +84,16 @@ def overwritten(
     old, new = body("old", ROWS), body("new", ROWS)
     assert len(old) == len(new)
     store.put(uri, old)
-    read, large = ObjectFile.read, count(1)
+    read, large = ObjectFile.read_range, count(1)
 
-    def noticed(file: ObjectFile, size: int | None = None) -> bytes:
-        if size is None or size < 1 << 20 or next(large) > 1:
-            return read(file, size)
-        first = read(file, 300_000)
+    def noticed(file: ObjectFile, start: int, end: int) -> bytes:
+        if end - start < 1 << 20 or next(large) > 1:
+            return read(file, start, end)
+        first = read(file, start, start + 300_000)
         store.put(uri, new)
-        return first + read(file, size - len(first))
+        return first + read(file, start + 300_000, end)
 
-    return uri, options, lambda: monkeypatch.setattr(ObjectFile, "read", noticed)
+    return uri, options, lambda: monkeypatch.setattr(ObjectFile, "read_range", noticed)
 
 
 def attempts(uri: str, options: FormatOptions, storage: Any, **more: Any) -> list[list[str]]:
@@ -162,16 +161,15 @@ def test_small_objects_that_are_read_together_are_each_of_one_version(
 ) -> None:
     uri = f"{store.root}small-{next(_names)}"
     store.put(uri, lines("old", SMALL))
-    read, changed = ObjectFile.read, count(1)
+    read, changed = ObjectFile.read_range, count(1)
 
-    def changing(file: ObjectFile, size: int | None = None) -> bytes:
-        assert size is not None
-        data = read(file, size // 2)
+    def changing(file: ObjectFile, start: int, end: int) -> bytes:
+        data = read(file, start, middle := (start + end) // 2)
         if next(changed) == 1:
             store.put(uri, lines("new", SMALL))
-        return data + read(file, size - len(data))
+        return data + read(file, middle, end)
 
-    monkeypatch.setattr(ObjectFile, "read", changing)
+    monkeypatch.setattr(ObjectFile, "read_range", changing)
     [found] = read_together([(uri, ExpectedObject())], SCHEMA, FormatOptions("csv", mode="FAILFAST"), store.storage)
     if not isinstance(found, int):  # else it is read by itself
         assert len({text[:3] for text in found.column(0).to_pylist()}) == 1
@@ -199,18 +197,18 @@ def test_google_cloud_storage_is_asked_for_one_generation(monkeypatch: pytest.Mo
         assert server.stdin is not None
         assert server.stdout is not None
         monkeypatch.setenv(VARIABLE, server.stdout.readline().strip())
-        read, large = ObjectFile.read, count(1)
+        read, large = ObjectFile.read_range, count(1)
 
-        def noticed(file: ObjectFile, size: int | None = None) -> bytes:
-            if size is None or size < 1 << 20 or next(large) > 1:
-                return read(file, size)
-            first = read(file, 300_000)
+        def noticed(file: ObjectFile, start: int, end: int) -> bytes:
+            if end - start < 1 << 20 or next(large) > 1:
+                return read(file, start, end)
+            first = read(file, start, start + 300_000)
             print(file=server.stdin, flush=True)
             assert server.stdout is not None
             assert server.stdout.readline() == "put\n"
-            return first + read(file, size - len(first))
+            return first + read(file, start + 300_000, end)
 
-        monkeypatch.setattr(ObjectFile, "read", noticed)
+        monkeypatch.setattr(ObjectFile, "read_range", noticed)
         *failed, last = attempts("gs://b/k", FormatOptions("text"), StorageOptions(region="generations"))
         print(file=server.stdin, flush=True)
     assert (len(failed), len(last), set(last)) == (1, ROWS, {"new"})

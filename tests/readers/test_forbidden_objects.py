@@ -209,14 +209,14 @@ def test_local_files_without_permission_are_refused_likewise(tmp_path: Path, s3:
 
 def overwriting(monkeypatch: pytest.MonkeyPatch, s3: S3Server, name: str, times: int) -> None:
     """The object is written again whenever a large part of it is to be read, so often."""
-    read, left = ObjectFile.read, iter(range(times))
+    read, left = ObjectFile.read_range, iter(range(times))
 
-    def noticed(file: ObjectFile, size: int | None = None) -> bytes:
-        if size is not None and size > 1 << 20 and next(left, None) is not None:
+    def noticed(file: ObjectFile, start: int, end: int) -> bytes:
+        if end - start > 1 << 20 and next(left, None) is not None:
             s3.objects[name] = s3.objects[name].translate(bytes.maketrans(b"123", b"231"))
-        return read(file, size)
+        return read(file, start, end)
 
-    monkeypatch.setattr(ObjectFile, "read", noticed)
+    monkeypatch.setattr(ObjectFile, "read_range", noticed)
 
 
 @pytest.mark.parametrize("times", [1, 2])

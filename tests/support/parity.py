@@ -10,8 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import check_schema
+from queue_source.formats.base import BadRecords, check_schema
 from queue_source.options import parse_reader_options
 from queue_source.read.objects import read_object
 from queue_source.spark.compat import arrow_schema

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Part
+from queue_source.formats.base import BadRecords, Part
 from queue_source.options import ReaderOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object

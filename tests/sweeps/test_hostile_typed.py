@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv, orc
 
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
@@ -31,7 +31,7 @@ import json
 import sys
 from pathlib import Path
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns

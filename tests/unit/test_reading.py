@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import MAX_REPORTED
-from queue_source.formats.base import may_be_cut
+from queue_source.formats.base import MAX_REPORTED, may_be_cut
 from queue_source.options import parse_reader_options
 from queue_source.read.partitions import MIN_PIECE, Piece, cut, whole_pieces
 from queue_source.read.plan_store import PlanStore

@@ -242,8 +242,8 @@ DEFECTS = (
         "another-object-of-the-same-size",
         "An object that was replaced by one of the same size was read as the one that was announced.",
         "queue_source/read/objects.py",
-        "if expected.etag is not None and not file.is_version(expected.etag):",
-        "if expected.etag is not None and expected.size is None and not file.is_version(expected.etag):",
+        "if expected.etag is not None and not file.version.is_version(",
+        "if expected.etag is not None and expected.size is None and not file.version.is_version(",
     ),
     Defect(
         "record-at-a-cut",

@@ -5,16 +5,20 @@ botocore is loaded by the calls: it is not installed where nothing of AWS is rea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 
-def new_session(profile: str | None) -> Any:
-    """Make a session of botocore, whose credentials may be replaced."""
+def new_session(profile: str | None, find_credentials: Callable[[], Any] | None = None) -> Any:
+    """Make a session of botocore; with `find_credentials` it has those, instead of what botocore finds."""
     from botocore import session
 
     made = session.Session(profile=profile)
     made.register_component("data_loader", _descriptions())
+    if find_credentials is not None:
+        made.register_component("credential_provider", SimpleNamespace(load_credentials=find_credentials))
     return made
 
 
@@ -43,6 +47,5 @@ def role_session(source: Any, profile: str | None, role_arn: str, external_id: s
     arguments = {"RoleSessionName": "cuesqueue"} | ({} if external_id is None else {"ExternalId": external_id})
     client = partial(source.create_client, region_name=region)
     fetcher = credentials.AssumeRoleCredentialFetcher(client, own, role_arn, extra_args=arguments)
-    made = new_session(profile)
-    made._credentials = credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, "cuesqueue-role")
-    return made
+    role = credentials.DeferredRefreshableCredentials(fetcher.fetch_credentials, "cuesqueue-role")
+    return new_session(profile, lambda: role)

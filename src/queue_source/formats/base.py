@@ -1,34 +1,40 @@
 """The interface of a file format, and the list of them: an object for each, loaded when it is first named.
 
 A new format is a module with a `Format`, a line in `_FORMATS` here, and its name among the options (`fileFormat`, and
-the options that act on it). Nothing else asks for the name of a format.
+the options that act on it). Nothing else asks for the name of a format. What all readers share is here too: bad records
+and their reports, and how many items are read at once while the few unusual ones among them are isolated.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.errors import OptionError
-from queue_source.formats.bad_records import BadRecords
+from queue_source.errors import BadObject, OptionError
 from queue_source.formats.metadata import METADATA_COLUMN, check_metadata_field
-from queue_source.formats.types import inner_types, is_plain, is_text, special_struct
+from queue_source.formats.types import inner_types, is_plain, is_text, shorten, special_struct
 from queue_source.messages import MESSAGE_URI
 from queue_source.options import ContentOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import usual_limit
+from queue_source.storage.open_files import InMemory
 
 if TYPE_CHECKING:
     from queue_source.formats.text.records import RecordReader
+
+T = TypeVar("T")
+R = TypeVar("R")
+S = TypeVar("S")
 
 _FORMATS = {
     "json": "text.json:JSON",
@@ -45,6 +51,48 @@ _INSTEAD = {
     "GEOMETRY": "declare the column BINARY, and parse it with st_geomfromwkb",
     "GEOGRAPHY": "declare the column BINARY, and parse it with st_geogfromwkb",
 }
+
+MAX_REPORTED = 20
+"""Bad records of one object that are reported one by one."""
+_KEPT_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """One bad record: `offset` is where it begins (byte, decompressed), `record` its first bytes of `size`."""
+
+    offset: int
+    reason: str
+    record: bytes
+    size: int
+
+
+class BadRecords:
+    """Collects the bad records of one object (or part), in their order."""
+
+    def __init__(self, mode: str) -> None:
+        self.keeps = mode == "PERMISSIVE"
+        self.fails = mode == "FAILFAST"
+        self.reported: list[BadRecord] = []
+        self.count = 0
+        self.last = 0
+
+    def add(self, offset: int, reason: str, record: bytes) -> None:
+        """Count a bad record.
+
+        Raises BadObject("corrupt-object") when the first one ends the object (FAILFAST).
+        """
+        if self.fails:
+            raise BadObject("corrupt-object", shorten(f"record at byte {offset}: {reason}"), offset)
+        self.count += 1
+        self.last = offset
+        if len(self.reported) < MAX_REPORTED:
+            self.reported.append(BadRecord(offset, shorten(reason), record[:_KEPT_BYTES], len(record)))
+
+    @property
+    def omitted(self) -> int:
+        """The number of bad records that are only counted."""
+        return self.count - len(self.reported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +204,7 @@ class Format(ABC):
 
     def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
         """Read the rows of a message's body. Raises as `open`."""
-        source = OpenObject("", ObjectFile("", pa.BufferReader(body)), len(body))
+        source = OpenObject("", ObjectFile("", InMemory(body)), len(body))
         # as a part: a single record need not have any of the declared columns
         return self.open(source, Part(0, len(body)), schema, options, bad).rows
 
@@ -249,3 +297,42 @@ def data_schema(schema: pa.Schema, options: FormatOptions) -> pa.Schema:
     """Return the columns that come from the object: all but `_metadata` and those in its path."""
     elsewhere = {METADATA_COLUMN, *options.partition_columns}
     return pa.schema([column for column in schema if column.name not in elsewhere])
+
+
+def read_in_pieces(
+    whole: T, read: Callable[[T], R | None], cut: Callable[[T], Sequence[T]], alone: Callable[[T], Iterable[S]]
+) -> Iterator[R | S]:
+    """Yield the result of `read` for the whole, or for its pieces in their order; single items go to `alone`.
+
+    `read` returns None for what it cannot read, and `cut` fewer than two pieces where there is nothing to cut.
+    """
+    result = read(whole)
+    if result is not None:
+        yield result
+        return
+    pieces = cut(whole)
+    if len(pieces) < 2:
+        yield from alone(whole)
+        return
+    for piece in pieces:
+        yield from read_in_pieces(piece, read, cut, alone)
+
+
+def halves(items: Sequence[T]) -> list[Sequence[T]]:
+    """Return the two halves of a sequence; one that has a single item stays whole."""
+    middle = len(items) // 2
+    return [items[:middle], items[middle:]] if middle else [items]
+
+
+def neighbours(items: Iterable[tuple[T, int]], max_size: int, max_count: int = sys.maxsize) -> Iterator[Sequence[T]]:
+    """Yield items of known sizes in their order, in as few lists as the limits allow; a larger item is alone."""
+    some: list[T] = []
+    total = 0
+    for item, size in items:
+        if some and (total + size > max_size or len(some) >= max_count):
+            yield some
+            some, total = [], 0
+        some.append(item)
+        total += size
+    if some:
+        yield some

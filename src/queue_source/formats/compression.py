@@ -15,7 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.storage.files import ObjectFile
+from queue_source.storage.open_files import AT_LEAST, ObjectFile
 
 ALWAYS_ALLOWED = 256 << 20
 """Bytes up to which an object may grow by any factor when it is decompressed."""
@@ -37,8 +37,7 @@ _TAR_HEADER = 512
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
 _GZIP = 31  # zlib's number for this format
 _ZEROS = re.compile(rb"\0+")
-_CHUNK = 1 << 20
-_AT_ONCE = 16 << 20  # pyarrow makes room for all that it is asked for, however little there is
+_CHUNK = 1 << 20  # not more: pyarrow makes room for all that it is asked for, however little there is
 _FIRST_BYTES = 256
 
 
@@ -71,43 +70,12 @@ def refuse_archive(first: bytes) -> None:
         raise BadObject("archive", f"it is a {kind} archive; unpack it, and announce what is in it")
 
 
-class Stored:
-    """The bytes of an object as they are stored, from `place` on; those that were read ahead are not asked for again.
-
-    `read` raises BadObject("object-changed") when the object ends before its `size`: it was exchanged meanwhile.
-    """
-
-    def __init__(self, file: ObjectFile, size: int, first: bytes = b"", place: int = 0) -> None:
-        self.file = file
-        self._size = size
-        self._place = place  # of the object; `first` begins where this began
-        self._first = first
-        self._taken = 0  # of `first`
-
-    def starts_with(self, prefix: bytes) -> bool:
-        """Tell whether the bytes that were read ahead begin so; call it before anything is read."""
-        return self._first.startswith(prefix)
-
-    def read(self, size: int) -> bytes:
-        length = min(size, self._size - self._place)  # nothing is asked for behind the end
-        data = self._first[self._taken : self._taken + length]  # no copy, if it is all of it
-        self._taken += len(data)
-        if self._taken == len(self._first):  # what may be a whole block is not held any longer
-            self._first, self._taken = b"", 0
-        if len(data) < length:
-            data += self.file.read(length - len(data))
-        self._place += len(data)
-        if len(data) < length:
-            raise BadObject("object-changed", f"it ends at byte {self._place}, and had {self._size} when it was opened")
-        return data
-
-
-def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) -> Readable:
-    """Return the content of an object of `size` compressed bytes. Its `read` raises BadObject("corrupt-object").
+def decompressed(file: ObjectFile, codec: str, max_expansion: int) -> Stream:
+    """Return the content of a compressed object. Its `read` raises BadObject("corrupt-object").
 
     Raises that itself for a codec that versions up to 0.3 read.
     """
-    if codec == "lz4" and size and not compressed.starts_with(_LZ4_FRAME):
+    if codec == "lz4" and file.size() and file.peek(len(_LZ4_FRAME)) != _LZ4_FRAME:
         codec = "lz4 without frames, as Hadoop writes it,"
     if codec in _REMOVED or codec.startswith("lz4 "):
         raise BadObject(
@@ -115,92 +83,63 @@ def decompressed(compressed: Stored, codec: str, size: int, max_expansion: int) 
             f"{codec} is not read; compress it with gzip, zstd, bzip2 or lz4 (in frames), or let Spark read it "
             "(docs/how-to/references.md)",
         )
-    content: Readable
-    if codec == "gzip":
-        content = Pieces(_inflated(compressed))
-    else:  # of any number of members; a member that is cut off is an error
-        content = pa.CompressedInputStream(pa.PythonFile(_Plain(compressed), "r"), codec)
-    return _Content(content, compressed.file, codec, size, max_expansion)
+    file.at_least = AT_LEAST
+    return Stream(_content(file, codec, max_expansion))
 
 
-class _Content:
-    """What a codec makes of an object of `size` bytes: no more than is allowed, and what it raises as BadObject."""
-
-    def __init__(self, content: Readable, file: ObjectFile, codec: str, size: int, max_expansion: int) -> None:
-        self._content = content
-        self._file = file
-        self._codec = codec
-        self._size = size
-        self._allowed = max(ALWAYS_ALLOWED, size * max_expansion)
-        self._total = 0
-
-    def read(self, size: int) -> bytes:
-        data = self._read(min(size, _AT_ONCE))
-        if len(data) == size or len(data) < _AT_ONCE:
-            return data
-        whole = BytesIO()  # unlike parts that are joined it is never there twice
-        while data:
-            whole.write(data)
-            data = self._read(min(size - whole.tell(), _AT_ONCE))
-        return whole.getvalue()
-
-    def _read(self, size: int) -> bytes:
-        try:
-            data = self._content.read(size)
-        except MemoryError:  # one of them is an ArrowException
-            raise
-        except (OSError, ValueError, zlib.error, pa.ArrowException) as error:
-            if self._file.failure is not None:  # what the store raises stays as it is
-                raise self._file.failure from error
-            raise BadObject("corrupt-object", f"{self._codec}: {error}") from error
-        if not self._total:
-            refuse_archive(data)
-        self._total += len(data)
-        if self._total > self._allowed:
-            raise BadObject(
-                "corrupt-object",
-                f"{self._codec}: {self._size} bytes expand to more than {self._allowed}; a larger maxExpansion allows "
-                "more",
-            )
-        return data
-
-
-class Pieces:
-    """Pieces of any size as reads of a given size."""
+class Stream:
+    """Pieces of any size as a stream of bytes: its `read` returns fewer than it is asked for only at the end."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._rest = b""
 
     def read(self, size: int) -> bytes:
-        parts, missing = [self._rest], size - len(self._rest)
-        while missing > 0 and (piece := next(self._pieces, None)) is not None:
-            parts.append(piece)
-            missing -= len(piece)
-        data = b"".join(parts)
-        self._rest = data[size:]
-        return data[:size]
+        whole = BytesIO()  # unlike parts that are joined it is never there twice
+        while (missing := size - whole.tell()) > 0:
+            if (piece := self._rest or next(self._pieces, None)) is None:
+                break
+            self._rest = piece[missing:]
+            whole.write(piece[:missing])
+        return whole.getvalue()
 
 
-class _Plain:
-    """The minimum that pyarrow takes for a file."""
+def _content(file: ObjectFile, codec: str, max_expansion: int) -> Iterator[bytes]:
+    """Decompress an object in pieces: no more than is allowed. What the codec raises becomes BadObject."""
+    allowed, total, first = max(ALWAYS_ALLOWED, file.size() * max_expansion), 0, b""
+    try:
+        for piece in _inflated(file) if codec == "gzip" else _by_pyarrow(file, codec):
+            total += len(piece)
+            if total > allowed:
+                raise BadObject(
+                    "corrupt-object",
+                    f"{codec}: {file.size()} bytes expand to more than {allowed}; a larger maxExpansion allows more",
+                )
+            if total - len(piece) >= _TAR_HEADER:
+                yield piece
+                continue
+            first += piece
+            if total >= _TAR_HEADER:
+                refuse_archive(first)
+                yield first
+    except MemoryError:  # one of them is an ArrowException
+        raise
+    except (OSError, ValueError, zlib.error, pa.ArrowException) as error:
+        if file.failure is not None:  # what the store raises stays as it is
+            raise file.failure from error
+        raise BadObject("corrupt-object", f"{codec}: {error}") from error
+    if total < _TAR_HEADER:
+        refuse_archive(first)
+        yield first
 
-    closed = False
 
-    def __init__(self, source: Readable) -> None:
-        self.read = source.read
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Do nothing: the opener of the object closes it."""
+def _by_pyarrow(file: ObjectFile, codec: str) -> Iterator[bytes]:
+    """Decompress any number of members; one that is cut off is an error."""
+    content = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+    return iter(lambda: content.read(_CHUNK), b"")
 
 
-def _inflated(file: Readable) -> Iterator[bytes]:
+def _inflated(file: ObjectFile) -> Iterator[bytes]:
     """Decompress members of gzip, of any number.
 
     A new one is fed little at first, since it copies what it leaves over: there may be very many short ones. Zeros

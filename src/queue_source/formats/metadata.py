@@ -1,6 +1,7 @@
-"""The `_metadata` column: where a row came from. It is filled when the declared schema has it.
+"""Columns that are not in an object's content: `_metadata`, and values in its path (`.../day=2020-01-01/part.json`).
 
-Spark's own fields (`file_*`) mean what they mean in Spark; the others are of the message and the plan.
+`_metadata` says where a row came from, and is filled when the declared schema has it. Spark's own fields (`file_*`)
+mean what they mean in Spark; the others are of the message and the plan.
 """
 
 from __future__ import annotations
@@ -8,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.errors import OptionError
+from queue_source.errors import BadObject, OptionError
+from queue_source.formats.text.values import make_text_converter
 from queue_source.formats.types import fields_of
+from queue_source.options.content import FormatOptions
 
 METADATA_COLUMN = "_metadata"
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 _TYPES: dict[str, pa.DataType] = {
     "file_path": pa.string(),
@@ -86,3 +91,30 @@ def metadata_column(declared: pa.StructType, values: Sequence[ObjectMetadata], r
     arrays = [pa.array([getattr(value, part.name) for value in values], part.type) for part in parts]
     column = pa.StructArray.from_arrays(arrays, fields=parts)
     return column if len(values) == rows else pa.repeat(column[0], rows)
+
+
+def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[str, pa.Scalar]:
+    """Return the values of the declared partition columns of one object.
+
+    Percent signs in them are decoded, as in Spark. Raises BadObject("wrong-columns") when the path lacks one, or its
+    value is not of the declared type.
+    """
+    values_by_name = path_values(uri)
+    values = {}
+    for name in options.partition_columns:
+        if name not in values_by_name:
+            raise BadObject("wrong-columns", f"the path has no folder {name}=...: {uri!r}")
+        text, kind = values_by_name[name], schema.field(name).type
+        try:
+            convert = make_text_converter(kind, FormatOptions(options.file_format, timezone=options.timezone))
+            value = None if text == _NULL else convert(text)
+        except ValueError as error:
+            raise BadObject("wrong-columns", f"column {name!r} in the path: {error}") from error
+        values[name] = pa.array([value], kind)[0]
+    return values
+
+
+def path_values(uri: str) -> dict[str, str]:
+    """Return the values of `name=value` folders, the last of a name; the object's own name is none of them."""
+    folders = (folder.partition("=") for folder in uri.split("/")[:-1])
+    return {unquote(name): unquote(value) for name, equals, value in folders if equals}

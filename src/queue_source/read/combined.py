@@ -13,9 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.formats.base import data_schema, format_of
+from queue_source.formats.base import data_schema, format_of, halves, read_in_pieces
 from queue_source.formats.compression import codec_of
-from queue_source.formats.pieces import halves, read_in_pieces
 from queue_source.formats.text.blocks import BOM
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
@@ -76,7 +75,7 @@ def _content(uri: str, expected: ExpectedObject, storage: StorageOptions | None)
             size = file.size()
             check_unchanged(uri, file, size, expected)
             data = file.read(size) if size <= SMALL else b""
-            if not file.is_pinned and not file.is_same():
+            if not file.version.is_pinned and not file.is_same():
                 return None
     except (BadObject, ObjectStoreError):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.messages import kept_message
 from queue_source.read.partitions import Piece
 from shard_store.model import ErrorRecord, PlanIdentity, position_at

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import data_schema, format_of
+from queue_source.formats.base import BadRecords, data_schema, format_of, halves, neighbours, read_in_pieces
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
-from queue_source.formats.pieces import halves, neighbours, read_in_pieces
 from queue_source.options.content import FormatOptions
 from queue_source.storage.memory import BoundedMemory
 from shard_store.model import Payload

@@ -14,11 +14,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced, ObjectStoreError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import OpenObject, Part, data_schema, format_of
-from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
+from queue_source.formats.base import BadRecords, OpenObject, Part, data_schema, format_of
+from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column, path_columns
 from queue_source.formats.new_columns import NewColumns
-from queue_source.formats.path_columns import path_columns
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.gathering import all_or_nothing
@@ -59,7 +57,7 @@ def read_object(
     """
     part = part or Part()
     data_columns = data_schema(schema, options)
-    from_path = path_columns(uri, schema, options)
+    from_path = path_columns(uri, schema, options) if options.partition_columns else {}
     has_yielded = is_small = False
     expected = expected or ExpectedObject()
     with open_object(uri, storage, size=expected.size) as file:
@@ -105,8 +103,8 @@ def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObj
     """Raise BadObject("object-changed") when the open object is not the announced one."""
     if expected.size is not None and expected.size != size:
         raise BadObject("object-changed", f"{uri!r} has {size} bytes, {expected.size} were announced")
-    if expected.etag is not None and not file.is_version(expected.etag):
-        etag = file.etag() or "another time"
+    if expected.etag is not None and not file.version.is_version(expected.etag.strip('"')):
+        etag = file.version.etag or "another time"
         raise BadObject("object-changed", f"{uri!r} has the ETag {etag}, {expected.etag} was announced")
 
 
@@ -115,12 +113,12 @@ def _of_one_version(batches: Iterator[pa.RecordBatch], file: ObjectFile) -> Iter
 
     Where checking is a request, one is enough for that. Raises ObjectReplaced.
     """
-    if file.is_pinned:
+    if file.version.is_pinned:
         yield from batches
         return
     held: pa.RecordBatch | None = None
     for batch in batches:
-        if file.tells_at_once:
+        if file.version.tells_at_once:
             if not file.is_same():
                 raise _replaced(file.uri)
             yield batch

@@ -12,11 +12,9 @@ from functools import partial
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Part
+from queue_source.formats.base import BadRecords, Part, neighbours
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
-from queue_source.formats.pieces import neighbours
 from queue_source.options import ContentOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together

@@ -22,6 +22,7 @@ from queue_source.schema.location import SchemaLocation
 from queue_source.schema.merging import merged, news, widened, with_hints
 from queue_source.storage.files import ObjectFile, open_object
 from queue_source.storage.memory import BoundedMemory
+from queue_source.storage.open_files import InMemory
 from shard_store.model import Content
 
 _NAMED = 20  # columns in a message
@@ -110,7 +111,7 @@ def infer_content(item: Content, content: ContentOptions, format: FormatOptions,
     memory = BoundedMemory(of_format.decode_memory(format))
     if item.payload is not None:
         value = item.payload.value
-        body = OpenObject(item.shard_id, ObjectFile(item.shard_id, pa.BufferReader(value)), len(value))
+        body = OpenObject(item.shard_id, ObjectFile(item.shard_id, InMemory(value)), len(value))
         with memory:
             return of_format.infer(body, format, limit, types=types)
     with open_object(item.uri, content.storage) as file:

@@ -19,7 +19,7 @@ from queue_source.announcements.listed import listed_contents
 from queue_source.common.times import format_duration
 from queue_source.errors import BadObject, ObjectStoreError, OptionError, QueueError
 from queue_source.formats.base import format_of
-from queue_source.formats.path_columns import path_values
+from queue_source.formats.metadata import path_values
 from queue_source.formats.text.values import infer_text
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options

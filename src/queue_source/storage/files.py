@@ -10,9 +10,9 @@ process; none is used again after a fork.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,30 +20,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
-from pyarrow import ArrowInvalid
 from pyarrow import fs as pafs
 
-from queue_source.errors import BadObject, MalformedNotification, ObjectRefused, ObjectStoreError
+from queue_source.errors import BadObject, MalformedNotification, ObjectStoreError
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
-from queue_source.storage import refusals, s3_client
-from queue_source.storage.aws_access import for_pyarrow
-from queue_source.storage.azure import SCHEMES, azure_arguments, azure_place
-from queue_source.storage.local import LocalFile, file_time, stat_local, version_of
-from queue_source.storage.memory import room_for_reading
-from queue_source.storage.open_files import ArrowFile, OpenFile
-from queue_source.storage.refusals import S3_SCHEMES
+from queue_source.storage import s3_client
+from queue_source.storage.local import LocalObject, file_time, stat_local, version_of
+from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, ArrowObject, ObjectVersion, mapped, scheme_of
+from queue_source.storage.open_files import ObjectFile as ObjectFile
+from queue_source.storage.open_files import is_local as is_local
+from queue_source.storage.open_files import raise_mapped as raise_mapped
 from queue_source.uris import check_object, climbs
-from shard_store.redaction import redact_text
 
 logger = logging.getLogger("cuesqueue")
 
-_NO_SUCH_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EISDIR, errno.ELOOP})
 _STAT_THREADS = 32
 _LOCAL_AT_ONCE = 32
 _LOCAL_SECONDS = 0.01  # for these: then threads are worth it
+
+_PUBLIC = "dfs.core.windows.net"
+_CLOUDS = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net", "fabric.microsoft.com")
+_DOMAINS = frozenset(f"{service}.{cloud}" for service in ("dfs", "blob") for cloud in _CLOUDS)
+_ACCOUNT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 
 GCS_EMULATOR = "STORAGE_EMULATOR_HOST"
 """Names an emulator of Google Cloud Storage (`http://host:port` or `host:port`), as it does to Google's own clients."""
@@ -79,12 +80,12 @@ def resolve(uri: str, storage: StorageOptions | None = None) -> tuple[pafs.FileS
             raise BadObject("missing-object", f"{uri!r} needs three slashes and an absolute path")
         return _local(os.getpid()), location
     bucket, key = _bucket_and_key(uri)
-    with _mapped(uri):
+    with mapped(uri):
         if scheme in S3_SCHEMES:
-            return _s3(*for_pyarrow(storage), os.getpid()), location
+            return _s3(*s3_client.for_pyarrow(storage), os.getpid()), location
         if scheme == "gs":
             return _gcs(storage, os.getpid()), location
-        if scheme in SCHEMES:
+        if scheme in AZURE_SCHEMES:
             account, domain, container = azure_place(uri, scheme, bucket, storage.azure)
             return _azure(account, domain, with_secrets(storage).azure, os.getpid()), f"{container}/{key}"
     raise BadObject("missing-object", f"the scheme of {uri!r} is not one of file, s3, s3a, s3n, gs, abfs, abfss, az")
@@ -104,11 +105,6 @@ def _bucket_and_key(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def is_local(uri: str) -> bool:
-    """Tell whether the URI names a file of this machine, if it names anything."""
-    return uri.startswith("/") or uri[:7].lower() == "file://"
-
-
 def bucket_of(uri: str) -> str:
     """Return the unit that one permission usually covers: a bucket or container; all local files are one."""
     if is_local(uri):
@@ -123,16 +119,16 @@ def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     storage = storage or StorageOptions()
     if _is_read_by_boto3(uri):
         _bucket_and_key(uri)
-        with _mapped(uri):
+        with mapped(uri):
             head = s3_client.head(uri, storage)
         return ObjectStat(head.size, head.modified, s3_client.plain(head.etag))
     filesystem, path = resolve(uri, storage)
     if is_local(uri):
-        with _mapped(uri):
+        with mapped(uri):
             local = stat_local(uri, path)
         return ObjectStat(local.st_size, file_time(local.st_mtime), version_of(local))
     _check_key(uri)
-    with _mapped(uri):
+    with mapped(uri):
         info = filesystem.get_file_info(path)
     if info.type != pafs.FileType.File:
         problem = "it is a directory" if info.type == pafs.FileType.Directory else "nothing is there"
@@ -167,117 +163,28 @@ def open_object(uri: str, storage: StorageOptions | None = None, *, size: int | 
     ObjectRefused, ObjectStoreError.
     """
     storage = storage or StorageOptions()
-    native = _open(uri, storage, size)
-    try:
-        yield ObjectFile(uri, native, storage)
-    finally:
-        native.close()
-
-
-def _open(uri: str, storage: StorageOptions, size: int | None) -> OpenFile:
+    version: ObjectVersion
     if _is_read_by_boto3(uri):
         _bucket_and_key(uri)
-        with _mapped(uri):
-            return s3_client.S3Object(uri, storage, size)
-    filesystem, path = resolve(uri, storage)
-    if not is_local(uri):
-        _check_key(uri)
-    with _mapped(uri):
-        return LocalFile(uri, path, storage.local_prefixes) if is_local(uri) else ArrowFile(filesystem, path)
+        with mapped(uri):
+            version = s3_client.S3Object(uri, storage, size)
+    else:
+        filesystem, path = resolve(uri, storage)
+        if not is_local(uri):
+            _check_key(uri)
+        with mapped(uri):
+            local = is_local(uri)
+            version = LocalObject(uri, path, storage.local_prefixes) if local else ArrowObject(filesystem, path)
+    file = ObjectFile(uri, version)
+    try:
+        yield file
+    finally:
+        file.closed = True
+        version.close()
 
 
 def _is_read_by_boto3(uri: str) -> bool:
-    return _scheme(uri) in S3_SCHEMES and s3_client.is_installed()
-
-
-class ObjectFile:
-    """An open object whose reads raise our errors, and which remembers a failed read.
-
-    It is a Python file for pyarrow (`pa.PythonFile`). pyarrow reports a failed read and a damaged Parquet file alike as
-    OSError; `failure` distinguishes them: an error there is the store's fault, any other is the object's.
-    """
-
-    def __init__(self, uri: str, native: Any, storage: StorageOptions | None = None) -> None:
-        self.uri = uri
-        self._storage = storage
-        self.failure: BadObject | ObjectStoreError | None = None
-        self._native = native
-        self._is_local = is_local(uri)
-
-    def size(self) -> int:
-        """Return the bytes that it has now, as the store reports."""
-        return int(self._guarded(self._native.size))
-
-    def etag(self) -> str | None:
-        """Return the ETag that came with the opening request, without quotes; None where the store has none."""
-        etag: str | None = self._native.etag()
-        return etag
-
-    def is_version(self, etag: str) -> bool:
-        """Tell whether this may be the object that was announced with this ETag; False only where that is certain."""
-        return bool(self._native.is_version(etag.strip('"')))
-
-    def modified(self) -> datetime | None:
-        """Return when the open version was last modified (aware, UTC), where the store reports that."""
-        modified: datetime | None = self._native.modified
-        return modified or stat_object(self.uri, self._storage).modified
-
-    @property
-    def is_pinned(self) -> bool:
-        """Tell whether each read fails by itself when the object is another one by now."""
-        return bool(self._native.is_pinned)
-
-    @property
-    def tells_at_once(self) -> bool:
-        """Tell whether `is_same` costs no request."""
-        return bool(self._native.tells_at_once)
-
-    def is_same(self) -> bool:
-        """Tell whether all reads were of the version that was opened; call it before the last of the data is used.
-
-        Where reads are not bound to a version, the store is asked again. Raises ObjectStoreError.
-        """
-        return bool(self._guarded(self._native.is_same))
-
-    def read(self, size: int | None = None) -> bytes:
-        data: bytes = self._guarded(lambda: self._native.read(size))
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self._guarded(lambda: self._native.seek(offset, whence)))
-
-    def tell(self) -> int:
-        return int(self._guarded(self._native.tell))
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._native.closed)
-
-    def close(self) -> None:
-        """Do nothing: `open_object` closes the object, however many readers use it."""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def _guarded(self, call: Callable[[], Any]) -> Any:
-        try:
-            if self._is_local:
-                return call()
-            with room_for_reading():
-                return call()
-        except (OSError, ValueError, NotImplementedError, BadObject, ObjectStoreError):
-            try:
-                with _mapped(self.uri):
-                    raise
-            except (BadObject, ObjectStoreError) as error:
-                self.failure = error
-                raise
+    return scheme_of(uri) in S3_SCHEMES and s3_client.is_installed()
 
 
 def _stat_or_error(uri: str, storage: StorageOptions | None) -> ObjectStat | BadObject | ObjectStoreError:
@@ -293,49 +200,12 @@ def _check_key(uri: str) -> None:
     if not ("//" in location or location.endswith("/")):
         return
     problem = "ends with a slash" if location.endswith("/") else "has an empty segment ('//')"
-    if _scheme(uri) not in S3_SCHEMES:
+    if scheme_of(uri) not in S3_SCHEMES:
         raise BadObject("unsupported-key", f"{uri!r} {problem}, and pyarrow reads no such object; rename it")
     raise BadObject(
         "unsupported-key",
         f"{uri!r} {problem}, and such keys are read by boto3: pip install 'cuesqueue[sqs]' on driver and executors",
     )
-
-
-@contextmanager
-def _mapped(uri: str) -> Iterator[None]:
-    """Map the errors of file systems in the block to BadObject and ObjectStoreError."""
-    try:
-        yield
-    except (OSError, ValueError, NotImplementedError) as error:  # ArrowInvalid and UnicodeError are ValueErrors
-        raise_mapped(uri, error)
-
-
-def raise_mapped(uri: str, error: Exception) -> NoReturn:
-    """Raise our error for one of a file system: a missing object is the object's fault, all else is the store's."""
-    said = str(error)
-    text = redact_text(said)
-    cause = error if text == said else None  # a chain of causes would show the token that Azure has in its URLs
-    if isinstance(error, (ArrowInvalid, UnicodeError)):
-        # a NUL or a lone surrogate, which pyarrow refuses as a path: no try will ever succeed
-        raise BadObject("missing-object", f"pyarrow cannot address {uri!r}: {text}") from cause
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or (
-        isinstance(error, OSError) and error.errno in _NO_SUCH_NAME
-    ):
-        raise BadObject("missing-object", f"{uri!r}: {text}") from cause
-    if "is a directory" in text or text.startswith("Not a regular file"):  # these two come without an errno
-        raise BadObject("missing-object", f"{uri!r}: {text}") from cause
-    if _scheme(uri) in S3_SCHEMES and refusals.hides_the_reason(text):
-        raise ObjectStoreError(
-            f"{uri!r} cannot be read, and pyarrow hides why: pip install 'cuesqueue[sqs]' on driver and executors"
-        ) from cause
-    own = False if isinstance(error, PermissionError) and is_local(uri) else refusals.of_text(_scheme(uri), text)
-    if own is not None:
-        raise ObjectRefused(f"{uri!r} is refused: {text}", own=own) from cause
-    raise ObjectStoreError(f"{uri!r} cannot be read: {text}") from cause
-
-
-def _scheme(uri: str) -> str:
-    return uri.partition("://")[0].lower()
 
 
 @lru_cache(maxsize=4)
@@ -393,3 +263,61 @@ def _endpoint(endpoint: str | None) -> tuple[str | None, str | None]:
         return "https", endpoint
     parts = urlsplit(endpoint)
     return parts.scheme, parts.netloc
+
+
+def azure_place(uri: str, scheme: str, bucket: str, options: AzureOptions) -> tuple[str, str, str]:
+    """Return (account, the rest of the host's name, container) of a URI's first part.
+
+    Raises BadObject for a URI without them, whose host is not one of Azure's, or of another account than the
+    credentials; ObjectStoreError when an option is missing.
+    """
+    if scheme == "az":
+        if options.account_name is None:
+            raise ObjectStoreError(f"{uri!r} names no account; set azure.accountName")
+        return options.account_name, _PUBLIC, bucket
+    container, at, host = bucket.partition("@")
+    account, _, domain = host.partition(".")
+    if not at or not container or not _ACCOUNT.fullmatch(account):
+        raise BadObject("missing-object", f"{uri!r} is not abfss://container@account.dfs.core.windows.net/path")
+    if options.account_name not in (None, account):
+        raise BadObject(
+            "missing-object",
+            f"{uri!r} is of the account {account!r}, and azure.accountName is {options.account_name!r}",
+        )
+    # URIs have come in their one form since 0.3, whichever service's domain the option names
+    own = {*options.domains, *(domain.replace("blob.", "dfs.", 1) for domain in options.domains)}
+    if domain and domain not in _DOMAINS and domain not in own:
+        raise BadObject(
+            "missing-object",
+            f"{uri!r} is at {domain!r}, which is no domain of Azure, so no credentials are sent there; if it is yours, "
+            f"add it to the option azure.domains",
+        )
+    return account, domain or _PUBLIC, container
+
+
+def azure_arguments(account: str, domain: str, options: AzureOptions) -> dict[str, Any]:
+    """Return the keywords of `pyarrow.fs.AzureFileSystem`."""
+    arguments: dict[str, Any] = {
+        "account_name": account,
+        "account_key": options.account_key,
+        "sas_token": None if options.sas_token is None else f"?{options.sas_token.lstrip('?')}",  # put behind a URL
+        "tenant_id": options.tenant_id,
+        "client_id": options.client_id,
+        "client_secret": options.client_secret,
+    }
+    if options.endpoint is not None:
+        parts = urlsplit(options.endpoint if "://" in options.endpoint else f"https://{options.endpoint}")
+        arguments |= dict.fromkeys(("blob_storage_authority", "dfs_storage_authority"), parts.netloc)
+        arguments |= dict.fromkeys(("blob_storage_scheme", "dfs_storage_scheme"), parts.scheme)
+    elif domain != _PUBLIC:  # a cloud of its own, such as China's
+        arguments["dfs_storage_authority"] = f".{domain}"
+        arguments["blob_storage_authority"] = f".{domain.replace('dfs.', 'blob.', 1)}"
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def blob_service(account: str, domain: str, options: AzureOptions) -> str:
+    """Return the URL of the account's Blob service; the host's name may be that of its other service."""
+    if options.endpoint is not None:
+        url = options.endpoint if "://" in options.endpoint else f"https://{options.endpoint}"
+        return f"{url.rstrip('/')}/{account}"
+    return f"https://{account}.{domain.replace('dfs.', 'blob.', 1)}"

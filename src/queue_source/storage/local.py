@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from queue_source.errors import BadObject
-from queue_source.storage.open_files import OpenFile
+from queue_source.storage.open_files import ObjectVersion
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -27,13 +27,13 @@ _VERSION = "mtime-"
 """How the versions of files begin, which have no ETag: what a message says of them is not compared."""
 
 
-class LocalFile(OpenFile):
+class LocalObject(ObjectVersion):
     """A regular file that may be read. Thousands of small ones are opened in a task: with few system calls each.
 
     A file that is replaced under its name is read to its end as it was; one that is written to shows it by its time.
     """
 
-    tells_at_once = True
+    is_local = tells_at_once = True
 
     def __init__(self, uri: str, path: str, prefixes: Sequence[str]) -> None:
         """Open the file; with `prefixes` of URIs, its real path begins with one of them.
@@ -74,9 +74,7 @@ class LocalFile(OpenFile):
         return b"".join(parts)
 
     def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()
+        os.close(self._descriptor)
 
 
 def stat_local(uri: str, path: str) -> os.stat_result:

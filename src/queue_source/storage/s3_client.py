@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -20,15 +21,16 @@ from urllib.parse import urlsplit
 from queue_source.common.aws import new_session, role_session
 from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions, with_secrets
-from queue_source.storage import refusals
-from queue_source.storage.aws_access import has_keys, profile_errors, region_of, session_of
-from queue_source.storage.open_files import OpenFile
+from queue_source.storage.open_files import ObjectVersion, s3_refusal
 from shard_store.redaction import redact_text
 
 _AHEAD = 256 << 10
 """Bytes that the request brings which opens an object: a small one needs no other."""
 _JOINED = 4 << 20
 """Bytes of the largest answer to which those that the first one brought are joined: that takes its memory twice."""
+_SERVICE = "s3"
+_DEFAULT_REGION = "us-east-1"
+_NO_KEYS_SECONDS = 60  # a missing key is looked up again after as long: a machine's role may come late
 _POOL = 64  # connections that are kept: threads that ask for sizes, or read small objects
 _PRECONDITION_FAILED = 412
 _NO_SUCH_RANGE = 416
@@ -60,7 +62,7 @@ def answers(uri: str, done: str = "read") -> Iterator[None]:
         text = f"S3 answers {status} {code}: {message}"
         if status == _PRECONDITION_FAILED:
             raise ObjectReplaced(f"{uri!r} is another object by now, and cannot be {done}: {text}") from None
-        own = refusals.of_s3(status, code, message)
+        own = s3_refusal(status, code, message)
         if own is None:
             raise ObjectStoreError(f"{uri!r} cannot be {done}: {text}") from None
         raise ObjectRefused(f"{uri!r} is refused: {text}", own=own) from None
@@ -84,7 +86,7 @@ def head(uri: str, storage: StorageOptions) -> Head:
     return Head(int(answer["ContentLength"]), answer.get("ETag"), answer.get("LastModified"))
 
 
-class S3Object(OpenFile):
+class S3Object(ObjectVersion):
     """An object of S3 by ranged requests, all of the version that the first one has met."""
 
     def __init__(self, uri: str, storage: StorageOptions, size: int | None = None) -> None:
@@ -111,7 +113,7 @@ class S3Object(OpenFile):
         with answers(self._uri):
             answer, data = self._get(start + len(ahead), end, condition)
         if answer.get("ETag") != self._opened.etag:  # from a service that ignores the condition
-            raise ObjectReplaced(f"{self._uri!r} is another object by now: its ETag is no longer {self._etag}")
+            raise ObjectReplaced(f"{self._uri!r} is another object by now: its ETag is no longer {self.etag}")
         return ahead + data if ahead else data
 
     def is_same(self) -> bool:
@@ -173,7 +175,9 @@ def client(storage: StorageOptions) -> Any:
     storage = with_secrets(storage)
     signs = storage.access_key is not None or storage.role_arn is not None or storage.profile is not None
     with _making:  # also one question for keys at a time: a machine of AWS answers few at once
-        anonymous = storage.anonymous or not (signs or has_keys(storage.profile))
+        anonymous = storage.anonymous or not (
+            signs or _has_keys(storage.profile, os.getpid(), int(time.monotonic() // _NO_KEYS_SECONDS))
+        )
         return _client(replace(storage, anonymous=anonymous), os.getpid())
 
 
@@ -184,11 +188,11 @@ def _client(storage: StorageOptions, process: int) -> Any:
     from botocore import UNSIGNED
     from botocore.config import Config
 
-    with profile_errors(storage.profile):
+    with _profile_errors(storage.profile):
         session = boto3.session.Session(botocore_session=_signing_session(storage, process))
         return session.client(
             "s3",
-            region_name=region_of(storage),
+            region_name=_region_of(storage),
             endpoint_url=_url(storage.endpoint),
             config=Config(
                 signature_version=UNSIGNED if storage.anonymous else None,
@@ -215,7 +219,7 @@ def keys_of(storage: StorageOptions) -> Keys | None:
     Raises ObjectStoreError.
     """
     storage = with_secrets(storage)
-    with profile_errors(storage.profile), _making:
+    with _profile_errors(storage.profile), _making:
         credentials = None if storage.anonymous else _signing_session(storage, os.getpid()).get_credentials()
         return None if credentials is None else Keys(*credentials.get_frozen_credentials()[:3])
 
@@ -225,14 +229,14 @@ def _signing_session(storage: StorageOptions, process: int) -> Any:
 
     It has the keys of the options, or of the role, or the process's.
     """
-    source = session_of(storage.profile, process)
+    source = _session_of(storage.profile, process)
     if storage.role_arn is not None:
-        return role_session(source, storage.profile, storage.role_arn, storage.external_id, region_of(storage))
+        return role_session(source, storage.profile, storage.role_arn, storage.external_id, _region_of(storage))
+    if storage.access_key is None and not storage.anonymous:
+        return new_session(storage.profile, source.get_credentials)
     own = new_session(storage.profile)
     if storage.access_key is not None:
         own.set_credentials(storage.access_key, storage.secret_key, storage.session_token)
-    elif not storage.anonymous:
-        own._credentials = source.get_credentials()
     return own
 
 
@@ -252,3 +256,106 @@ def _boto3() -> ModuleType | None:
     except ImportError:
         return None
     return boto3  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _profile_errors(profile: str | None) -> Iterator[None]:
+    """Map botocore's errors about a profile, or about the configuration files, to ObjectStoreError."""
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        yield
+    except BotoCoreError as error:
+        if profile is None:
+            raise ObjectStoreError(
+                f"the configuration of AWS cannot be used: {error}; mend it, or its variable"
+            ) from error
+        raise ObjectStoreError(f"the AWS profile {profile!r} gives no keys: {error}; check s3.profile") from error
+
+
+@lru_cache(maxsize=8)
+def _session_of(profile: str | None, _process: int) -> Any:
+    """Return botocore's session with this profile, else with that of the environment; one for a process.
+
+    Its keys are made anew in time before they end. Raises ObjectStoreError where there is no such profile, or it gives
+    no keys.
+    """
+    made = new_session(profile)
+    with _profile_errors(profile):
+        if profile is not None and made.get_credentials() is None:
+            raise ObjectStoreError(f"the AWS profile {profile!r} holds no credentials; check s3.profile")
+        made.get_scoped_config()
+    return made
+
+
+@lru_cache(maxsize=8)
+def _has_keys(profile: str | None, process: int, _minute: int) -> bool:
+    """Tell whether this process has keys; without any, requests are not signed, which public buckets accept."""
+    with _profile_errors(profile):
+        return _session_of(profile, process).get_credentials() is not None
+
+
+def _region_of(storage: StorageOptions) -> str:
+    """Return the region: the option's, else botocore's, else that of the variable of all other SDKs of AWS.
+
+    Without one, a machine of AWS is asked where it is: its S3 may be the only one that it reaches.
+    """
+    session = _session_of(storage.profile, os.getpid())
+    region = storage.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
+    if not region and _endpoint_of(storage) is None:
+        region = _region_of_the_machine(storage.profile, os.getpid())
+    return region or _DEFAULT_REGION
+
+
+@lru_cache(maxsize=8)
+def _region_of_the_machine(profile: str | None, process: int) -> str | None:
+    """Ask the machine for its region.
+
+    Takes a second or two without an answer, unless AWS_EC2_METADATA_DISABLED is set.
+    """
+    from botocore.utils import IMDSRegionProvider
+
+    region: str | None = IMDSRegionProvider(_session_of(profile, process)).provide()
+    return region
+
+
+def _endpoint_of(storage: StorageOptions) -> str | None:
+    """Return the endpoint of the option, else that of botocore; None: that of AWS."""
+    import botocore.configprovider as config
+
+    session = _session_of(storage.profile, os.getpid())
+    if storage.endpoint is not None or session.get_config_variable("ignore_configured_endpoint_urls"):
+        return storage.endpoint
+    endpoint: str | None = config.ConfiguredEndpointProvider(
+        full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name=_SERVICE
+    ).provide()
+    return endpoint
+
+
+def for_pyarrow(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
+    """Return the options with the endpoint, region and keys that boto3 would use now, and the file of its certificates.
+
+    Keys are left to pyarrow's own chain where no profile is named: it knows the other places, and renews what ends.
+    Raises ObjectStoreError.
+    """
+    storage = with_secrets(storage)
+    try:
+        import botocore.configprovider  # noqa: F401
+    except ImportError as error:
+        if storage.profile is None:
+            endpoint, variables = storage.endpoint, os.environ  # as far as that needs no configuration file
+            if endpoint is None and variables.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
+                endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
+            return replace(storage, endpoint=endpoint), variables.get("AWS_CA_BUNDLE")
+        raise ObjectStoreError(
+            f"the AWS profile {storage.profile!r} is read by botocore: pip install 'cuesqueue[sqs]' on driver and "
+            "executors"
+        ) from error
+    session = _session_of(storage.profile, os.getpid())
+    with _profile_errors(storage.profile):
+        storage = replace(storage, endpoint=_endpoint_of(storage), region=_region_of(storage))
+        needs_keys = session.profile is not None and storage.access_key is None and storage.role_arn is None
+        if needs_keys and (credentials := session.get_credentials()) is not None:
+            key, secret, token = credentials.get_frozen_credentials()[:3]
+            storage = replace(storage, access_key=key, secret_key=secret, session_token=token)
+        return storage, session.get_config_variable("ca_bundle")

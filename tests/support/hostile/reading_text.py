@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import check_schema
+from queue_source.formats.base import BadRecords, check_schema
 from queue_source.options import parse_reader_options
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns

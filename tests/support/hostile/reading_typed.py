@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.options.content import FormatOptions
 from queue_source.options.types import parse_size
 from queue_source.read.objects import read_object

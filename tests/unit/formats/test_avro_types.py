@@ -87,11 +87,10 @@ def test_dates_and_times_are_numbers_of_any_size(kind: str, logical: str, number
 
 def read_numbers(data: bytes, declared: pa.DataType) -> list[int]:
     """Dates and times as numbers: Python's own know no years before 1."""
-    from queue_source.formats.bad_records import BadRecords
-    from queue_source.formats.base import OpenObject, Part, format_of
-    from queue_source.storage.files import ObjectFile
+    from queue_source.formats.base import BadRecords, OpenObject, Part, format_of
+    from queue_source.storage.open_files import InMemory, ObjectFile
 
-    source = OpenObject("", ObjectFile("", pa.BufferReader(data)), len(data))
+    source = OpenObject("", ObjectFile("", InMemory(data)), len(data))
     tables = format_of(AVRO).open(source, Part(), pa.schema([("a", declared)]), AVRO, BadRecords("FAILFAST")).rows
     width = pa.int32() if declared in (pa.date32(), pa.int32()) else pa.int64()
     return [value for table in tables for value in table["a"].cast(width).to_pylist()]

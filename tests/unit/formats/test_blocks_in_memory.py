@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.formats.text import blocks
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object

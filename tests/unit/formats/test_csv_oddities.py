@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Part
+from queue_source.formats.base import BadRecords, Part
 from queue_source.formats.text import csv
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv_grammar import MAX_COLUMNS

@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import OpenObject, Part, format_of
+from queue_source.formats.base import BadRecords, OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
 from queue_source.options.content import FormatOptions
-from queue_source.storage.files import ObjectFile
+from queue_source.storage.open_files import InMemory, ObjectFile
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 TABLE = pa.table({"a": list(range(50)), "b": [f"text {i}" for i in range(50)]}, schema=SCHEMA)
@@ -57,7 +56,7 @@ def main() -> None:
 
 def _read(data: bytes) -> str:
     options = FormatOptions("parquet")
-    source = OpenObject("", ObjectFile("", pa.BufferReader(data)), len(data))
+    source = OpenObject("", ObjectFile("", InMemory(data)), len(data))
     half = len(data) // 2
     try:
         format_of(options).infer(source, options, 0, types=True)

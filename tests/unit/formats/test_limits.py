@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.formats.text import records
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv import CsvReader
 from queue_source.formats.text.json import JsonReader
-from queue_source.formats.typed import limits
-from queue_source.formats.typed.limits import Batches, Limits
+from queue_source.formats.typed import tables as typed_tables
+from queue_source.formats.typed.tables import Batches, Limits
 from queue_source.options.content import FormatOptions
 
 ROWS = 10_000
@@ -35,15 +35,15 @@ def refused_after(tables: list[pa.Table]) -> int | None:
 
 @pytest.mark.parametrize("small", [0, 1 << 20])
 def test_a_small_first_table_counts_as_all_others_do(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_SMALL", small)
-    monkeypatch.setattr(limits, "ALWAYS_ALLOWED", 3 * TABLE.nbytes)
+    monkeypatch.setattr(typed_tables, "_SMALL", small)
+    monkeypatch.setattr(typed_tables, "ALWAYS_ALLOWED", 3 * TABLE.nbytes)
     assert refused_after([TABLE] * 3) is None
     assert refused_after([TABLE] * 4) == 3
-    monkeypatch.setattr(limits, "ALWAYS_ALLOWED", 1 << 30)
-    monkeypatch.setattr(limits, "ALWAYS_ALLOWED_ROWS", ROWS)
+    monkeypatch.setattr(typed_tables, "ALWAYS_ALLOWED", 1 << 30)
+    monkeypatch.setattr(typed_tables, "ALWAYS_ALLOWED_ROWS", ROWS)
     assert refused_after([TABLE]) is None
     assert refused_after([TABLE, TABLE]) == 1
-    monkeypatch.setattr(limits, "ALWAYS_ALLOWED_ROWS", ROWS - 1)
+    monkeypatch.setattr(typed_tables, "ALWAYS_ALLOWED_ROWS", ROWS - 1)
     assert refused_after([TABLE]) == 0
 
 
@@ -54,7 +54,7 @@ def test_of_a_small_first_table_only_its_buffers_are_looked_at(monkeypatch: pyte
     assert (counted.rows, counted.decoded) == (ROWS, nulls.get_total_buffer_size())
     counted.counted(nulls)  # one that is not the first: nulls are no bytes
     assert (counted.rows, counted.decoded) == (2 * ROWS, nulls.get_total_buffer_size())
-    monkeypatch.setattr(limits, "_SMALL", nulls.get_total_buffer_size())
+    monkeypatch.setattr(typed_tables, "_SMALL", nulls.get_total_buffer_size())
     counted = Limits(size=1, expansion=1)
     counted.counted(nulls)  # nor of a first one that is large
     assert (counted.rows, counted.decoded) == (ROWS, 0)
@@ -80,8 +80,8 @@ def test_where_memory_ends_batches_have_fewer_rows_and_each_row_comes_once(row_s
 
 
 def test_after_a_large_table_there_are_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_LARGE", TABLE.nbytes // 3)
-    monkeypatch.setattr(limits, "ROWS", ROWS // 2)
+    monkeypatch.setattr(typed_tables, "_LARGE", TABLE.nbytes // 3)
+    monkeypatch.setattr(typed_tables, "ROWS", ROWS // 2)
     calls: list[int] = []
 
     def read(rows: int) -> Iterator[pa.Table]:
@@ -92,7 +92,7 @@ def test_after_a_large_table_there_are_fewer_rows(monkeypatch: pytest.MonkeyPatc
     found = list(Batches().of(read, ROWS, 1))
     assert pa.concat_tables(found).equals(TABLE)
     assert calls == [ROWS // 2, ROWS // 32]
-    monkeypatch.setattr(limits, "ROWS", ROWS)
+    monkeypatch.setattr(typed_tables, "ROWS", ROWS)
     calls.clear()
     assert len(list(Batches().of(read, ROWS, 1))) == 1
     assert calls == [ROWS]  # none is left for fewer

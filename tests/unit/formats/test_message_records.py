@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.text import json as json_format
 from queue_source.options.content import FormatOptions

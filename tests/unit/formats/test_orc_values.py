@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.orc as orc
+import pyarrow.orc as pa_orc
 import pytest
 
-from queue_source.formats.typed import limits, orc_file
+from queue_source.formats.typed import orc
+from queue_source.formats.typed import tables as typed_tables
 from queue_source.options.content import FormatOptions
 from support.reading import SECOND, UTC_MICROS, moments_around, read_bytes, read_column
 
@@ -23,13 +24,13 @@ ORC = FormatOptions("orc")
 def place_of_small_stripes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stripes of tests are small: they are also read in the way of large ones."""
     if request.param == "in pieces":
-        monkeypatch.setattr(orc_file, "SMALL", 0)
+        monkeypatch.setattr(orc, "SMALL", 0)
 
 
 def written(table: pa.Table, zone: bytes = b"GMT", **options: Any) -> bytes:
     """A file whose writer says that it was in a zone with a name of three letters."""
     sink = io.BytesIO()
-    orc.write_table(table, sink, compression="uncompressed", **options)
+    pa_orc.write_table(table, sink, compression="uncompressed", **options)
     data = sink.getvalue()
     assert data.count(b"\x1a\x03GMT") >= 1
     return data.replace(b"\x1a\x03GMT", b"\x1a\x03" + zone)
@@ -68,7 +69,7 @@ OF_2015 = {  # 2015-01-01 00:00 at the clock of the writer, in seconds since 197
 }
 
 
-def with_timestamps(moments: Iterable[int], zone: str, kind: int = orc_file.TIMESTAMP) -> bytes:
+def with_timestamps(moments: Iterable[int], zone: str, kind: int = orc.TIMESTAMP) -> bytes:
     """A file of such moments, in microseconds, as the writer for Java in that zone writes it: a column `a`.
 
     It cuts seconds towards 1970 where there is a whole millisecond of a fraction, and lets a reader find that out.
@@ -76,27 +77,27 @@ def with_timestamps(moments: Iterable[int], zone: str, kind: int = orc_file.TIME
     seconds, nanos = b"", b""
     for moment in moments:
         second, micros = divmod(moment, SECOND)
-        second += (second < 0 and micros >= 1000) - (OF_2015[zone] if kind == orc_file.TIMESTAMP else OF_2015["UTC"])
+        second += (second < 0 and micros >= 1000) - (OF_2015[zone] if kind == orc.TIMESTAMP else OF_2015["UTC"])
         seconds += b"\xff" + _varint(second * 2 if second >= 0 else -second * 2 - 1)
         nanos += b"\xff" + _varint(micros * 1000 << 3)
-    streams = [orc_file.written([(1, stream), (2, 1), (3, len(data))]) for stream, data in ((1, seconds), (5, nanos))]
-    of_stripe = orc_file.written([*((1, one) for one in streams), (2, b""), (2, b""), (3, zone.encode())])
+    streams = [orc.written([(1, stream), (2, 1), (3, len(data))]) for stream, data in ((1, seconds), (5, nanos))]
+    of_stripe = orc.written([*((1, one) for one in streams), (2, b""), (2, b""), (3, zone.encode())])
     data, rows = b"ORC" + seconds + nanos, len(list(moments))
-    where = orc_file.written([(1, 3), (2, 0), (3, len(data) - 3), (4, len(of_stripe)), (5, rows)])
-    types = [orc_file.written([(1, orc_file.STRUCT), (2, 1), (3, b"a")]), orc_file.written([(1, kind)])]
-    footer = orc_file.written(
+    where = orc.written([(1, 3), (2, 0), (3, len(data) - 3), (4, len(of_stripe)), (5, rows)])
+    types = [orc.written([(1, orc.STRUCT), (2, 1), (3, b"a")]), orc.written([(1, kind)])]
+    footer = orc.written(
         [(1, 3), (2, len(data + of_stripe)), (3, where), *((4, one) for one in types), (6, rows), (8, 0)]
     )
-    postscript = orc_file.written([(1, len(footer)), (2, 0), (4, b"\0\x0c"), (5, 0), (8000, b"ORC")])
+    postscript = orc.written([(1, len(footer)), (2, 0), (4, b"\0\x0c"), (5, 0), (8000, b"ORC")])
     return data + of_stripe + footer + postscript + bytes([len(postscript)])
 
 
 def _varint(value: int) -> bytes:
-    return orc_file.written([(0, value)])[1:]
+    return orc.written([(0, value)])[1:]
 
 
 @pytest.mark.parametrize("zone", OF_2015)
-@pytest.mark.parametrize("kind", [orc_file.TIMESTAMP, 18], ids=["timestamp", "with local time zone"])
+@pytest.mark.parametrize("kind", [orc.TIMESTAMP, 18], ids=["timestamp", "with local time zone"])
 def test_a_fraction_near_1970_belongs_to_the_second_that_spark_reads(zone: str, kind: int) -> None:
     ahead = OF_2015["UTC"] - OF_2015[zone]
     moments = moments_around(0, ahead, -ahead, ahead // 2, -ahead // 2, OF_2015[zone], OF_2015["UTC"])
@@ -140,8 +141,8 @@ def test_stripes_are_read_in_batches_of_any_size(compression: str, monkeypatch: 
         }
     )
     sink = io.BytesIO()
-    orc.write_table(table, sink, compression=compression, stripe_size=30_000)
-    monkeypatch.setattr(limits, "AT_ONCE", 400_000)
+    pa_orc.write_table(table, sink, compression=compression, stripe_size=30_000)
+    monkeypatch.setattr(typed_tables, "AT_ONCE", 400_000)
     assert read_bytes(sink.getvalue(), table.schema, ORC) == table.to_pylist()
 
 

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import OpenObject, Part, format_of
-from queue_source.formats.typed import limits
+from queue_source.formats.base import BadRecords, OpenObject, Part, format_of
 from queue_source.formats.typed import parquet as parquet_reader
+from queue_source.formats.typed import tables as typed_tables
 from queue_source.options.content import FormatOptions
 from queue_source.storage.files import ObjectFile, open_object
+from queue_source.storage.open_files import InMemory
 from support.hostile.typed import one_page
 from support.reading import UTC_MICROS, load_object, read_bytes, read_column, refused
 
@@ -292,7 +292,7 @@ def test_a_footer_that_says_other_rows_than_its_columns_have_is_refused(rows: in
 @pytest.mark.parametrize("at_once", [1, 300, 1 << 20])
 def test_groups_that_are_large_are_read_in_batches(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_reader, "IN_MEMORY", at_once)
-    monkeypatch.setattr(limits, "ROWS", 7)
+    monkeypatch.setattr(typed_tables, "ROWS", 7)
     table = pa.table({"a": list(range(100))})
     data = parquet(table, row_group_size=30, compression="none", use_dictionary=False, write_page_checksum=True)
     assert read_column(data, pa.int64(), PARQUET) == list(range(100))
@@ -302,20 +302,14 @@ def test_groups_that_are_large_are_read_in_batches(at_once: int, monkeypatch: py
 
 
 def test_a_store_that_fails_in_the_middle_is_not_a_corrupt_object() -> None:
-    class Failing(io.BytesIO):
+    class Failing(InMemory):
         reads = 0
 
-        def metadata(self) -> None:
-            return None
-
-        def size(self) -> int:
-            return len(self.getvalue())
-
-        def read(self, size: int | None = -1, /) -> bytes:
+        def read_range(self, start: int, end: int) -> bytes:
             Failing.reads += 1
             if Failing.reads > 1:
                 raise OSError("AWS Error SLOW_DOWN during GetObject operation")
-            return super().read(size)
+            return super().read_range(start, end)
 
     data = column(list(range(200_000)))
     with pytest.raises(ObjectStoreError, match="SLOW_DOWN"):
@@ -324,11 +318,8 @@ def test_a_store_that_fails_in_the_middle_is_not_a_corrupt_object() -> None:
 
 
 def test_an_object_that_vanishes_in_the_middle_is_missing() -> None:
-    class Vanishing(io.BytesIO):
-        def size(self) -> int:
-            return len(self.getvalue())
-
-        def read(self, size: int | None = -1, /) -> bytes:
+    class Vanishing(InMemory):
+        def read_range(self, start: int, end: int) -> bytes:
             raise FileNotFoundError("gone")
 
     with pytest.raises(BadObject) as caught:
@@ -374,7 +365,7 @@ def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> 
 def test_batches_have_fewer_rows_where_texts_may_be_large(
     use_dictionary: bool, nested: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "AT_ONCE", 1000)
+    monkeypatch.setattr(typed_tables, "AT_ONCE", 1000)
     values: list[Any] = [f"{n % 50}" * (n % 50) for n in range(3000)]
     if nested:
         values = [[{"k": value, "n": None}] * (len(value) % 3) for value in values]
@@ -418,7 +409,7 @@ def test_a_group_without_anything_in_it_is_null() -> None:
 def test_many_lists_are_read_whatever_they_have_together(
     version: str, codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "AT_ONCE", 5000)
+    monkeypatch.setattr(typed_tables, "AT_ONCE", 5000)
     lists: list[Any] = [[n] * (n % 40) for n in range(3000)] + [None, []] * 500 + [[1] * 200] + [[7]] * 999
     nested = [None if one is None else [one, one[:1]] for one in lists]
     table = pa.table({"a": lists, "b": nested})
@@ -428,15 +419,12 @@ def test_many_lists_are_read_whatever_they_have_together(
 
 @pytest.mark.parametrize("columns", [["a"], ["a", "b", "c"], ["c"]])
 def test_neighbouring_columns_come_with_few_requests(columns: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Counting(io.BytesIO):
+    class Counting(InMemory):
         reads: ClassVar[list[int]] = []
 
-        def size(self) -> int:
-            return len(self.getvalue())
-
-        def read(self, size: int | None = -1, /) -> bytes:
-            self.reads.append(size or 0)
-            return super().read(size)
+        def read_range(self, start: int, end: int) -> bytes:
+            self.reads.append(end - start)
+            return super().read_range(start, end)
 
     rng = np.random.default_rng(1)
     table = pa.table({name: rng.integers(0, 1 << 60, 100_000) for name in (*"abc", *(f"other{n}" for n in range(20)))})

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_source.formats import base
-from queue_source.formats.base import FORMAT_NAMES, Format, format_named
-from queue_source.formats.pieces import halves, read_in_pieces
+from queue_source.formats.base import FORMAT_NAMES, Format, format_named, halves, read_in_pieces
 from queue_source.options.content import FILE_FORMATS, LINE_FORMATS
 
 SOURCE = Path(base.__file__).parents[1]

@@ -14,8 +14,7 @@ import pyarrow.orc as pa_orc
 import pytest
 
 from queue_source.errors import BadObject, OptionError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Part, check_schema
+from queue_source.formats.base import BadRecords, Part, check_schema
 from queue_source.formats.binary_file import COLUMNS as BINARY_FILE
 from queue_source.formats.text import blocks
 from queue_source.options.content import FormatOptions

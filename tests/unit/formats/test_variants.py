@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql.types import VariantVal
 
 from queue_source.errors import OptionError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import check_schema
+from queue_source.formats.base import BadRecords, check_schema
 from queue_source.formats.text.json import JSON
 from queue_source.formats.variants import LARGEST, VARIANT
 from queue_source.options.content import FormatOptions

@@ -11,15 +11,13 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Part
+from queue_source.formats.base import BadRecords, Part
 from queue_source.options import AzureOptions, StorageOptions, parse_reader_options
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.schema.ddl import parse_columns
 from queue_source.schema.location import SchemaLocation
-from queue_source.storage.azure import azure_arguments, azure_place
-from queue_source.storage.files import resolve, stat_objects
+from queue_source.storage.files import azure_arguments, azure_place, resolve, stat_objects
 from queue_source.uris import plain_uri
 from support.servers.azure import KEY, TOKEN, AzureServer, azure_server
 from support.sessions import LEAST

@@ -232,7 +232,7 @@ def test_secrets_are_not_in_the_repr_and_survive_pickling() -> None:
 def test_a_failed_read_is_remembered_as_the_fault_of_the_store(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     with open_object(f"{tmp_path}/a") as file:
-        assert (file.size(), file.seek(1), file.read(1), file.tell(), file.etag()) == (3, 1, b"b", 2, None)
+        assert (file.size(), file.seek(1), file.read(1), file.tell(), file.version.etag) == (3, 1, b"b", 2, None)
         assert file.failure is None
     with pytest.raises(ObjectStoreError):
         file.read()

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.storage import memory
@@ -451,7 +451,7 @@ from queue_source.errors import BadObject
 from queue_source.schema.ddl import parse_columns
 kept = resource
 {change}
-from queue_source.formats.bad_records import BadRecords
+from queue_source.formats.base import BadRecords
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.storage import memory

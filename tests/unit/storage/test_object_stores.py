@@ -15,15 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError, OptionError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Part
+from queue_source.formats.base import BadRecords, Part
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.storage import s3_client
-from queue_source.storage.aws_access import for_pyarrow
 from queue_source.storage.files import resolve, stat_objects
+from queue_source.storage.s3_client import for_pyarrow
 from support.aws_environment import forget_aws
 from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.ministack import client, new_name

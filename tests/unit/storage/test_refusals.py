@@ -163,7 +163,7 @@ def test_keys_of_s3_that_pyarrow_cannot_address_are_read(s3: S3Server, name: str
     uri = f"s3://b/{name}"
     assert stat_objects([uri], storage(s3))[0].size == len(data)  # type: ignore[union-attr]
     with open_object(uri, storage(s3)) as file:
-        assert (file.size(), file.etag()) == (len(data), etag_of(data))
+        assert (file.size(), file.version.etag) == (len(data), etag_of(data))
         assert file.read(10) == data[:10]
         assert file.tell() == 10
         assert file.seek(-5, 2) == len(data) - 5

@@ -19,9 +19,7 @@ import pyarrow.csv as pc_csv
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import OpenObject, Part
-from queue_source.formats.date_patterns import pattern_for
+from queue_source.formats.base import BadRecords, OpenObject, Part
 from queue_source.formats.new_columns import NewColumns, check_header
 from queue_source.formats.text.blocks import BLOCK_SIZE, Block, Separator, make_separator
 from queue_source.formats.text.csv_grammar import (
@@ -33,24 +31,25 @@ from queue_source.formats.text.csv_grammar import (
     plain_lines,
 )
 from queue_source.formats.text.records import (
+    LineFormat,
     Record,
     RecordReader,
     RecordSchema,
     Rows,
+    TextObject,
     has_too_many_cells,
     read_block,
 )
-from queue_source.formats.text.text_format import LineFormat, TextObject
 from queue_source.formats.text.values import (
     TextColumn,
     TextConverter,
     list_meanings,
     make_text_converter,
+    pattern_for,
     quote_json,
     text_leaf,
 )
-from queue_source.formats.typed.columns import check_decimals, conform_column, match_names, require_any
-from queue_source.formats.types import is_bytes, is_text
+from queue_source.formats.types import check_decimals, conform_column, is_bytes, is_text, match_names, require_any
 from queue_source.options.content import FormatOptions
 
 _TRUE = ["true", "True", "TRUE"]

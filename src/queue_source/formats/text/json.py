@@ -19,8 +19,7 @@ import pyarrow.json as pa_json
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import OpenObject, Part
+from queue_source.formats.base import BadRecords, OpenObject, Part
 from queue_source.formats.compression import codec_of, refuse_archive
 from queue_source.formats.new_columns import KnownNames, more
 from queue_source.formats.text.blocks import (
@@ -50,17 +49,25 @@ from queue_source.formats.text.json_names import NameMatcher, Spellings
 from queue_source.formats.text.json_values import ObjectReader, TextNeeded, exceeds, infer_record, infer_records
 from queue_source.formats.text.records import (
     MAX_REASONS,
+    LineFormat,
     Record,
     RecordReader,
     RecordSchema,
     Rows,
+    TextObject,
     has_too_many_cells,
     read_block,
 )
-from queue_source.formats.text.text_format import LineFormat, TextObject
 from queue_source.formats.text.values import text_leaf
-from queue_source.formats.typed.columns import check_decimals, conform_column, require_any
-from queue_source.formats.types import inner_types, is_bytes, is_text, special_struct
+from queue_source.formats.types import (
+    check_decimals,
+    conform_column,
+    inner_types,
+    is_bytes,
+    is_text,
+    require_any,
+    special_struct,
+)
 from queue_source.formats.variants import VARIANT
 from queue_source.options.content import FormatOptions
 

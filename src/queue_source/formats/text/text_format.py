@@ -1,170 +1,21 @@
-"""What the formats of text (csv, json, text) share: an object's bytes become blocks of records, and these rows.
-
-`Text` is the simplest of them: a line a row, or (`wholeText`) an object a row.
-"""
+"""Text: a line a row, or (`wholeText`) an object a row."""
 
 from __future__ import annotations
 
-import codecs
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from queue_source.errors import BadObject, OptionError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Format, OpenObject, Part, Tables
-from queue_source.formats.compression import Pieces, Readable, Stored, codec_of, decompressed, refuse_archive
-from queue_source.formats.text import blocks
-from queue_source.formats.text.blocks import BOM, Block, Lines, Separator, cut_blocks, make_separator, unify_lines
-from queue_source.formats.text.records import RecordReader, has_too_many_cells, read_block
+from queue_source.errors import OptionError
+from queue_source.formats.base import BadRecords, Part
+from queue_source.formats.text.blocks import Block, Lines, make_separator, unify_lines
+from queue_source.formats.text.records import LineFormat, TextObject, has_too_many_cells, read_block
 from queue_source.formats.types import is_text
 from queue_source.options.content import FormatOptions
-from queue_source.storage.memory import usual_limit
 
 COLUMNS = pa.schema([("value", pa.string())])
-_AHEAD = 64 << 10
-_DECODED_AT_ONCE = 1 << 20
-_MEMORY_FACTOR = 12
-"""How many times its size a record that is allowed may take in memory while it is read, with what is around it."""
 _LARGEST_STRINGS = (1 << 31) - 1
-_MARKS = {
-    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-}
-
-
-class TextObject:
-    """An open object of a format of text."""
-
-    def __init__(self, source: OpenObject, options: FormatOptions, bad: BadRecords, part: Part) -> None:
-        """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header.
-
-        Raises BadObject("archive"), for every part of an object.
-        """
-        self.uri = source.uri
-        self.options = options
-        self.bad = bad
-        self._file, self._size = source.file, source.size
-        first = source.file.read(min(source.size, _AHEAD if part.start else blocks.BLOCK_SIZE))
-        refuse_archive(first)
-        self.codec = codec_of(source.uri, first)
-        self._stored = Stored(source.file, source.size, first)
-
-    def read_blocks(self, separator: Separator, part: Part | None = None) -> Iterator[Block]:
-        """Read the records that begin in the part, in blocks."""
-        part = part or Part()
-        if part.start:
-            place = part.start - separator.length
-            self._file.seek(place)
-            stream: Readable = Stored(self._file, self._size, place=place)
-        else:
-            stream = self._open_stream()
-        longest = self.options.max_record_bytes
-        yield from cut_blocks(stream, separator, self.bad, offset=part.start, until=part.end, longest=longest)
-
-    def read_document(self, longest: int) -> Iterator[Block]:
-        """Read all of the object. One of more than `longest` bytes is a bad record."""
-        data = self._open_stream().read(longest + 1)
-        if len(data) > longest:
-            self.bad.add(
-                0, f"a document of more than {longest} bytes is skipped; a larger maxRecordBytes reads it", data
-            )
-            return
-        yield Block(0, data)
-
-    def _open_stream(self) -> Readable:
-        """Open the text at its beginning, decompressed and as UTF-8. It can be read once."""
-        stream: Readable = self._stored
-        if self.codec is not None:
-            stream = decompressed(self._stored, self.codec, self._size, self.options.max_expansion)
-        return stream if self.options.plain_utf8 else Pieces(_decode_pieces(stream, self.options.encoding))
-
-
-def _decode_pieces(stream: Readable, encoding: str) -> Iterator[bytes]:
-    """Decode another character set to UTF-8. What is no text becomes U+FFFD, as in Spark.
-
-    Raises BadObject("corrupt-object") where the decoder itself fails.
-    """
-    first = stream.read(_DECODED_AT_ONCE)
-    marks = _MARKS.get(codecs.lookup(encoding).name)
-    if marks is not None and not first.startswith(marks):
-        encoding += "-be"  # as to Java, where Python refuses it
-    try:
-        pieces = chain((first,), iter(lambda: stream.read(_DECODED_AT_ONCE), b""))
-        for text in codecs.iterdecode(pieces, encoding, "replace"):
-            yield text.encode("utf-8", "replace")
-    except (UnicodeError, LookupError) as error:
-        raise BadObject("corrupt-object", f"not {encoding}: {error}") from error
-
-
-class LineFormat(Format):
-    """A format of text whose records are lines, or are delimited as lines are."""
-
-    @abstractmethod
-    def reader(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> RecordReader: ...
-
-    @abstractmethod
-    def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Read the rows of the records that begin in a part. Raises BadObject (`wrong-columns`, `corrupt-object`)."""
-
-    def decode_memory(self, options: FormatOptions) -> int:
-        return options.max_decode_memory or max(usual_limit(), _MEMORY_FACTOR * options.max_record_bytes)
-
-    def splittable(self, options: FormatOptions) -> bool:
-        """Tell whether a record of an uncompressed object can be found from any place in it."""
-        in_lines = options.plain_utf8 and not (options.multi_line or options.whole_text)
-        return in_lines and make_separator(options).found_from_anywhere
-
-    def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
-        may_fail = options.mode == "FAILFAST"
-        return self.splittable(options) and (all_or_nothing or not may_fail) and codec_of(uri, b"") is None
-
-    def open(
-        self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
-    ) -> Tables:
-        """Read a part of the object.
-
-        A compressed object that was cut, since only its first bytes show it, is read with its first part.
-        """
-        text = TextObject(source, options, bad, part)
-        if text.codec is not None or not self.splittable(options):
-            rows = self.read(text, Part(), schema) if part.start == 0 else iter(())
-        else:
-            rows = self.read(text, part, schema)
-        return Tables(rows, may_fail_late=text.codec is not None or bad.fails)
-
-    def combines(self, options: FormatOptions) -> bool:
-        return self.splittable(options)
-
-    def combine(self, contents: Sequence[bytes], schema: pa.Schema, options: FormatOptions) -> pa.Table | None:
-        filled = [data for data in contents if data]
-        for data in filled:
-            refuse_archive(data)
-        if not filled:
-            return schema.empty_table()
-        reader = self.reader(schema, options, BadRecords(options.mode), "")
-        end = b"\n" if options.line_sep is None else options.line_sep.encode()
-        joinable = self.joinable(reader, filled, end, options)
-        if joinable is None or reader.only_slowly:
-            return None
-        return reader.read_quickly(b"".join(data if data.endswith(end) else data + end for data in joinable))
-
-    def joinable(
-        self, reader: RecordReader, contents: Sequence[bytes], end: bytes, options: FormatOptions
-    ) -> Sequence[bytes] | None:
-        """Return what of the contents is joined; None when that could be read as other records than they hold."""
-        return contents
-
-    def body_as_line(self, body: bytes) -> bytes | None:
-        return None if not body or b"\n" in body or b"\r" in body or body.startswith(BOM) else body
-
-    def line_reader(self, schema: pa.Schema, options: FormatOptions) -> RecordReader | None:
-        if options.line_sep is not None or not options.plain_utf8 or options.header:
-            return None
-        return self.reader(schema, options, BadRecords(options.mode), "")
 
 
 class TextReader:

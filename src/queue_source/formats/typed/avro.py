@@ -1,9 +1,17 @@
-"""Avro: records to Arrow by `fastavro`, which the extra `avro` installs, a block at a time."""
+"""Avro: records to Arrow by `fastavro`, which the extra `avro` installs, a block at a time.
+
+The codecs of blocks are those that come with Python and pyarrow: an object never depends on what else is installed.
+"""
 
 from __future__ import annotations
 
+import bz2
 import io
-from collections.abc import Iterator
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -11,19 +19,30 @@ import pyarrow as pa
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import OpenObject, Part
-from queue_source.formats.typed.avro_blocks import Block, Blocks
 from queue_source.formats.typed.avro_types import Types
-from queue_source.formats.typed.limits import Limits
-from queue_source.formats.typed.tables import TypedFormat, choose, conformed, damage_is_bad
-from queue_source.formats.varints import written_varint
+from queue_source.formats.typed.tables import (
+    LONGEST,
+    Limits,
+    TypedFormat,
+    choose,
+    conformed,
+    damage_is_bad,
+    read_varint,
+    snappy_length,
+    without_zigzag,
+    written_varint,
+)
 from queue_source.options.content import FormatOptions
-from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import usual_limit
+from queue_source.storage.open_files import ObjectFile
 
 _ROWS = 16_384
 _TOGETHER = 4 << 20
 """Bytes of records that are decoded at once: as values of Python they take 20 times as much, or more."""
-_CODECS = ("snappy", "zstd")
+_MAGIC = b"Obj\x01"
+_SYNC = 16
+_AHEAD = 1 << 20
+_HEADER = 16 << 20  # a schema is text, and has to be parsed
 
 
 class Avro(TypedFormat):
@@ -36,7 +55,7 @@ class Avro(TypedFormat):
             raise OptionError(
                 "fileFormat", 'avro needs the package fastavro: pip install "cuesqueue[avro]" on driver and executors'
             ) from error
-        for codec in _CODECS:  # the wheels of pyarrow have them; a build of one's own may not
+        for codec in ("snappy", "zstd"):  # the wheels of pyarrow have them; a build of one's own may not
             if not pa.Codec.is_available(codec):
                 raise OptionError("fileFormat", f"avro needs a pyarrow with {codec}: pip install pyarrow, from PyPI")
 
@@ -67,6 +86,106 @@ class Avro(TypedFormat):
                 table = pa.Table.from_arrays(arrays, names=list(columns))
                 table = table if columns else pa.table({"": pa.nulls(len(rows))}).select([])
             yield limits.counted(conformed(table, schema, chosen, options))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Records one after the other, as Avro writes them."""
+
+    records: int
+    data: bytes
+
+
+class Blocks:
+    """An object of Avro: the schema with which it was written, and its blocks.
+
+    Raises ValueError and what codecs raise where the object is damaged, BadObject beyond the limits.
+    """
+
+    def __init__(self, file: ObjectFile, limits: Limits) -> None:
+        self._input, file.at_least = file, _AHEAD
+        file.seek(0)
+        self._limits = limits
+        if self._exactly(4) != _MAGIC:
+            raise ValueError("it does not begin as Avro does")
+        self.metadata: dict[str, bytes] = {}
+        while count := self._number():
+            if count < 0:
+                self._number()  # bytes, to skip
+            for _ in range(abs(count)):
+                name = self._text().decode()
+                self.metadata[name] = self._text()
+        self._sync = self._exactly(_SYNC)
+        codec = self.metadata.get("avro.codec", b"null").decode()
+        if codec not in _CODECS:
+            raise ValueError(f"its codec {codec!r} is none of Avro's: {', '.join(_CODECS)}")
+        self._decompress = _CODECS[codec]
+        self.schema: Any = json.loads(self.metadata.get("avro.schema", b""))
+
+    def __iter__(self) -> Iterator[Block]:
+        while self._input.tell() < self._input.size():
+            records = self._number()
+            size = self._number()
+            if records < 0 or size < 0:
+                raise ValueError("a block has a negative size")
+            self._limits.check_rows(records)
+            stored = self._exactly(size)
+            if self._exactly(_SYNC) != self._sync:
+                raise ValueError("a block does not end where it says")
+            data = self._decompress(stored)
+            if records > len(data):
+                self._limits.check_empty(records)
+            yield Block(records, data)
+
+    def _exactly(self, size: int) -> bytes:
+        is_there = self._input.tell() + size <= self._input.size()
+        data = bytes(self._input.read(size)) if is_there else b""
+        if len(data) < size:
+            raise ValueError("it ends in the middle")
+        return data
+
+    def _text(self) -> bytes:
+        size = self._number()
+        if not 0 <= size <= _HEADER:
+            raise ValueError(f"a text of {size} bytes in its header")
+        return self._exactly(size)
+
+    def _number(self) -> int:
+        data = self._exactly(1)
+        while data[-1] > 0x7F and len(data) < LONGEST:
+            data += self._exactly(1)
+        value, _ = read_varint(data)
+        return without_zigzag(value)
+
+
+def _deflate(stored: bytes) -> bytes:
+    machine = zlib.decompressobj(-15)
+    return machine.decompress(stored) + machine.flush()  # not all writers write an end mark
+
+
+def _snappy(stored: bytes) -> bytes:
+    data, checksum = stored[:-4], stored[-4:]
+    plain: bytes = pa.Codec("snappy").decompress(
+        data, snappy_length(data, "a block is not compressed with snappy"), asbytes=True
+    )
+    if zlib.crc32(plain) != int.from_bytes(checksum, "big"):
+        raise ValueError("the checksum of a block is wrong")
+    return plain
+
+
+def _zstandard(stored: bytes) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(stored), "zstd") as stream:
+        return bytes(stream.read())
+
+
+_CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
+    "deflate": _deflate,
+    "snappy": _snappy,
+    "zstandard": _zstandard,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+}
 
 
 def _types(blocks: Blocks) -> Types:

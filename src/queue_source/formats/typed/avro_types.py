@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queue_source.formats.typed.calendars import gregorian_days, gregorian_micros
+from queue_source.formats.times import gregorian_days, gregorian_micros
 
 _MEMBER = "cuesqueue_member_"
 _NUMBERS = ({"int", "long"}, {"float", "double"})

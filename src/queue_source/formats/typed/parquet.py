@@ -17,15 +17,20 @@ import pyarrow.types as pt
 
 from queue_source.common.times import parse_time_zone
 from queue_source.errors import BadObject
-from queue_source.formats.base import OpenObject, Part
-from queue_source.formats.pieces import neighbours
-from queue_source.formats.typed.calendars import in_gregorian
-from queue_source.formats.typed.files import Asked, Probe, ReadAhead
-from queue_source.formats.typed.limits import Batches, Limits
-from queue_source.formats.typed.tables import Chosen, ColumnarFormat, choose, conformed, damage_is_bad
-from queue_source.formats.types import fields_of, inner_types
+from queue_source.formats.base import OpenObject, Part, neighbours
+from queue_source.formats.times import gregorian_days, gregorian_micros
+from queue_source.formats.typed.tables import (
+    Batches,
+    Chosen,
+    ColumnarFormat,
+    Limits,
+    choose,
+    conformed,
+    damage_is_bad,
+)
+from queue_source.formats.types import fields_of, inner_types, over_children
 from queue_source.options.content import FormatOptions
-from queue_source.storage.files import ObjectFile
+from queue_source.storage.open_files import AT_LEAST, ObjectFile, ObjectVersion
 
 IN_MEMORY = 64 << 20
 """Bytes (as the footer says) of row groups that are fetched in one go; columns of a larger one are read in pieces."""
@@ -48,7 +53,8 @@ class Parquet(ColumnarFormat):
         file, limits, batches = source.file, Limits(source.size, options.max_expansion), Batches()
         with damage_is_bad(file, "Parquet"):
             size = file.size()
-            native = pa.BufferReader(_whole(file)) if size <= SMALL else pa.PythonFile(ReadAhead(file), "r")
+            file.at_least = AT_LEAST
+            native = pa.BufferReader(file.read_range(0, size)) if size <= SMALL else pa.PythonFile(file, "r")
             reader = opened(native)
             written = reader.schema_arrow  # once: each time it is made anew
             chosen = _choose(written, schema, options, file.uri)
@@ -114,14 +120,6 @@ class _Decoder:
         return batches
 
 
-def _whole(file: ObjectFile) -> bytes:
-    file.seek(0)
-    data = file.read(size := file.size())
-    if len(data) < size:
-        raise ValueError(f"it ends at byte {len(data)}")
-    return data
-
-
 def _choose(written: pa.Schema, schema: pa.Schema, options: FormatOptions, uri: str) -> Chosen:
     """Choose the columns to read.
 
@@ -159,15 +157,24 @@ def opened(native: pa.NativeFile, **more: Any) -> pq.ParquetFile:
 
 def _places(reader: pq.ParquetFile, size: int) -> list[int]:
     """Find where each row group begins: where pyarrow wants to read its first column, or 0 where it reads nothing."""
-    probe = Probe(size)
+    probe = ObjectFile("", _NoContent(size))
     first_column = opened(pa.PythonFile(probe, "r"), metadata=reader.metadata).reader
     places = []
     for number in range(reader.metadata.num_row_groups):
-        probe.place = 0
-        with suppress(Asked):
+        probe.seek(0)
+        with suppress(_Asked):
             first_column.read_row_group(number, column_indices=[0], use_threads=False)
-        places.append(probe.place)
+        places.append(probe.tell())
     return places
+
+
+class _NoContent(ObjectVersion):
+    def read_range(self, start: int, end: int) -> bytes:
+        raise _Asked
+
+
+class _Asked(Exception):
+    """Says that what has no content was asked for it."""
 
 
 class _Times:
@@ -200,10 +207,32 @@ class _Times:
         zone = parse_time_zone(self._said.get(b"org.apache.spark.timeZone", b"UTC").decode())
         for place, name in enumerate(table.column_names):
             if self._old_int96 if name in self._int96 else self._old_dates:
-                chunks = [in_gregorian(chunk, zone) for chunk in table.column(place).chunks]
+                chunks = [_in_gregorian(chunk, zone) for chunk in table.column(place).chunks]
                 if chunks:
                     table = table.set_column(place, name, pa.chunked_array(chunks))
         return table
+
+
+def _in_gregorian(array: pa.Array, zone: str) -> pa.Array:
+    """Convert all dates and moments in an array, at any depth."""
+    kind = array.type
+    if pt.is_date32(kind):
+        return gregorian_days(array.view(pa.int32())).view(kind)
+    if pt.is_timestamp(kind):
+        micros = array.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64())
+        return gregorian_micros(micros, zone).cast(pa.timestamp("us", tz=kind.tz))
+    if pt.is_struct(kind):
+        children = [_in_gregorian(child, zone) for child in array.flatten()]
+        return pa.StructArray.from_arrays(children, names=[field.name for field in kind], mask=array.is_null())
+    if pt.is_list(kind):
+        values = _in_gregorian(array.values, zone)
+        return over_children(array, pa.list_(values.type), [values])
+    if pt.is_map(kind):
+        keys, items = _in_gregorian(array.keys, zone), _in_gregorian(array.items, zone)
+        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
+        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
+        return over_children(array, pa.map_(keys.type, items.type), [entries])
+    return array
 
 
 def _check_years(column: pa.ChunkedArray, name: str) -> None:

@@ -1,11 +1,15 @@
-"""The shared code of the formats with types of their own: from decoded tables to the declared columns."""
+"""The shared code of the formats with types of their own: from decoded tables to the declared columns.
+
+How much an object may become when it is decoded is limited: by what it has in all (`Limits`), so that it is refused at
+every attempt, on every machine, and by the memory of the process (`BoundedMemory`), in which it is read in `Batches`.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,16 +17,36 @@ from typing import Any
 import pyarrow as pa
 
 from queue_source.errors import BadObject, CuesqueueError
-from queue_source.formats.bad_records import BadRecords
-from queue_source.formats.base import Format, OpenObject, Part, Tables
+from queue_source.formats.base import BadRecords, Format, OpenObject, Part, Tables
 from queue_source.formats.compression import refuse_archive
 from queue_source.formats.new_columns import Tree, check_file, more, no_data
-from queue_source.formats.typed.columns import conform_column, match_names, require_any, shorten, typed_leaf
-from queue_source.formats.types import inner_types, spark_schema
+from queue_source.formats.types import (
+    conform_column,
+    inner_types,
+    match_names,
+    require_any,
+    shorten,
+    spark_schema,
+    typed_leaf,
+)
 from queue_source.options.content import FormatOptions
-from queue_source.storage.files import ObjectFile
+from queue_source.storage.memory import release_memory
+from queue_source.storage.open_files import ObjectFile
 
 _FIRST_BYTES = 512
+ALWAYS_ALLOWED = 1 << 30
+"""Bytes that any object may decode to, however small it is."""
+ALWAYS_ALLOWED_ROWS = 100_000_000
+AT_ONCE = 64 << 20
+"""Bytes that are decoded at once, where an object tells how large its rows are."""
+ROWS = 65_536
+"""Rows that are decoded at once, at most."""
+_FEWER = 16
+_LARGE = 128 << 20
+"""Bytes of a batch after which there are fewer rows in each: whoever takes it holds it beside the next."""
+_SMALL = 1 << 20
+LONGEST = 10
+"""Bytes of a number of 64 bits."""
 
 
 class TypedFormat(Format):
@@ -64,8 +88,7 @@ def damage_is_bad(file: ObjectFile, format_name: str) -> Iterator[None]:
     except Exception as error:
         if file.failure is not None:
             raise file.failure from error
-        file.seek(0)
-        refuse_archive(file.read(_FIRST_BYTES))
+        refuse_archive(file.read_range(0, min(_FIRST_BYTES, file.size())))
         raise BadObject("corrupt-object", shorten(f"not readable as {format_name}: {error}")) from error
 
 
@@ -169,3 +192,124 @@ def _plain(value: Any) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+@dataclass(slots=True)
+class Limits:
+    """The limits of one object, and what was decoded of it.
+
+    Attributes:
+        size: Bytes of the object as it is stored.
+        expansion: The option `maxExpansion`.
+    """
+
+    size: int
+    expansion: int
+    rows: int = 0
+    decoded: int = 0
+
+    def counted(self, table: pa.Table) -> pa.Table:
+        """Count a table, without its nulls, and return it. Raises BadObject("corrupt-object") beyond the limits."""
+        rows = table.num_rows
+        if not self.rows and (size := table.get_total_buffer_size()) < _SMALL:  # quick to know, and enough of one table
+            self.rows, self.decoded = rows, self.decoded + size
+            self._check("rows", self.rows, ALWAYS_ALLOWED_ROWS)
+            return table
+        self.rows += rows
+        for column in table.itercolumns():
+            nulls = column.null_count
+            if nulls < rows:
+                self.decoded += column.nbytes * (rows - nulls) // rows if nulls else column.nbytes
+        self._check("bytes", self.decoded, ALWAYS_ALLOWED)
+        self._check("rows", self.rows, ALWAYS_ALLOWED_ROWS)
+        return table
+
+    def check_rows(self, rows: int) -> None:
+        """Refuse a number of rows that the object says it has, before any is decoded."""
+        self._check("rows", self.rows + rows, ALWAYS_ALLOWED_ROWS)
+
+    def check_empty(self, records: int) -> None:
+        """Refuse too many records that take no bytes at all."""
+        self._check("records without any bytes", records, 0)
+
+    def _check(self, what: str, count: int, always: int) -> None:
+        if count > max(always, self.size * self.expansion):
+            raise BadObject(
+                "corrupt-object",
+                f"it decodes to {count} {what} or more, which is too much for an object of {self.size} bytes; if it "
+                f"can be trusted, raise the option maxExpansion above {self.expansion}",
+            )
+
+
+class Batches:
+    """Reads an object in batches of as many rows as there is memory for."""
+
+    def __init__(self) -> None:
+        self._most = ROWS
+
+    def of(self, read: Callable[[int], Iterator[pa.Table]], count: int, row_size: int) -> Iterator[pa.Table]:
+        """Give the `count` rows of `read`, which gets how many each table may have, and is called again with fewer.
+
+        That is where memory ends, and after a table that is large. `row_size` is how large a row is in the mean, as far
+        as the object tells. Raises MemoryError for a row that is too large by itself.
+        """
+        rows, done = max(min(self._most, AT_ONCE // max(row_size, 1)), 1), 0
+        while True:
+            place, is_large, tables = 0, False, read(rows)
+            try:
+                while not is_large and (table := next(tables, None)) is not None:
+                    place += table.num_rows
+                    if place > done:
+                        if place - table.num_rows < done:
+                            table = table.slice(table.num_rows - (place - done))
+                        done = place
+                        is_large = rows > 1 and done < count and table.get_total_buffer_size() > _LARGE
+                        yield table
+                    del table  # before the next is decoded, which may be as large
+                if not is_large:
+                    return
+            except MemoryError:
+                if rows == 1:
+                    raise
+            del tables
+            self._most = rows = max(rows // _FEWER, 1)
+            release_memory()
+
+
+def read_varint(
+    data: bytes, place: int = 0, problem: str = "a number has no end", most: int = LONGEST
+) -> tuple[int, int]:
+    """Return the number that begins at a place, and the place behind it.
+
+    Raises ValueError with the problem, where it has more bytes than `most`, or than there are.
+    """
+    value = shift = 0
+    while place < len(data) and shift < 7 * most:
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+    raise ValueError(problem)
+
+
+def written_varint(value: int) -> bytes:
+    """Return a number that is not negative as it is written."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def without_zigzag(value: int) -> int:
+    """Return the signed number that was written as an unsigned one: 0, -1, 1, -2 as 0, 1, 2, 3."""
+    return (value >> 1) ^ -(value & 1)
+
+
+def snappy_length(compressed: bytes, problem: str) -> int:
+    """Return the length of the content, which raw Snappy has at its beginning. Raises ValueError with the problem."""
+    length, _ = read_varint(compressed, 0, problem, most=5)
+    return length

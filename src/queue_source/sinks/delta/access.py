@@ -7,10 +7,8 @@ import os
 from queue_source.errors import OptionError
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage import s3_client
-from queue_source.storage.aws_access import for_pyarrow
-from queue_source.storage.azure import SCHEMES as AZURE_SCHEMES
-from queue_source.storage.azure import azure_place, blob_service
-from queue_source.storage.files import GCS_EMULATOR, is_local
+from queue_source.storage.files import GCS_EMULATOR, azure_place, blob_service, is_local
+from queue_source.storage.open_files import AZURE_SCHEMES
 
 _S3_SCHEMES = ("s3", "s3a")  # of those that pyarrow reads, delta-rs does not know s3n
 
@@ -40,7 +38,7 @@ def delta_storage_options(uri: str, storage: StorageOptions) -> dict[str, str]:
 
 
 def _of_s3(storage: StorageOptions) -> dict[str, str]:
-    completed, _ = for_pyarrow(storage)
+    completed, _ = s3_client.for_pyarrow(storage)
     access_key, secret_key, token = completed.access_key, completed.secret_key, completed.session_token
     anonymous = completed.anonymous
     if s3_client.is_installed():

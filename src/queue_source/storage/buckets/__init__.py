@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from queue_source.errors import BadObject
 from queue_source.options.connections import StorageOptions
-from queue_source.storage.azure import SCHEMES
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page
 from queue_source.storage.files import is_local
-from queue_source.storage.refusals import S3_SCHEMES
+from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES
 from queue_source.uris import climbs
 
 __all__ = ["PAGE", "Bucket", "Known", "Outcome", "Page", "open_bucket"]
@@ -38,7 +37,7 @@ def open_bucket(prefix: str, storage: StorageOptions | None = None) -> Bucket:
         from queue_source.storage.buckets.gcs import GcsBucket
 
         return GcsBucket(f"gs://{bucket}/", storage)
-    if scheme in SCHEMES:
+    if scheme in AZURE_SCHEMES:
         from queue_source.storage.buckets.azure import AzureBucket
 
         return AzureBucket(f"{scheme}://{bucket}/", storage)

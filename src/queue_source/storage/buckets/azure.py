@@ -14,10 +14,20 @@ from queue_source.common.azure import new_credential
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
-from queue_source.storage.azure import azure_place, blob_service
-from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
-from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one
-from queue_source.storage.refusals import AZURE_OWN
+from queue_source.storage.buckets.base import (
+    PAGE,
+    THREADS,
+    Bucket,
+    Known,
+    Outcome,
+    Page,
+    exchanged,
+    if_changed,
+    occupied,
+    one_by_one,
+)
+from queue_source.storage.files import azure_place, blob_service
+from queue_source.storage.open_files import AZURE_OWN
 from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.messages import ListedObject
@@ -19,6 +20,10 @@ logger = logging.getLogger("cuesqueue")
 
 PAGE = 1000
 """Objects of one page of a listing at most, and of one request that deletes."""
+THREADS = 10
+"""Requests side by side: as many connections as the clients keep."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +146,28 @@ class Bucket(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close what is open."""
+
+
+def one_by_one(threads: ThreadPoolExecutor, act: Callable[[_T], Outcome], things: Iterable[_T]) -> list[Outcome]:
+    """Return the outcome of each, in order."""
+    return list(threads.map(lambda thing: outcome_of(lambda: act(thing)), things))
+
+
+def outcome_of(act: Callable[[], Outcome]) -> Outcome:
+    """Map the error of one object to its outcome; a missing object needs nothing more."""
+    try:
+        return act()
+    except FileNotFoundError:
+        return None
+    except (BadObject, ObjectStoreError) as error:
+        return error
+
+
+def exchanged(uri: str) -> BadObject:
+    """Return the error for a condition of a request that did not hold."""
+    return BadObject("object-changed", f"{uri!r} was exchanged in the moment before it was deleted")
+
+
+def occupied(uri: str, target: str) -> BadObject:
+    """Return the error for a target that is something else."""
+    return BadObject("target-exists", f"{target!r} is there already, and is not {uri!r}")

@@ -13,8 +13,18 @@ from typing import Any
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
-from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
-from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one
+from queue_source.storage.buckets.base import (
+    PAGE,
+    THREADS,
+    Bucket,
+    Known,
+    Outcome,
+    Page,
+    exchanged,
+    if_changed,
+    occupied,
+    one_by_one,
+)
 from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 

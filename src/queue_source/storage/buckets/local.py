@@ -18,7 +18,7 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
-from queue_source.storage.local import LocalFile, allowed_places, file_time, is_version, real_path, version_of
+from queue_source.storage.local import LocalObject, allowed_places, file_time, is_version, real_path, version_of
 from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
@@ -187,12 +187,12 @@ class LocalBucket(Bucket):
 
     def _copied(self, planned: Known, status: os.stat_result, unnamed: str, folder: int, name: str) -> Outcome:
         """Copy the file completely and durably before it has its name, under a name that a repetition uses again."""
-        source = LocalFile(planned.uri, _path(planned.uri), self._prefixes)
+        source = LocalObject(planned.uri, _path(planned.uri), self._prefixes)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             copy = os.open(unnamed, flags, stat.S_IMODE(status.st_mode) & 0o777, dir_fd=folder)
             try:
-                while block := source.read(_BLOCK):
+                for block in _blocks(source):
                     written = 0
                     while written < len(block):
                         written += os.write(copy, block[written:])
@@ -217,11 +217,11 @@ class LocalBucket(Bucket):
         """
         if not stat.S_ISREG(present.st_mode) or present.st_size != status.st_size:
             return False
-        source = LocalFile(planned.uri, _path(planned.uri), self._prefixes)
+        source = LocalObject(planned.uri, _path(planned.uri), self._prefixes)
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             with os.fdopen(descriptor, "rb") as copy:
-                while block := source.read(_BLOCK):
+                for block in _blocks(source):
                     if copy.read(len(block)) != block:
                         return False
                 return not copy.read(1)
@@ -244,6 +244,10 @@ class LocalBucket(Bucket):
             yield descriptor, name
         finally:
             os.close(descriptor)
+
+
+def _blocks(source: LocalObject) -> Iterator[bytes]:
+    return (source.read_range(at, min(at + _BLOCK, source.size)) for at in range(0, source.size, _BLOCK))
 
 
 @contextmanager

@@ -13,9 +13,23 @@ from xml.etree import ElementTree
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
-from queue_source.storage import refusals, s3_client
-from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed, in_bytes, is_text
-from queue_source.storage.buckets.outcomes import THREADS, exchanged, occupied, one_by_one, outcome_of
+from queue_source.storage import s3_client
+from queue_source.storage.buckets.base import (
+    PAGE,
+    THREADS,
+    Bucket,
+    Known,
+    Outcome,
+    Page,
+    exchanged,
+    if_changed,
+    in_bytes,
+    is_text,
+    occupied,
+    one_by_one,
+    outcome_of,
+)
+from queue_source.storage.open_files import s3_refusal
 from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
@@ -234,7 +248,7 @@ def _failure(uri: str, error: dict[str, str] | None) -> Outcome:
     if code in ("PreconditionFailed", "412"):
         return exchanged(uri)
     message = redact_text(error.get("Message", ""))
-    own = refusals.of_s3(403 if code in _REFUSED else 500, code, message)
+    own = s3_refusal(403 if code in _REFUSED else 500, code, message)
     text = f"{uri!r} cannot be deleted: S3 answers {code}: {message}"
     return ObjectStoreError(text) if own is None else ObjectRefused(text, own=own)
 

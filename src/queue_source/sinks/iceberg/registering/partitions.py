@@ -29,7 +29,7 @@ from pyiceberg.types import (
 )
 
 from queue_source.errors import BadObject
-from queue_source.formats.path_columns import path_columns
+from queue_source.formats.metadata import path_columns
 from queue_source.options.content import FormatOptions
 from queue_source.sinks.iceberg.registering.footers import Statistics
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queue_source.formats.varints import read_varint, without_zigzag
+from queue_source.formats.typed.tables import read_varint, without_zigzag
 
 _DEPTH = 64  # of values within values, as Thrift itself
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)

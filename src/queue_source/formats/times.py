@@ -1,4 +1,4 @@
-"""Converts dates before 1582-10-15 in old files to the calendar of ISO 8601.
+"""Local times as instants, in a zone by its name or offset; and dates before 1582-10-15 as ISO 8601 counts them.
 
 Spark before 3.0, Hive and ORC's own writer count days so that 1582-10-15 follows 1582-10-04, and every fourth year
 before is a leap year. A day of the same name has another number in the Gregorian calendar of today.
@@ -9,15 +9,27 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
-from queue_source.formats.typed.columns import over_children
-from queue_source.formats.zones import instants
+from queue_source.common.times import fixed_offset
 
 _SWITCH = -141_427
 """The number of 1582-10-15, the first day that both calendars name alike."""
 _DAY = 86_400_000_000
 _START_OF_1900 = -2_208_988_800_000_000
+
+
+def instants(local: pa.Array | pa.Scalar, zone: str) -> pa.Array | pa.Scalar:
+    """Convert timestamps without a zone to instants.
+
+    When the clock is put back the earlier one is taken, when it skips the later. `zone` is what `parse_time_zone`
+    returned. Older versions of pyarrow know no offsets: these are subtracted here.
+    """
+    offset = fixed_offset(zone)
+    if offset is None:
+        return pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
+    unit = local.type.unit
+    shifted = pc.subtract_checked(local, pa.scalar(offset, pa.duration(unit)))
+    return shifted.cast(pa.timestamp(unit, tz="UTC"))
 
 
 def gregorian_days(days: pa.Array) -> pa.Array:
@@ -45,28 +57,6 @@ def gregorian_micros(micros: pa.Array, zone: str) -> pa.Array:
     wall_clock = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
     numbers[old] = np.asarray(instants(pa.array(wall_clock, pa.timestamp("us")), zone).cast(pa.int64()))
     return pc.if_else(micros.is_valid(), pa.array(numbers), pa.scalar(None, pa.int64()))
-
-
-def in_gregorian(array: pa.Array, zone: str) -> pa.Array:
-    """Convert all dates and moments in an array, at any depth."""
-    kind = array.type
-    if pt.is_date32(kind):
-        return gregorian_days(array.view(pa.int32())).view(kind)
-    if pt.is_timestamp(kind):
-        micros = array.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64())
-        return gregorian_micros(micros, zone).cast(pa.timestamp("us", tz=kind.tz))
-    if pt.is_struct(kind):
-        children = [in_gregorian(child, zone) for child in array.flatten()]
-        return pa.StructArray.from_arrays(children, names=[field.name for field in kind], mask=array.is_null())
-    if pt.is_list(kind):
-        values = in_gregorian(array.values, zone)
-        return over_children(array, pa.list_(values.type), [values])
-    if pt.is_map(kind):
-        keys, items = in_gregorian(array.keys, zone), in_gregorian(array.items, zone)
-        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
-        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
-        return over_children(array, pa.map_(keys.type, items.type), [entries])
-    return array
 
 
 def _gregorian(days: np.ndarray) -> np.ndarray:
