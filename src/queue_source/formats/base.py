@@ -249,48 +249,31 @@ def check_schema(schema: pa.Schema, options: FormatOptions) -> None:
     check_metadata_field(schema)
     format = format_of(options)
     format.require_installed()
-    _check_special_columns(schema, options, format)
-    _check_path_columns(schema, options)
-    format.check_columns(data_schema(schema, options))
-    _check_single_variant(schema, options)
-
-
-def _check_special_columns(schema: pa.Schema, options: FormatOptions, format: Format) -> None:
-    """Check that the columns of bad records and of rescued data are text, and that the second is declared."""
-    rescued = options.rescued_data_column
-    if rescued is not None and rescued not in schema.names:
+    rescued, corrupt = options.rescued_data_column, options.column_name_of_corrupt_record
+    if rescued is not None and rescued not in names:
         raise OptionError("rescuedDataColumn", f"the schema has no column {rescued!r}: add {rescued} STRING to it")
-    if rescued is not None and rescued == options.column_name_of_corrupt_record:
+    if rescued is not None and rescued == corrupt:
         raise OptionError("rescuedDataColumn", f"{rescued!r} is also the column of corrupt records; name another")
-    special = [("rescuedDataColumn", rescued)]
-    if format.has_bad_records:
-        special.append(("columnNameOfCorruptRecord", options.column_name_of_corrupt_record))
-    for option, name in special:
-        if name in schema.names and not is_text(schema.field(name).type):
-            raise OptionError(option, f"column {name!r} is {schema.field(name).type} in the schema; declare it STRING")
-
-
-def _check_path_columns(schema: pa.Schema, options: FormatOptions) -> None:
+    for option, name in (
+        ("rescuedDataColumn", rescued),
+        ("columnNameOfCorruptRecord", corrupt if format.has_bad_records else None),
+    ):
+        if name in names and not is_text(kind := schema.field(name).type):
+            raise OptionError(option, f"column {name!r} is {kind} in the schema; declare it STRING")
     for name in options.partition_columns:
-        if name not in schema.names:
+        if name not in names:
             raise OptionError("partitionColumns", f"the schema has no column {name!r}: add it, or leave it out here")
-        kind = schema.field(name).type
-        special = (METADATA_COLUMN, options.column_name_of_corrupt_record, options.rescued_data_column)
-        if not is_plain(kind) or name in special:
+        if not is_plain(schema.field(name).type) or name in (METADATA_COLUMN, corrupt, rescued):
             raise OptionError("partitionColumns", f"column {name!r} cannot come from a path; leave it out here")
-
-
-def _check_single_variant(schema: pa.Schema, options: FormatOptions) -> None:
-    name = options.single_variant_column
-    if name is None:
-        return
-    columns = [field for field in data_schema(schema, options) if field.name != options.column_name_of_corrupt_record]
-    if [(field.name, special_struct(field.type)) for field in columns] != [(name, "VARIANT")]:
-        raise OptionError(
-            "singleVariantColumn",
-            f"makes one column of a record, and the schema has {', '.join(field.name for field in columns)}; leave "
-            f".schema(...) out, or declare {name} VARIANT alone (and {options.column_name_of_corrupt_record} STRING)",
-        )
+    format.check_columns(data := data_schema(schema, options))
+    if (alone := options.single_variant_column) is not None:
+        columns = [field for field in data if field.name != corrupt]
+        if [(field.name, special_struct(field.type)) for field in columns] != [(alone, "VARIANT")]:
+            raise OptionError(
+                "singleVariantColumn",
+                f"makes one column of a record, and the schema has {', '.join(field.name for field in columns)}; leave "
+                f".schema(...) out, or declare {alone} VARIANT alone (and {corrupt} STRING)",
+            )
 
 
 def data_schema(schema: pa.Schema, options: FormatOptions) -> pa.Schema:

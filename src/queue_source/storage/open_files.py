@@ -11,7 +11,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -190,17 +190,7 @@ class ObjectFile:
 
         Raises BadObject("object-changed") where the object ends before, also ObjectReplaced and ObjectStoreError.
         """
-
-        def read() -> bytes:
-            if self.closed:
-                raise ValueError("read of a closed file")
-            data = self.version.read_range(start, end)
-            if len(data) < end - start:
-                ends = f"it ends at byte {start + len(data)}, and had {self.size()} when it was opened"
-                raise BadObject("object-changed", ends)
-            return data
-
-        return self._guarded(read)
+        return self._guarded(self._exactly, start, end)
 
     def read(self, size: int | None = None) -> bytes:
         """Return the bytes from the place on, and move it; fewer than `size` only at the end of the object."""
@@ -253,10 +243,21 @@ class ObjectFile:
     def writable(self) -> bool:
         return False
 
-    def _guarded(self, call: Callable[[], T]) -> T:
+    def _exactly(self, start: int, end: int) -> bytes:
+        if self.closed:
+            raise ValueError("read of a closed file")
+        data = self.version.read_range(start, end)
+        if len(data) < end - start:
+            ends = f"it ends at byte {start + len(data)}, and had {self.size()} when it was opened"
+            raise BadObject("object-changed", ends)
+        return data
+
+    def _guarded(self, call: Callable[..., T], *arguments: int) -> T:
         try:
-            with nullcontext() if self.version.is_local else room_for_reading():
-                return call()
+            if self.version.is_local:
+                return call(*arguments)
+            with room_for_reading():
+                return call(*arguments)
         except (OSError, ValueError, NotImplementedError, BadObject, ObjectStoreError):
             try:
                 with mapped(self.uri):

@@ -80,7 +80,13 @@ class CsvReader:
         """Return the first block without its header; None while there is none. Raises BadObject("wrong-columns")."""
         for offset, line in self.separator.split(block.data):
             if self._is_record(line):
-                present = self._match_header(line)
+                declared = {name.casefold() for name in self._shape.data.names}
+                texts = [text for text, _ in self.list_fields(line)]
+                # a name that is there twice is changed only where the schema has the changed one
+                present = [
+                    name if not text or name.casefold() in declared else text
+                    for name, text in zip(self.name_columns(line), texts, strict=True)
+                ]
                 if self._options.watch_new_columns:
                     check_header(self._shape.full, present, self._options)
                 matches = match_names(self._shape.data.names, present, self._options)
@@ -137,15 +143,6 @@ class CsvReader:
                     yield rows.take_table()
         yield rows.take_table()
 
-    def _match_header(self, header: bytes) -> list[str]:
-        """Name the columns; a name that is there twice is changed only where the schema has the changed one."""
-        names = self.name_columns(header)
-        declared = {name.casefold() for name in self._shape.data.names}
-        return [
-            name if not text or name.casefold() in declared else text
-            for name, (text, _) in zip(names, self.list_fields(header), strict=True)
-        ]
-
     def _set_columns(self, present: Sequence[str], matches: dict[str, str]) -> None:
         """Set which columns the object has, and where in it the declared ones are."""
         data = self._shape.data
@@ -162,8 +159,29 @@ class CsvReader:
 
     def _parse_lines(self, lines: CsvLines) -> pa.Table | None:
         """Parse the lines with pyarrow, a row each; None where there are other rows. Raises pa.ArrowException."""
-        options, text = self._options, lines.text
-        convert = self._convert_options(integers_as_text=lines.hexadecimals)
+        options, text, types = self._options, lines.text, {}
+        nulls_differ = options.null_value != options.empty_value
+        usual_floats = (options.nan_value, options.positive_inf, options.negative_inf) == _SPECIAL_FLOATS
+        for i, at in self._positions.items():
+            kind = self._shape.data.field(i).type
+            as_text = (
+                nulls_differ
+                or pt.is_timestamp(kind)  # because pyarrow wants all or none to have a zone
+                or pattern_for(kind, options) is not None
+                or (lines.hexadecimals and pt.is_integer(kind))
+                or (pt.is_floating(kind) and not usual_floats)
+            )
+            types[f"c{at}"] = pa.string() if as_text else kind
+        types = types or {"c0": pa.string()}  # no column at all: still count the rows
+        convert = pc_csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(types),
+            null_values=[""] if nulls_differ else sorted({"", options.null_value}),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=not nulls_differ,
+            true_values=_TRUE,
+            false_values=_FALSE,
+        )
         parse = pc_csv.ParseOptions(
             delimiter=options.sep,
             quote_char=options.quote or False,
@@ -172,7 +190,7 @@ class CsvReader:
             newlines_in_values=options.multi_line,
             ignore_empty_lines=True,
         )
-        names = [_name_position(at) for at in range(len(self._present))]
+        names = [f"c{at}" for at in range(len(self._present))]
         block = min(BLOCK_SIZE, len(text) + 1)
         while True:  # twice at most
             read = pc_csv.ReadOptions(use_threads=False, block_size=block, column_names=names)
@@ -191,68 +209,32 @@ class CsvReader:
         check_decimals(table)
         return table
 
-    def _convert_options(self, *, integers_as_text: bool) -> pc_csv.ConvertOptions:
-        """Tell pyarrow the columns that are declared, and what is null in them."""
-        options, data = self._options, self._shape.data
-        types = {
-            _name_position(at): self._wire_type(data.field(i).type, integers_as_text)
-            for i, at in self._positions.items()
-        }
-        types = types or {_name_position(0): pa.string()}  # no column at all: still count the rows
-        nulls_differ = options.null_value != options.empty_value
-        return pc_csv.ConvertOptions(
-            column_types=types,
-            include_columns=list(types),
-            null_values=[""] if nulls_differ else sorted({"", options.null_value}),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=not nulls_differ,
-            true_values=_TRUE,
-            false_values=_FALSE,
-        )
-
-    def _wire_type(self, kind: pa.DataType, integers_as_text: bool) -> pa.DataType:
-        """Return what pyarrow reads a column as: timestamps as text, because it wants all or none to have a zone."""
-        options = self._options
-        floats = (options.nan_value, options.positive_inf, options.negative_inf)
-        as_text = (
-            options.null_value != options.empty_value
-            or pt.is_timestamp(kind)
-            or pattern_for(kind, options) is not None
-            or (integers_as_text and pt.is_integer(kind))
-            or (pt.is_floating(kind) and floats != _SPECIAL_FLOATS)
-        )
-        return pa.string() if as_text else kind
-
     def _conform_columns(self, table: pa.Table) -> pa.Table:
         """Make the declared columns of the parsed ones. Raises BadObject("corrupt-object")."""
         options = self._options
+        floats = (options.nan_value, options.positive_inf, options.negative_inf)
         columns = []
         for i, field in enumerate(self._shape.data):
             if i not in self._positions:
                 columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
                 continue
-            column = table.column(_name_position(self._positions[i]))
-            if options.null_value != options.empty_value:
-                column = _set_nulls(column, options)
-            if is_text(column.type):
-                column = self._rewrite_texts(column, field.type)
+            column = table.column(f"c{self._positions[i]}")
+            if options.null_value != options.empty_value:  # null is what was not there; then quoted nothing
+                if options.empty_value:
+                    column = pc.if_else(pc.equal(column, ""), options.empty_value, column)
+                column = pc.if_else(pc.equal(column, options.null_value), pa.scalar(None, pa.string()), column)
+            if is_text(column.type):  # what a cast from text would take otherwise than Spark
+                if is_bytes(field.type):
+                    column = column.cast(field.type)  # the bytes of the text, where JSON has base64
+                elif pt.is_integer(field.type) and pc.any(pc.match_substring_regex(column, _HEXADECIMAL)).as_py():
+                    raise BadObject("corrupt-object", "a hexadecimal number")
+                elif pt.is_floating(field.type):
+                    for text, arrow_text in zip(floats, _ARROW_FLOATS, strict=True):
+                        column = pc.if_else(pc.equal(column, text), arrow_text, column)
             columns.append(conform_column(column, field, self._leaf))
         if not columns:
             return table.select([])  # keeps the number of rows
         return pa.Table.from_arrays(columns, schema=self._shape.data)
-
-    def _rewrite_texts(self, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-        """Rewrite what a cast from text would take otherwise than Spark."""
-        options = self._options
-        if is_bytes(kind):
-            return column.cast(kind)  # the bytes of the text, where JSON has base64
-        if pt.is_integer(kind) and pc.any(pc.match_substring_regex(column, _HEXADECIMAL)).as_py():
-            raise BadObject("corrupt-object", "a hexadecimal number")
-        if pt.is_floating(kind):
-            floats = (options.nan_value, options.positive_inf, options.negative_inf)
-            for text, arrow_text in zip(floats, _ARROW_FLOATS, strict=True):
-                column = pc.if_else(pc.equal(column, text), arrow_text, column)
-        return column
 
     @cached_property
     def _converters(self) -> list[TextConverter]:
@@ -301,17 +283,6 @@ class CsvReader:
                     name = self._present[at] if at < len(self._present) else f"_c{at}"
                     rescued[name] = quote_json(value)
         rows.add_record(values, record, offset, line, rows.write_rescued(rescued.items()))
-
-
-def _name_position(position: int) -> str:
-    return f"c{position}"
-
-
-def _set_nulls(column: pa.ChunkedArray, options: FormatOptions) -> pa.ChunkedArray:
-    """Apply Spark's rule to a column of strings: null is what was not there; then quoted nothing; then `nullValue`."""
-    if options.empty_value:
-        column = pc.if_else(pc.equal(column, ""), options.empty_value, column)
-    return pc.if_else(pc.equal(column, options.null_value), pa.scalar(None, pa.string()), column)
 
 
 class Csv(LineFormat):

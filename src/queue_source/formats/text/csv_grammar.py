@@ -80,34 +80,28 @@ def plain_lines(data: bytes, options: FormatOptions, columns: int, *, has_intege
     if options.ignore_leading_white_space or options.ignore_trailing_white_space:
         if quote and quote in lines:
             return None
-        lines = _trim_fields(lines, options)
-    blank_is_record = columns == 1 or options.sep <= " "  # for pyarrow
-    if blank_is_record and _may_have_blank_line(lines) and _BLANK_LINE.search(lines):
-        return None
+        s = re.escape(options.sep.encode())
+        if options.ignore_leading_white_space:
+            lines = re.sub(rb"(^|%b)(?:(?!%b)[\0-\x09\x0b-\x20])+" % (s, s), rb"\1", lines, flags=re.MULTILINE)
+        if options.ignore_trailing_white_space:
+            lines = re.sub(rb"(?:(?!%b)[\0-\x09\x0b-\x20])+(?=$|%b)" % (s, s), b"", lines, flags=re.MULTILINE)
+    if columns == 1 or options.sep <= " ":  # to pyarrow a blank line is a record then
+        characters = np.frombuffer(lines, np.uint8)
+        first = np.append(characters[:1], characters[1:][characters[:-1] == ord("\n")])
+        # to look at the first characters of lines is many times faster than a search
+        if ((first <= ord(" ")) & (first != ord("\n"))).any() and _BLANK_LINE.search(lines):
+            return None
     lines = _double_escaped_quotes(lines, options)
     if lines is None:
         return None
     has_quotes = quote and quote in lines
     if has_quotes and not are_quotes_regular(lines, quote, options.sep.encode(), over_lines=options.multi_line):
         return None
-    return CsvLines(lines, count_newlines(lines), has_integers and _may_have_hexadecimals(lines))
-
-
-def _may_have_blank_line(lines: bytes) -> bool:
-    """Tell whether any line begins with white space: so many times faster than a search."""
-    characters = np.frombuffer(lines, np.uint8)
-    first = np.append(characters[:1], characters[1:][characters[:-1] == ord("\n")])
-    return bool(((first <= ord(" ")) & (first != ord("\n"))).any())
-
-
-def _trim_fields(lines: bytes, options: FormatOptions) -> bytes:
-    """Take away the spaces around fields; no field is quoted."""
-    s = re.escape(options.sep.encode())
-    if options.ignore_leading_white_space:
-        lines = re.sub(rb"(^|%b)(?:(?!%b)[\0-\x09\x0b-\x20])+" % (s, s), rb"\1", lines, flags=re.MULTILINE)
-    if options.ignore_trailing_white_space:
-        lines = re.sub(rb"(?:(?!%b)[\0-\x09\x0b-\x20])+(?=$|%b)" % (s, s), b"", lines, flags=re.MULTILINE)
-    return lines
+    # a `0x`, which pyarrow takes for the beginning of a number; a search for two characters would be slow
+    hexadecimals = has_integers and (b"x" in lines or b"X" in lines)
+    if hexadecimals:
+        hexadecimals = bool((mark_characters(lines, b"0") & move_earlier(mark_characters(lines, b"xX"))).any())
+    return CsvLines(lines, count_newlines(lines), hexadecimals)
 
 
 def _double_escaped_quotes(lines: bytes, options: FormatOptions) -> bytes | None:
@@ -141,16 +135,6 @@ def _double_escaped_quotes(lines: bytes, options: FormatOptions) -> bytes | None
     if any(escape + quote in part for part in outside):
         return None  # no end of the field that this quote is in was found
     return b"".join(chain.from_iterable(zip(outside, [*inside, b""], strict=True)))
-
-
-def _may_have_hexadecimals(lines: bytes) -> bool:
-    """Tell whether the text has a `0x`, which pyarrow takes for the beginning of a number.
-
-    A search for two characters would be slow.
-    """
-    if b"x" not in lines and b"X" not in lines:
-        return False
-    return bool((mark_characters(lines, b"0") & move_earlier(mark_characters(lines, b"xX"))).any())
 
 
 def are_quotes_regular(
@@ -240,7 +224,13 @@ class CsvRecords:
     def find_ends(self, data: bytes) -> Places:
         """Find where the records end in text that begins with a record; the last end may be that of the text."""
         if self._is_regular(data):
-            return _find_line_ends(data, self._quote)
+            marks = _mark_line_ends(data, self._quote)
+            newlines: Places = np.flatnonzero(np.unpackbits(marks.view(np.uint8), bitorder="little"))
+            characters = np.frombuffer(data, np.uint8)
+            first, second = newlines[:-1], newlines[1:]
+            halves = (characters[first] == 13) & (characters[second] == 10) & (second - first == 1)  # \r\n ends once
+            ends: Places = np.delete(newlines, np.flatnonzero(halves)) + 1
+            return ends
         return np.fromiter((step.end() for step in self._step.finditer(data) if step.lastgroup), np.intp)
 
     def last_end(self, data: bytes) -> int:
@@ -295,17 +285,6 @@ def _mark_line_ends(data: bytes, quote: bytes) -> Marks:
     return ends & ~mark_between(mark_characters(data, quote)) if quote else ends
 
 
-def _find_line_ends(data: bytes, quote: bytes) -> Places:
-    """Find the ends of lines outside of quotes, `\\r\\n` once."""
-    characters = np.frombuffer(data, np.uint8)
-    newlines = list_places(_mark_line_ends(data, quote))
-    if len(newlines) == 0:
-        return newlines
-    halves = (characters[newlines[:-1]] == 13) & (characters[newlines[1:]] == 10) & (np.diff(newlines) == 1)
-    ends: Places = np.delete(newlines, np.flatnonzero(halves)) + 1
-    return ends
-
-
 def _field_expression(options: FormatOptions) -> str:
     """Write an expression of a field that matches at any place: `quoted`, `open` (never closed), `stray` or `plain`.
 
@@ -350,11 +329,6 @@ def set_mark(marks: Marks, place: int) -> None:
 
 def is_marked(marks: Marks, place: int) -> bool:
     return bool(marks[place // 64] >> np.uint64(place % 64) & _ONE)
-
-
-def list_places(marks: Marks) -> Places:
-    places: Places = np.flatnonzero(np.unpackbits(marks.view(np.uint8), bitorder="little"))
-    return places
 
 
 def mark_between(marks: Marks) -> Marks:
