@@ -74,7 +74,11 @@ class Avro(TypedFormat):
         with damage_is_bad(file, "Avro"):
             blocks = Blocks(file, limits)
             types = _types(blocks)
-            chosen = choose(schema, _declared(types, options), options, file.uri)
+            if options.watch_new_columns or options.rescued_data_column is not None:
+                written = pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
+            else:  # only declared columns are read: some types have no equal
+                written = pa.schema([(name, pa.null()) for name in types.fields])
+            chosen = choose(schema, written, options, file.uri)
             columns = {name: types.column(types.fields[name]) for name in chosen.names}
             portions = _portions(blocks, _Decoder(types))
         while True:
@@ -173,16 +177,11 @@ def _snappy(stored: bytes) -> bytes:
     return plain
 
 
-def _zstandard(stored: bytes) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(stored), "zstd") as stream:
-        return bytes(stream.read())
-
-
 _CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
     "deflate": _deflate,
     "snappy": _snappy,
-    "zstandard": _zstandard,
+    "zstandard": lambda stored: bytes(pa.CompressedInputStream(pa.BufferReader(stored), "zstd").read()),
     "bzip2": bz2.decompress,
     "xz": lzma.decompress,
 }
@@ -197,13 +196,6 @@ def is_hybrid(metadata: dict[str, bytes]) -> bool:
     """Tell whether dates were written by Spark with the calendar of before 1582."""
     version = metadata.get("org.apache.spark.version")
     return version is not None and (version < b"3." or "org.apache.spark.legacyDateTime" in metadata)
-
-
-def _declared(types: Types, options: FormatOptions) -> pa.Schema:
-    """Return the written columns; without types where only declared columns are read, since some have no equal."""
-    if options.watch_new_columns or options.rescued_data_column is not None:
-        return pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
-    return pa.schema([(name, pa.null()) for name in types.fields])
 
 
 Rows = list[dict[str, Any]]

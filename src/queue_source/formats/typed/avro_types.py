@@ -219,21 +219,22 @@ def _leaf(kind: str, logical: dict[str, Any], *, hybrid: bool) -> Column:
     if name == "decimal" and kind in ("bytes", "fixed"):
         return _decimal(int(logical["precision"]), int(logical["scale"] or 0))
     if name == "date" and kind == "int":
-        return Column(pa.date32(), lambda values: _dates(pa.array(values, pa.int32()), hybrid))
+
+        def dates(values: Values) -> pa.Array:
+            days = pa.array(values, pa.int32())
+            return (gregorian_days(days) if hybrid else days).view(pa.date32())
+
+        return Column(pa.date32(), dates)
     if kind == "long" and name in _TIMES:
         factor, zone = _TIMES[name]
-        return Column(pa.timestamp("us", tz=zone), lambda values: _times(values, factor, zone, hybrid and bool(zone)))
+
+        def times(values: Values) -> pa.Array:
+            micros = pc.multiply_checked(pa.array(values, pa.int64()), factor)
+            return (gregorian_micros(micros, "UTC") if hybrid and zone else micros).cast(pa.timestamp("us", tz=zone))
+
+        return Column(pa.timestamp("us", tz=zone), times)
     arrow = _PLAIN[kind]
     return Column(arrow, lambda values: pa.array(values, arrow))
-
-
-def _dates(days: pa.Array, hybrid: bool) -> pa.Array:
-    return (gregorian_days(days) if hybrid else days).view(pa.date32())
-
-
-def _times(values: Values, factor: int, zone: str | None, hybrid: bool) -> pa.Array:
-    micros = pc.multiply_checked(pa.array(values, pa.int64()), factor)
-    return (gregorian_micros(micros, "UTC") if hybrid else micros).cast(pa.timestamp("us", tz=zone))
 
 
 def _decimal(precision: int, scale: int) -> Column:

@@ -181,8 +181,10 @@ class OrcFile:
         self._compression = _int(values.get(2, 0))
         self._block = _int(values.get(3, 256 << 10))
         self._writer = [(number, value) for number, value in postscript if number in (4, 6)]
-        self.types = [_type(_bytes(value)) for number, value in footer if number == 4]
-        self.stripes = [_stripe(_bytes(value)) for number, value in footer if number == 3]
+        types = (_bytes(value) for number, value in footer if number == 4)  # many files have the same ones
+        self.types = [_usual_type(data) if len(data) < _USUAL else _type(data) for data in types]
+        parts = (dict(parse(_bytes(value))) for number, value in footer if number == 3)
+        self.stripes = [Stripe(*(_int(part.get(number, 0)) for number in (1, 2, 3, 4, 5))) for part in parts]
         self.is_hybrid = _int(dict(footer).get(11, 0)) != _PROLEPTIC
 
     def alone(self, stripe: Stripe) -> tuple[pa.NativeFile, str]:
@@ -239,8 +241,10 @@ class OrcFile:
             size = snappy_length(piece, _CUT_OFF)
             if size > self._block:
                 raise ValueError("a footer is larger than a block")
-        if codec == "lz4_raw":
-            return _lz4(piece, size)
+        if codec == "lz4_raw":  # a block of LZ4 does not have its length: as a frame of one block
+            frame = b"\x04\x22\x4d\x18\x60\x70\x73" + len(piece).to_bytes(4, "little") + piece + bytes(4)
+            with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
+                return bytes(stream.read(size))
         plain: bytes = pa.Codec(codec).decompress(piece, size, asbytes=True)
         return plain
 
@@ -248,13 +252,6 @@ class OrcFile:
         if place < 0 or length < 0 or place + length > self._file.size():
             raise ValueError("a stripe lies beyond the end of the file")
         return self._file.read_range(place, place + length)
-
-
-def _lz4(piece: bytes, size: int) -> bytes:
-    """Decompress a block of LZ4, which does not have its length: as a frame of one block."""
-    frame = b"\x04\x22\x4d\x18\x60\x70\x73" + len(piece).to_bytes(4, "little") + piece + bytes(4)
-    with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
-        return bytes(stream.read(size))
 
 
 class _Stripe(ObjectVersion):
@@ -275,45 +272,22 @@ class _Stripe(ObjectVersion):
 
 
 def _type(data: bytes) -> OrcType:
-    return _usual_type(data) if len(data) < _USUAL else _parsed_type(data)
-
-
-@lru_cache(maxsize=1024)
-def _usual_type(data: bytes) -> OrcType:
-    """Parse a type of a usual size: many files have the same ones."""
-    return _parsed_type(data)
-
-
-def _parsed_type(data: bytes) -> OrcType:
     fields = parse(data)
     inner: list[int] = []
     for number, value in fields:
-        if number == 2:
-            inner += _packed(value)
+        if number == 2 and isinstance(value, int):
+            inner.append(value)
+        elif number == 2:
+            place, packed = 0, _bytes(value)
+            while place < len(packed):
+                one, place = read_varint(packed, place, _CUT_OFF)
+                inner.append(one)
     names = tuple(_bytes(value).decode() for number, value in fields if number == 3)
     values = dict(fields)
     return OrcType(_int(values.get(1, 0)), tuple(inner), names, _int(values.get(5, 0)))
 
 
-def _stripe(data: bytes) -> Stripe:
-    values = dict(parse(data))
-    return Stripe(
-        offset=_int(values.get(1, 0)),
-        index=_int(values.get(2, 0)),
-        data=_int(values.get(3, 0)),
-        footer=_int(values.get(4, 0)),
-        rows=_int(values.get(5, 0)),
-    )
-
-
-def _packed(value: int | bytes) -> list[int]:
-    if isinstance(value, int):
-        return [value]
-    numbers, place = [], 0
-    while place < len(value):
-        number, place = read_varint(value, place, _CUT_OFF)
-        numbers.append(number)
-    return numbers
+_usual_type = lru_cache(maxsize=1024)(_type)
 
 
 def _int(value: int | bytes) -> int:

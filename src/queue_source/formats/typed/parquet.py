@@ -57,7 +57,10 @@ class Parquet(ColumnarFormat):
             native = pa.BufferReader(file.read_range(0, size)) if size <= SMALL else pa.PythonFile(file, "r")
             reader = opened(native)
             written = reader.schema_arrow  # once: each time it is made anew
-            chosen = _choose(written, schema, options, file.uri)
+            filled = written
+            if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
+                filled = pa.schema([field for field in written if not _is_empty(field.type)])
+            chosen = choose(schema, filled, options, file.uri)
             times = _Times(reader, written, chosen.names)
             groups = _groups(reader.metadata, size * options.max_expansion)
             if part != Part():
@@ -93,8 +96,15 @@ class _Decoder:
 
     def tables(self, groups: Sequence[int], rows: int, size: int) -> Iterator[pa.Table]:
         """Decode some groups, which have so many rows in all, in batches of some size."""
+        names, numbers = self.chosen.names, list(groups)
         with damage_is_bad(self.file, "Parquet"):
-            batches = self._batches(groups, rows, size)
+            batches: Iterator[pa.RecordBatch]
+            if names and rows <= size:  # takes less than batches
+                table = self.reader.read_row_groups(numbers, columns=names, use_threads=False)
+                batches = iter(table.to_batches())
+                del table
+            else:
+                batches = self.reader.iter_batches(size, row_groups=numbers, columns=names, use_threads=False)
         while True:
             with damage_is_bad(self.file, "Parquet"):
                 batch = next(batches, None)
@@ -108,27 +118,6 @@ class _Decoder:
             table = conformed(table, self.schema, self.chosen, self.options)
             yield table
             del table
-
-    def _batches(self, groups: Sequence[int], rows: int, size: int) -> Iterator[pa.RecordBatch]:
-        names, numbers = self.chosen.names, list(groups)
-        if names and rows <= size:  # takes less than batches
-            table = self.reader.read_row_groups(numbers, columns=names, use_threads=False)
-            return iter(table.to_batches())
-        batches: Iterator[pa.RecordBatch] = self.reader.iter_batches(
-            size, row_groups=numbers, columns=names, use_threads=False
-        )
-        return batches
-
-
-def _choose(written: pa.Schema, schema: pa.Schema, options: FormatOptions, uri: str) -> Chosen:
-    """Choose the columns to read.
-
-    Raises BadObject("wrong-columns"), and NewColumns where the options ask for a report of them.
-    """
-    filled = written
-    if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
-        filled = pa.schema([field for field in written if not _is_empty(field.type)])
-    return choose(schema, filled, options, uri)
 
 
 def _groups(metadata: pq.FileMetaData, most: int) -> dict[int, tuple[int, int]]:
@@ -201,7 +190,10 @@ class _Times:
         """Convert a table whose file may count by the calendar of before 1582. Raises ValueError."""
         for name in table.column_names:
             if name in self._int96 and pt.is_timestamp(table.column(name).type):
-                _check_years(table.column(name), name)
+                # as microseconds an impossible year may be any number
+                bounds = pc.min_max(table.column(name).cast(pa.timestamp("us")).cast(pa.int64())).as_py()
+                if bounds["min"] is not None and not _YEAR_1 <= bounds["min"] <= bounds["max"] < _YEAR_10000:
+                    raise ValueError(f"column {name!r} has an INT96 beyond the years 1 to 9999")
         if not self._old_dates and not self._old_int96:
             return table
         zone = parse_time_zone(self._said.get(b"org.apache.spark.timeZone", b"UTC").decode())
@@ -233,13 +225,6 @@ def _in_gregorian(array: pa.Array, zone: str) -> pa.Array:
         entries = pa.StructArray.from_arrays([keys, items], fields=fields)
         return over_children(array, pa.map_(keys.type, items.type), [entries])
     return array
-
-
-def _check_years(column: pa.ChunkedArray, name: str) -> None:
-    """Refuse impossible years of INT96: as microseconds they may be any number."""
-    bounds = pc.min_max(column.cast(pa.timestamp("us")).cast(pa.int64())).as_py()
-    if bounds["min"] is not None and not _YEAR_1 <= bounds["min"] <= bounds["max"] < _YEAR_10000:
-        raise ValueError(f"column {name!r} has an INT96 beyond the years 1 to 9999")
 
 
 def _release(version: bytes) -> tuple[int, ...]:

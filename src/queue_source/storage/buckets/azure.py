@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -16,19 +15,15 @@ from queue_source.messages import ListedObject
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage.buckets.base import (
     PAGE,
-    THREADS,
-    Bucket,
-    Known,
+    OneByOne,
     Outcome,
     Page,
+    Present,
     exchanged,
-    if_changed,
     occupied,
-    one_by_one,
 )
 from queue_source.storage.files import azure_place, blob_service
 from queue_source.storage.open_files import AZURE_OWN
-from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
 _ORIGIN = "cuesqueue_moved_from"
@@ -37,7 +32,7 @@ _POLLS = 60
 _POLL_SECONDS = 0.5
 
 
-class AzureBucket(Bucket):
+class AzureBucket(OneByOne):
     """One container, with the credentials that its objects are read with."""
 
     def __init__(self, root: str, storage: StorageOptions) -> None:
@@ -48,14 +43,13 @@ class AzureBucket(Bucket):
             raise ObjectStoreError(
                 f"{root!r} is listed by azure-storage-blob: pip install 'cuesqueue[azure]' on the driver"
             ) from error
-        self._root = root
+        super().__init__(root, "azure")
         scheme, _, location = root.partition("://")
         options = with_secrets(storage).azure
         account, domain, container = azure_place(root, scheme, location.rstrip("/"), options)
         self._sas = None if options.sas_token is None else options.sas_token.lstrip("?")
         self._credential: Any = None if storage.anonymous else _credential(account, options)
         self._client = ContainerClient(blob_service(account, domain, options), container, self._credential)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-azure")
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """Request a page; the cursor is Azure's marker, which encodes a name.
@@ -89,17 +83,6 @@ class AzureBucket(Bucket):
         """Tell whether the markers differ: they are Azure's own, without a known order."""
         return before != after
 
-    def delete(self, objects: Sequence[Known]) -> list[Outcome]:
-        """Check each object, and delete it under the condition that its ETag stays.
-
-        One that has snapshots stays, with Azure's answer: they are not ours.
-        """
-        return one_by_one(self._threads, self._delete, objects)
-
-    def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """Copy within the account, on the conditions that the ETag stays and the target is free; then delete."""
-        return one_by_one(self._threads, lambda pair: self._move(*pair), objects)
-
     def close(self) -> None:
         self._threads.shutdown()
         self._client.close()
@@ -107,75 +90,62 @@ class AzureBucket(Bucket):
             self._credential.close()
 
     def _blob(self, uri: str) -> Any:
-        if not uri.startswith(self._root):
-            raise ValueError(f"{uri!r} is not in {self._root!r}")
-        return self._client.get_blob_client(uri[len(self._root) :])
+        return self._client.get_blob_client(self._key(uri))
 
-    def _properties(self, uri: str) -> Any:
+    def _present(self, uri: str) -> Present:
         with _mapped(uri, "looked at"):
-            return self._blob(uri).get_blob_properties()
+            found = self._blob(uri).get_blob_properties()
+        return Present(found.size, found.etag, found.last_modified, None, found)
 
-    def _delete(self, planned: Known) -> Outcome:
-        present = self._properties(planned.uri)
-        changed = if_changed(planned, present.size, present.etag, present.last_modified)
-        return self._remove(planned.uri, present.etag) if changed is None else changed
-
-    def _remove(self, uri: str, etag: str) -> Outcome:
+    def _remove(self, uri: str, present: Present) -> Outcome:
+        """Delete the object; one that has snapshots stays, with Azure's answer: they are not ours."""
         from azure.core import MatchConditions
         from azure.core.exceptions import ResourceModifiedError
 
         with _mapped(uri, "deleted"):
             try:
-                self._blob(uri).delete_blob(etag=etag, match_condition=MatchConditions.IfNotModified)
+                self._blob(uri).delete_blob(etag=present.etag, match_condition=MatchConditions.IfNotModified)
             except ResourceModifiedError:
                 return exchanged(uri)
         return None
 
-    def _move(self, planned: Known, target: str) -> Outcome:
-        if target == planned.uri:
-            return occupied(planned.uri, target)
-        source = self._properties(planned.uri)
-        changed = if_changed(planned, source.size, source.etag, source.last_modified)
-        if changed is not None:
-            return changed
-        try:
-            copy = self._properties(target)
-        except FileNotFoundError:
-            self._start_copy(planned.uri, source, target)
-            copy = self._properties(target)
-        if not _is_copy(copy, source):
-            return occupied(planned.uri, target)
-        self._wait(planned.uri, target, copy)
-        reach("object-copied", planned.uri)
-        return self._remove(planned.uri, source.etag)
-
-    def _start_copy(self, uri: str, source: Any, target: str) -> None:
+    def _copy(self, uri: str, source: Present, target: str) -> None:
         from azure.core import MatchConditions
 
-        url = self._blob(uri).url
+        url, facts = self._blob(uri).url, source.facts
         if self._sas is not None and "?" not in url:
             url = f"{url}?{self._sas}"
         with _mapped(uri, f"copied to {target!r}"):
             self._blob(target).start_copy_from_url(
                 url,
-                metadata={**(source.metadata or {}), _ORIGIN: source.etag.strip('"')},
-                source_etag=source.etag,
+                metadata={**(facts.metadata or {}), _ORIGIN: facts.etag.strip('"')},
+                source_etag=facts.etag,
                 source_match_condition=MatchConditions.IfNotModified,
                 match_condition=MatchConditions.IfMissing,
             )
+        copy = self._present(target)
+        if not self._is_copy(copy, source):
+            raise occupied(uri, target)
+        self._wait(uri, target, copy)
 
-    def _wait(self, uri: str, target: str, copy: Any) -> None:
+    def _wait(self, uri: str, target: str, copy: Present) -> None:
         """Wait for the copy: Azure makes it in its own time; within an account mostly at once."""
         for _ in range(_POLLS):
-            if copy.copy.status in (None, "success"):
+            if (status := copy.facts.copy.status) in (None, "success"):
                 return
-            if copy.copy.status != "pending":
-                raise ObjectStoreError(
-                    f"{uri!r} cannot be copied to {target!r}: {copy.copy.status}; delete what is there"
-                )
+            if status != "pending":
+                raise ObjectStoreError(f"{uri!r} cannot be copied to {target!r}: {status}; delete what is there")
             time.sleep(_POLL_SECONDS)
-            copy = self._properties(target)
+            copy = self._present(target)
         raise ObjectStoreError(f"{uri!r} is still being copied to {target!r}")
+
+    def _is_copy(self, copy: Present, source: Present) -> bool:
+        if copy.size != source.size and copy.facts.copy.status != "pending":
+            return False
+        if (copy.facts.metadata or {}).get(_ORIGIN) == source.facts.etag.strip('"'):
+            return True
+        ours, theirs = source.facts.content_settings.content_md5, copy.facts.content_settings.content_md5
+        return bool(ours) and ours == theirs
 
 
 def _credential(account: str, options: AzureOptions) -> Any:
@@ -187,16 +157,6 @@ def _credential(account: str, options: AzureOptions) -> Any:
         client_id=options.client_id,
         client_secret=options.client_secret,
     )
-
-
-def _is_copy(present: Any, source: Any) -> bool:
-    """Tell whether an object is the result of an earlier move, or has the same bytes in another way."""
-    if present.size != source.size and present.copy.status != "pending":
-        return False
-    if (present.metadata or {}).get(_ORIGIN) == source.etag.strip('"'):
-        return True
-    ours, theirs = source.content_settings.content_md5, present.content_settings.content_md5
-    return bool(ours) and ours == theirs
 
 
 @contextmanager

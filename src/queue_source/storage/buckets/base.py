@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.messages import ListedObject
+from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
 
@@ -149,18 +150,89 @@ class Bucket(ABC):
 
 
 def one_by_one(threads: ThreadPoolExecutor, act: Callable[[_T], Outcome], things: Iterable[_T]) -> list[Outcome]:
-    """Return the outcome of each, in order."""
-    return list(threads.map(lambda thing: outcome_of(lambda: act(thing)), things))
+    """Return the outcome of each, in order; a missing object needs nothing more."""
+
+    def outcome_of(thing: _T) -> Outcome:
+        try:
+            return act(thing)
+        except FileNotFoundError:
+            return None
+        except (BadObject, ObjectStoreError) as error:
+            return error
+
+    return list(threads.map(outcome_of, things))
 
 
-def outcome_of(act: Callable[[], Outcome]) -> Outcome:
-    """Map the error of one object to its outcome; a missing object needs nothing more."""
-    try:
-        return act()
-    except FileNotFoundError:
-        return None
-    except (BadObject, ObjectStoreError) as error:
-        return error
+class Present(NamedTuple):
+    """What a store says of an object now; `facts` in the words of its library."""
+
+    size: int
+    etag: str | None
+    modified: datetime
+    version: str | None
+    facts: Any
+
+
+class OneByOne(Bucket):
+    """A bucket of a store that is asked for each object separately, several at a time."""
+
+    def __init__(self, root: str, name: str) -> None:
+        """Open it; `root` is its URI up to its slash, `name` is the store's."""
+        self._root = root
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"cuesqueue-{name}")
+
+    @abstractmethod
+    def _present(self, uri: str) -> Present:
+        """Return the object's present state. Raises FileNotFoundError, ObjectStoreError."""
+
+    @abstractmethod
+    def _remove(self, uri: str, present: Present) -> Outcome:
+        """Delete the object, on the condition that it is still this one."""
+
+    @abstractmethod
+    def _copy(self, uri: str, source: Present, target: str) -> None:
+        """Copy the object, on the conditions that it stays and that the target is free."""
+
+    @abstractmethod
+    def _is_copy(self, copy: Present, source: Present) -> bool:
+        """Tell whether an object is the result of an earlier move, or has the same bytes in another way."""
+
+    def _wait(self, uri: str, target: str, copy: Present) -> None:
+        """Wait until the copy is complete."""
+
+    def delete(self, objects: Sequence[Known]) -> list[Outcome]:
+        """Check each object, and delete it on the condition that it stays."""
+
+        def delete(planned: Known) -> Outcome:
+            present = self._present(planned.uri)
+            return if_changed(planned, *present[:4]) or self._remove(planned.uri, present)
+
+        return one_by_one(self._threads, delete, objects)
+
+    def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
+        return one_by_one(self._threads, lambda pair: self._move(*pair), objects)
+
+    def _move(self, planned: Known, target: str) -> Outcome:
+        if target == planned.uri:
+            return occupied(planned.uri, target)
+        source = self._present(planned.uri)
+        if (changed := if_changed(planned, *source[:4])) is not None:
+            return changed
+        try:
+            copy = self._present(target)
+        except FileNotFoundError:
+            self._copy(planned.uri, source, target)
+        else:
+            if not self._is_copy(copy, source):
+                return occupied(planned.uri, target)
+            self._wait(planned.uri, target, copy)
+        reach("object-copied", planned.uri)
+        return self._remove(planned.uri, source)
+
+    def _key(self, uri: str) -> str:
+        if not uri.startswith(self._root):
+            raise ValueError(f"{uri!r} is not in {self._root!r}")
+        return uri[len(self._root) :]
 
 
 def exchanged(uri: str) -> BadObject:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -15,23 +14,18 @@ from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets.base import (
     PAGE,
-    THREADS,
-    Bucket,
-    Known,
+    OneByOne,
     Outcome,
     Page,
+    Present,
     exchanged,
-    if_changed,
-    occupied,
-    one_by_one,
 )
-from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
 _FIELDS = "items(name,size,etag,timeCreated,generation,metageneration),nextPageToken"
 
 
-class GcsBucket(Bucket):
+class GcsBucket(OneByOne):
     """One bucket, with the application's default credentials, with which objects are read too."""
 
     def __init__(self, root: str, storage: StorageOptions) -> None:
@@ -43,11 +37,10 @@ class GcsBucket(Bucket):
                 f"{root!r} is listed by google-cloud-storage: pip install 'cuesqueue[gcs]' on the driver"
             ) from error
         self._library = library
-        self._root = root
+        super().__init__(root, "gcs")
         self._anonymous = storage.anonymous
         self._name = root.partition("://")[2].rstrip("/")
         self._now: datetime | None = None
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-gcs")
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """Request a page; the cursor is the last name, the version is the generation, as in notifications.
@@ -77,14 +70,6 @@ class GcsBucket(Bucket):
         more = pages.next_page_token is not None
         return Page(objects, blobs[-1].name if more else None, self._now or datetime.now(timezone.utc))
 
-    def delete(self, objects: Sequence[Known]) -> list[Outcome]:
-        """Check each object, and delete it on the condition that its generation stays."""
-        return one_by_one(self._threads, self._delete, objects)
-
-    def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """Move by a rewrite, as copies of any size need, while the generation stays and the target is free."""
-        return one_by_one(self._threads, lambda pair: self._move(*pair), objects)
-
     def close(self) -> None:
         self._threads.shutdown()
         if "_client" in self.__dict__:
@@ -109,59 +94,37 @@ class GcsBucket(Bucket):
         return ListedObject(self._root + blob.name, int(blob.size), _etag(blob), blob.time_created, version)
 
     def _blob(self, uri: str) -> Any:
-        """Return the object's present state. Raises FileNotFoundError."""
-        blob = self._new(uri)
+        return self._client.bucket(self._name).blob(self._key(uri))
+
+    def _present(self, uri: str) -> Present:
+        blob = self._blob(uri)
         with _mapped(uri, "looked at"):
             blob.reload()
-        return blob
+        return Present(int(blob.size), _etag(blob), blob.time_created, str(blob.generation), blob)
 
-    def _new(self, uri: str) -> Any:
-        if not uri.startswith(self._root):
-            raise ValueError(f"{uri!r} is not in {self._root!r}")
-        return self._client.bucket(self._name).blob(uri[len(self._root) :])
-
-    def _delete(self, planned: Known) -> Outcome:
-        blob = self._blob(planned.uri)
-        changed = if_changed(planned, int(blob.size), _etag(blob), blob.time_created, str(blob.generation))
-        return self._remove(planned.uri, blob.generation) if changed is None else changed
-
-    def _remove(self, uri: str, generation: int) -> Outcome:
+    def _remove(self, uri: str, present: Present) -> Outcome:
         from google.api_core.exceptions import PreconditionFailed
 
         with _mapped(uri, "deleted"):
             try:
-                self._new(uri).delete(if_generation_match=generation)
+                self._blob(uri).delete(if_generation_match=present.facts.generation)
             except PreconditionFailed:
                 return exchanged(uri)
         return None
 
-    def _move(self, planned: Known, target: str) -> Outcome:
-        if target == planned.uri:
-            return occupied(planned.uri, target)
-        source = self._blob(planned.uri)
-        changed = if_changed(planned, int(source.size), _etag(source), source.time_created, str(source.generation))
-        if changed is not None:
-            return changed
-        try:
-            copy = self._blob(target)
-        except FileNotFoundError:
-            self._copy(planned.uri, source, target)
-        else:
-            if (copy.size, copy.crc32c) != (source.size, source.crc32c):
-                return occupied(planned.uri, target)
-        reach("object-copied", planned.uri)
-        return self._remove(planned.uri, source.generation)
-
-    def _copy(self, uri: str, source: Any, target: str) -> None:
-        made = self._new(target)
-        token = None
+    def _copy(self, uri: str, source: Present, target: str) -> None:
+        """Copy by a rewrite, as copies of any size need."""
+        made, blob, token = self._blob(target), source.facts, None
         with _mapped(uri, f"copied to {target!r}"):
             while True:
                 token, _, _ = made.rewrite(
-                    source, token=token, if_generation_match=0, if_source_generation_match=source.generation
+                    blob, token=token, if_generation_match=0, if_source_generation_match=blob.generation
                 )
                 if token is None:
                     return
+
+    def _is_copy(self, copy: Present, source: Present) -> bool:
+        return bool((copy.size, copy.facts.crc32c) == (source.size, source.facts.crc32c))
 
 
 def _etag(blob: Any) -> str | None:

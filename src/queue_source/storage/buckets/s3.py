@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -16,21 +15,18 @@ from queue_source.options.connections import StorageOptions
 from queue_source.storage import s3_client
 from queue_source.storage.buckets.base import (
     PAGE,
-    THREADS,
-    Bucket,
     Known,
+    OneByOne,
     Outcome,
     Page,
+    Present,
     exchanged,
     if_changed,
     in_bytes,
     is_text,
-    occupied,
     one_by_one,
-    outcome_of,
 )
 from queue_source.storage.open_files import s3_refusal
-from shard_store.failpoints import reach
 from shard_store.redaction import redact_text
 
 _LARGEST_COPY = 5 << 30
@@ -57,7 +53,7 @@ _PLACES = (("ContinuationToken",), ("KeyMarker", "VersionIdMarker"))
 _LISTINGS = ("ListObjectsV2", "ListObjectVersions")
 
 
-class S3Bucket(Bucket):
+class S3Bucket(OneByOne):
     """One bucket.
 
     Its requests are those of the reader, with `s3:ListBucket`, and to clean `s3:DeleteObject` and `s3:PutObject` in
@@ -68,10 +64,9 @@ class S3Bucket(Bucket):
         """Open the bucket; `root` is its URI up to its slash."""
         if not s3_client.is_installed():
             raise ObjectStoreError(f"{root!r} is listed by boto3: pip install 'cuesqueue[sqs]' on the driver")
-        self._root = root
+        super().__init__(root, "s3")
         self._storage = storage
         self._bucket = s3_client.place(root)[0]
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cuesqueue-s3")
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """Request a page; the cursor is the last key.
@@ -96,13 +91,16 @@ class S3Bucket(Bucket):
 
         Services that ignore the condition delete the object that exists a moment after the HEAD.
         """
-        heads = list(self._threads.map(self._head_or_outcome, objects))
-        outcomes: list[Outcome] = [None if isinstance(head, dict) else head for head in heads]
-        going = [
-            (place, self._key(objects[place].uri), head["ETag"])
-            for place, head in enumerate(heads)
-            if isinstance(head, dict)
-        ]
+        found: list[Present | None] = [None] * len(objects)
+
+        def look(place: int) -> Outcome:
+            present = self._present(objects[place].uri)
+            changed = if_changed(objects[place], *present[:4])
+            found[place] = present if changed is None else None
+            return changed
+
+        outcomes = one_by_one(self._threads, look, range(len(objects)))
+        going = [(place, self._key(objects[place].uri), now.facts["ETag"]) for place, now in enumerate(found) if now]
         plain = [target for target in going if target[1].isprintable()]  # XML has no control characters
         for first in range(0, len(plain), PAGE):
             for place, outcome in self._delete_many(objects, plain[first : first + PAGE]).items():
@@ -111,13 +109,6 @@ class S3Bucket(Bucket):
         for (place, _, _), outcome in zip(odd, self._delete_singly(objects, odd), strict=True):
             outcomes[place] = outcome
         return outcomes
-
-    def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
-        """Send in parallel a HEAD of both, a copy, and a delete.
-
-        The copy has the conditions that the ETag stays and the target is free.
-        """
-        return one_by_one(self._threads, lambda pair: self._move(*pair), objects)
 
     def close(self) -> None:
         """Close nothing of the client, which is that of the process."""
@@ -145,27 +136,11 @@ class S3Bucket(Bucket):
             raise ObjectStoreError(f"{prefix!r} cannot be listed: the answer is no listing: {answer['Odd']}")
         return answer
 
-    def _key(self, uri: str) -> str:
-        if not uri.startswith(self._root):
-            raise ValueError(f"{uri!r} is not in {self._root!r}")
-        return uri[len(self._root) :]
-
-    def _head_or_outcome(self, planned: Known) -> dict[str, Any] | Outcome:
-        """Return the HEAD of an object that is still the planned one; else its outcome."""
-        head: dict[str, Any] = {}
-
-        def ask() -> Outcome:
-            head.update(self._head(planned.uri))
-            version = None if head.get("VersionId") == "null" else head.get("VersionId")
-            return if_changed(planned, head["ContentLength"], head["ETag"], head["LastModified"], version)
-
-        outcome = outcome_of(ask)
-        return head if head and outcome is None else outcome
-
-    def _head(self, uri: str) -> dict[str, Any]:
+    def _present(self, uri: str) -> Present:
         with s3_client.answers(uri, "looked at"):
-            answer: dict[str, Any] = self._client().head_object(Bucket=self._bucket, Key=self._key(uri))
-        return answer
+            head: dict[str, Any] = self._client().head_object(Bucket=self._bucket, Key=self._key(uri))
+        version = None if head.get("VersionId") == "null" else head.get("VersionId")
+        return Present(head["ContentLength"], head["ETag"], head["LastModified"], version, head)
 
     def _delete_many(self, objects: Sequence[Known], going: Sequence[tuple[int, str, str]]) -> dict[int, Outcome]:
         client = self._client()
@@ -193,6 +168,9 @@ class S3Bucket(Bucket):
     def _delete_singly(self, objects: Sequence[Known], going: Iterable[tuple[int, str, str]]) -> list[Outcome]:
         return one_by_one(self._threads, lambda target: self._delete_one(objects[target[0]].uri, target[2]), going)
 
+    def _remove(self, uri: str, present: Present) -> Outcome:
+        return self._delete_one(uri, present.facts["ETag"])
+
     def _delete_one(self, uri: str, etag: str) -> Outcome:
         client = self._client()
         condition = {"IfMatch": etag} if _knows(client, "DeleteObjectRequest", "IfMatch") else {}
@@ -205,30 +183,18 @@ class S3Bucket(Bucket):
                 return exchanged(uri)
         return None
 
-    def _move(self, planned: Known, target: str) -> Outcome:
-        if target == planned.uri:
-            return occupied(planned.uri, target)
-        source = self._head_or_outcome(planned)
-        if not isinstance(source, dict):
-            return source
-        try:
-            copy = self._head(target)
-        except FileNotFoundError:
-            self._copy(planned.uri, target, source)
-        else:
-            if not _is_copy(copy, source):
-                return occupied(planned.uri, target)
-        reach("object-copied", planned.uri)
-        return self._delete_one(planned.uri, source["ETag"])
+    def _is_copy(self, copy: Present, source: Present) -> bool:
+        ours, theirs = source.facts["ETag"].strip('"'), copy.facts["ETag"].strip('"')
+        return copy.size == source.size and ours in (theirs, copy.facts.get("Metadata", {}).get(_ORIGIN))
 
-    def _copy(self, uri: str, target: str, source: dict[str, Any]) -> None:
-        client = self._client()
-        arguments: dict[str, Any] = {name: source[name] for name in _KEPT if name in source}
-        arguments["Metadata"] = {**source.get("Metadata", {}), _ORIGIN: source["ETag"].strip('"')}
-        arguments |= {"CopySourceIfMatch": source["ETag"], "MetadataDirective": "REPLACE"}
+    def _copy(self, uri: str, source: Present, target: str) -> None:
+        client, facts = self._client(), source.facts
+        arguments: dict[str, Any] = {name: facts[name] for name in _KEPT if name in facts}
+        arguments["Metadata"] = {**facts.get("Metadata", {}), _ORIGIN: facts["ETag"].strip('"')}
+        arguments |= {"CopySourceIfMatch": facts["ETag"], "MetadataDirective": "REPLACE"}
         origin = {"Bucket": self._bucket, "Key": self._key(uri)}
         with s3_client.answers(uri, f"copied to {target!r}"):
-            if source["ContentLength"] > _LARGEST_COPY:
+            if source.size > _LARGEST_COPY:
                 client.copy(origin, self._bucket, self._key(target), ExtraArgs=arguments)
                 return
             if _knows(client, "CopyObjectRequest", "IfNoneMatch"):
@@ -256,14 +222,6 @@ def _failure(uri: str, error: dict[str, str] | None) -> Outcome:
 def _knows(client: Any, shape: str, member: str) -> bool:
     """Tell whether this botocore supports the condition."""
     return member in client.meta.service_model.shape_for(shape).members
-
-
-def _is_copy(present: dict[str, Any], source: dict[str, Any]) -> bool:
-    """Tell whether an object is the result of an earlier move, or has the same bytes in another way."""
-    if present["ContentLength"] != source["ContentLength"]:
-        return False
-    etag = source["ETag"].strip('"')
-    return bool(present["ETag"].strip('"') == etag or present.get("Metadata", {}).get(_ORIGIN) == etag)
 
 
 def _now(prefix: str, answer: dict[str, Any]) -> datetime:
