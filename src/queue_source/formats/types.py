@@ -245,25 +245,20 @@ def conform(array: pa.Array, target: pa.DataType, leaf: LeafConverter) -> pa.Arr
     return leaf(array, target)
 
 
-def typed_leaf(timezone: str) -> LeafConverter:
-    """Make the converter for formats with types: widening, and narrowing that loses no value. Never from or to text.
+def typed_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Convert for formats with types: widening, and narrowing that loses no value. Never from or to text.
 
-    Timestamps without a zone are taken to be in `timezone` when the declared type is an instant.
+    Timestamps without a zone are taken to be in UTC when the declared type is an instant, as in Spark, whatever zone
+    the session has.
     """
-
-    def convert(array: pa.Array, target: pa.DataType) -> pa.Array:
-        kind = array.type
-        if pt.is_timestamp(target) and pt.is_timestamp(kind):
-            if kind.tz is not None and target.tz is None:
-                raise ValueError(f"{kind} is an instant and does not become {target}, which has no zone")
-            if kind.tz is None and target.tz is not None:
-                array = instants(array, timezone)
-            return array.cast(target)
-        if not _may_become(kind, target):
-            raise ValueError(f"{kind} does not become {target}")
-        return array.cast(target)
-
-    return convert
+    kind = array.type
+    if pt.is_timestamp(target) and pt.is_timestamp(kind):
+        if kind.tz is not None and target.tz is None:
+            raise ValueError(f"{kind} is an instant and does not become {target}, which has no zone")
+        return (instants(array, "UTC") if kind.tz is None and target.tz is not None else array).cast(target)
+    if not _may_become(kind, target):
+        raise ValueError(f"{kind} does not become {target}")
+    return array.cast(target)
 
 
 def _may_become(kind: pa.DataType, target: pa.DataType) -> bool:

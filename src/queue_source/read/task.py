@@ -27,7 +27,7 @@ from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
 from queue_source.read.partitions import Piece
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.refused import Refusals
-from queue_source.schema.evolution import schema_changed
+from queue_source.schema.location import schema_changed
 from shard_store.failpoints import reach
 from shard_store.model import (
     BEGINNING,

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from queue_source.formats.types import fields_of, holds_nothing, wider_type
+from queue_source.formats.types import LARGEST_DECIMAL, fields_of, holds_nothing, wider_type
 from queue_source.schema.ddl import Path, format_type
 
 Hints = Sequence[tuple[Path, pa.DataType]]
-
-_LARGEST_DECIMAL = 38
 
 
 class TypesDiffer(ValueError):
@@ -67,16 +65,14 @@ def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     if pt.is_floating(b) and (pt.is_integer(a) or pt.is_floating(a) or pt.is_decimal(a)):
         return pa.float64() if a.bit_width >= b.bit_width or not pt.is_floating(a) else b
     if pt.is_decimal(b) and (pt.is_integer(a) or pt.is_decimal(a)):
-        digits, scale = (a.precision - a.scale, a.scale) if pt.is_decimal(a) else (_digits(a), 0)
+        digits, scale = (
+            (a.precision - a.scale, a.scale) if pt.is_decimal(a) else ({8: 3, 16: 5, 32: 10}.get(a.bit_width, 19), 0)
+        )
         digits, scale = max(digits, b.precision - b.scale), max(scale, b.scale)
-        return pa.decimal128(digits + scale, scale) if digits + scale <= _LARGEST_DECIMAL else pa.float64()
+        return pa.decimal128(digits + scale, scale) if digits + scale <= LARGEST_DECIMAL else pa.float64()
     if pt.is_timestamp(b) and pt.is_date(a):
         return b
     return None
-
-
-def _digits(kind: pa.DataType) -> int:
-    return {8: 3, 16: 5, 32: 10}.get(kind.bit_width, 19)
 
 
 def resolved(schema: pa.Schema) -> pa.Schema:

@@ -24,13 +24,12 @@ from queue_source.formats.text.values import infer_text
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.options.checks import check_suitability
-from queue_source.options.content import ContentOptions, FormatOptions, SchemaOptions
+from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.schema.ddl import parse_fields
-from queue_source.schema.evolution import infer_content
-from queue_source.schema.location import SchemaLocation
-from queue_source.schema.merging import Hints, TypesDiffer, merged, resolved, with_hints
+from queue_source.schema.location import SchemaLocation, infer_content
+from queue_source.schema.merging import TypesDiffer, merged, resolved, with_hints
 from queue_source.storage.buckets import open_bucket
 from shard_store.errors import ShardStoreError
 from shard_store.model import Content
@@ -118,14 +117,21 @@ def inferred_columns(
     for sample in samples:
         try:
             columns = infer_content(sample, content, format, max_bytes)
-            schemas.append(columns if textual else with_hints(columns, _applicable(hints, columns)))
+            present = {name.casefold() for name in columns.names}
+            fitting = [(path, kind) for path, kind in hints if path[0].casefold() in present]
+            schemas.append(columns if textual else with_hints(columns, fitting))
         except (BadObject, ObjectStoreError, ValueError) as error:
             problems.append(f"{sample.shard_id[:300]}: {error}")
             continue
         # replaces a column of that name in the content
         in_path = {name.casefold() for name in format.partition_columns}
         data = [field for field in schemas[-1] if field.name.casefold() not in in_path]
-        schemas[-1] = pa.schema([*data, *_path_fields(sample, content.schema, format)])
+        texts, typed = path_values(sample.uri), content.schema.infer_column_types
+        data += [
+            pa.field(name, infer_text(texts.get(name) or "", format) if typed else pa.string())
+            for name in format.partition_columns
+        ]
+        schemas[-1] = pa.schema(data)
     try:
         schema = merged(schemas, textual=textual)
     except TypesDiffer as error:
@@ -155,20 +161,6 @@ def _in_flight(options: ReaderOptions) -> str:
     )
 
 
-def _applicable(hints: Hints, schema: pa.Schema) -> Hints:
-    """Return the hints of columns that a sample has."""
-    names = {name.casefold() for name in schema.names}
-    return [(path, kind) for path, kind in hints if path[0].casefold() in names]
-
-
-def _path_fields(sample: Content, options: SchemaOptions, format: FormatOptions) -> Iterator[pa.Field]:
-    """Yield the columns that come from the path of an object."""
-    values = path_values(sample.uri)
-    for name in format.partition_columns:
-        typed = options.infer_column_types
-        yield pa.field(name, infer_text(values.get(name) or "", format) if typed else pa.string())
-
-
 def samples_of(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
     """Yield what comes next, up to `schemaSampleFiles` of them."""
     limit = options.content.schema.schema_sample_files
@@ -186,7 +178,9 @@ def named_samples(options: SchemaOptions) -> list[Content]:
 
 def _announced(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
     """Return the contents that waiting messages announce; the messages stay in the queues."""
-    contents = _contents(options, [_show(queue, limit) for queue in _opened(options)], problems)
+    contents = _contents(
+        options, [m.peek(limit) if (m := administered(queue)) else [] for queue in _opened(options)], problems
+    )
     if not contents:  # the first message may be on its way
         contents = _contents(options, [_wait_for(queue, limit, options) for queue in _opened(options)], problems)
     return contents[:limit]
@@ -197,11 +191,6 @@ def _opened(options: ReaderOptions) -> Iterator[Queue]:
         with open_queue(url.reveal(), **connection_options(url, options.queue)) as queue:
             check_suitability([queue], options)
             yield queue
-
-
-def _show(queue: Queue, limit: int) -> list[Received]:
-    manager = administered(queue)
-    return manager.peek(limit) if manager else []
 
 
 def _wait_for(queue: Queue, limit: int, options: ReaderOptions) -> list[Received]:

@@ -42,9 +42,12 @@ _TYPES = {
     "LastModifiedDate": pa.timestamp("us", "UTC"),
     "ETag": pa.string(),
 }
-_PLAIN = {name.lower(): name for name in _TYPES}
-"""Columns as CSV (VersionId) and the other formats (version_id) name them, without case and underscores."""
 _NEEDED = ("Bucket", "Key", "Size", "LastModifiedDate", "ETag")
+
+
+def _plain(written: str) -> str:
+    """Return our name of a column: CSV says VersionId, the other formats say version_id."""
+    return next((name for name in _TYPES if name.lower() == written.replace("_", "").lower()), written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def open_inventory(uri: str, storage: StorageOptions | None = None) -> Inventory
             str(manifest["sourceBucket"]),
             EPOCH + timedelta(milliseconds=int(manifest["creationTimestamp"])),
             str(manifest["fileFormat"]).lower(),
-            tuple(_name(word) for word in re.findall(r"\w+", manifest["fileSchema"])),
+            tuple(_plain(word) for word in re.findall(r"\w+", manifest["fileSchema"])),
             tuple((_place(uri, manifest, file["key"]), str(file["MD5checksum"]).lower()) for file in manifest["files"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -131,11 +134,6 @@ def pages(inventory: Inventory, storage: StorageOptions | None = None) -> Genera
     yield Page((), None, inventory.created)
 
 
-def _name(written: str) -> str:
-    """Return our name of a column, by whichever format names it; else what is written."""
-    return _PLAIN.get(written.replace("_", "").lower(), written)
-
-
 def _place(manifest_uri: str, manifest: Mapping[str, Any], key: str) -> str:
     """Return where a file is: in the manifest's bucket, or for a copy in `data` next to the manifest's folder.
 
@@ -164,25 +162,15 @@ def _csv(path: str, inventory: Inventory) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _orc(path: str, inventory: Inventory) -> Iterator[pa.RecordBatch]:
-    opened = pa_orc.ORCFile(path)
-    yield from (opened.read_stripe(stripe) for stripe in range(opened.nstripes))
-
-
-def _parquet(path: str, inventory: Inventory) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path) as opened:
-        yield from opened.iter_batches(batch_size=65_536)
-
-
 _READERS: dict[str, Callable[[str, Inventory], Iterator[pa.RecordBatch]]] = {
     "csv": _csv,
-    "orc": _orc,
-    "parquet": _parquet,
+    "orc": lambda path, _: map((opened := pa_orc.ORCFile(path)).read_stripe, range(opened.nstripes)),
+    "parquet": lambda path, _: pq.ParquetFile(path).iter_batches(batch_size=65_536),
 }
 
 
 def _objects(inventory: Inventory, batch: pa.RecordBatch) -> list[ListedObject]:
-    columns = {_name(name): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    columns = {_plain(name): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
     if missing := [name for name in inventory.words if name in _TYPES and name not in columns]:
         raise ValueError(f"lacks the columns {missing} that the manifest names")
     if pa.types.is_integer(columns["LastModifiedDate"].type):  # a Parquet file that does not say what they count

@@ -114,7 +114,8 @@ def _check_regular(uri: str, status: os.stat_result) -> None:
 
 
 def _check_place(uri: str, real: str, prefixes: Sequence[str]) -> None:
-    if not real.startswith(tuple(map(_plain_path, prefixes))) and not real.startswith(allowed_places(prefixes)):
+    plain = tuple(prefix.removeprefix("file://") for prefix in prefixes)  # many are read without a look at links
+    if not real.startswith(plain) and not real.startswith(allowed_places(prefixes)):
         raise BadObject(
             "forbidden-object",
             f"{uri!r} is a link to {real!r}, which starts with none of the allowed prefixes; name it in option "
@@ -124,13 +125,10 @@ def _check_place(uri: str, real: str, prefixes: Sequence[str]) -> None:
 
 def allowed_places(prefixes: Sequence[str]) -> tuple[str, ...]:
     """Return the beginnings of the real paths that may be read, by the present links."""
-    allowed = tuple(map(_plain_path, prefixes))
+    allowed = tuple(prefix.removeprefix("file://") for prefix in prefixes)
     # a prefix may itself lead over links, as /tmp does on a Mac; its last part need not be a whole name
-    return allowed + tuple(map(_real_prefix, allowed))
-
-
-def _plain_path(prefix: str) -> str:
-    return prefix.removeprefix("file://")
+    parts = (prefix.rpartition("/") for prefix in allowed)
+    return allowed + tuple(f"{os.path.realpath(folder or '/').rstrip('/')}/{name}" for folder, _, name in parts)
 
 
 def real_path(descriptor: int, path: str) -> str:
@@ -138,8 +136,3 @@ def real_path(descriptor: int, path: str) -> str:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - costs less
     except OSError:  # not on Linux
         return str(Path(path).resolve())
-
-
-def _real_prefix(prefix: str) -> str:
-    folder, _, name = prefix.rpartition("/")
-    return f"{os.path.realpath(folder or '/').rstrip('/')}/{name}"

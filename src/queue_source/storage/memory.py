@@ -148,45 +148,28 @@ class _Library:
             )
             fields = [(name, number) for name in names]
             self._info.restype = type("mallinfo", (ctypes.Structure,), {"_fields_": fields})
+        self._freed = self._data = 0
+        self._until = -1.0
 
     def trim(self) -> None:
         if self._trim is not None:
             self._trim(0)
 
-    def freed(self) -> int:
-        """Count the bytes that were freed in this process and that it keeps, piece by piece."""
-        return 0 if self._info is None else int(self._info().fordblks)
+    def freed(self, data: int) -> int:
+        """Return the bytes that were freed and that the process, which has so many bytes of data, keeps in pieces.
+
+        A million pieces are counted in 0.1 s, so a count is used for 20 times as long. Where the process has other data
+        by then it is counted again, since what an object left in pieces counts at once.
+        """
+        began = time.perf_counter()
+        if began > self._until or abs(data - self._data) > _OTHER_DATA:
+            self._freed = 0 if self._info is None else int(self._info().fordblks)
+            self._data, now = data, time.perf_counter()
+            self._until = now + max(_AT_LEAST, 20 * (now - began))
+        return self._freed
 
 
 _LIBRARY = _Library()
-
-
-class _Freed:
-    """The bytes that were freed. A million pieces are counted in 0.1 s, so a count is used for 20 times as long.
-
-    Where the process has other data by then it is counted again, since what an object left in pieces counts at once.
-    """
-
-    def __init__(self, library: _Library) -> None:
-        self._library = library
-        self._bytes = self._data = 0
-        self._until = -1.0
-
-    def bytes(self, data: int) -> int:
-        """Return the freed bytes for a process that has so many bytes of data."""
-        began = time.perf_counter()
-        if began > self._until or abs(data - self._data) > _OTHER_DATA:
-            self._bytes, self._data = self._library.freed(), data
-            now = time.perf_counter()
-            self._until = now + max(_AT_LEAST, 20 * (now - began))
-        return self._bytes
-
-
-_FREED = _Freed(_LIBRARY)
-
-
-def _nothing() -> None:
-    return None
 
 
 class _Process:
@@ -194,7 +177,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.turn = threading.RLock()
-        self.lift: Callable[[], object] = _nothing
+        self.lift: Callable[[], object] = lambda: None
         """Puts the usual limit in force at once, and takes no memory for that."""
         self._state = threading.Lock()
         self._usual = (-1, -1)
@@ -287,21 +270,14 @@ def _room(limit: int) -> tuple[int, int]:
     """
     _reserve(os.getpid())
     size, data = _taken()
-    freed = _FREED.bytes(data)
+    freed = _LIBRARY.freed(data)
     more = min(max(2 * limit - freed, limit // 4), limit)
     room = limit if more >= limit // 2 else 0
-    remaining = _remaining(size, data)
-    return min(room, remaining), data + min(more, remaining)
-
-
-def _remaining(size: int, data: int) -> int:
-    """Return the bytes that the limits in force leave, for a process with so many bytes of addresses, and of data."""
-    remaining = _NO_LIMIT
+    remaining = _NO_LIMIT  # by the limits in force
     for kind, taken in ((resource.RLIMIT_AS, size + FOR_READING), (resource.RLIMIT_DATA, data)):
-        soft, _ = resource.getrlimit(kind)
-        if soft != resource.RLIM_INFINITY:
+        if (soft := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY:
             remaining = min(remaining, max(soft - taken, 0))
-    return remaining
+    return min(room, remaining), data + min(more, remaining)
 
 
 @cache

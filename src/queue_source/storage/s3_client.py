@@ -14,7 +14,6 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
-from types import ModuleType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -41,7 +40,11 @@ _making = threading.Lock()  # a session of botocore makes one client at a time
 
 
 def is_installed() -> bool:
-    return _boto3() is not None
+    try:
+        import boto3  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 @contextmanager
@@ -183,8 +186,7 @@ def client(storage: StorageOptions) -> Any:
 
 @lru_cache(maxsize=8)
 def _client(storage: StorageOptions, process: int) -> Any:
-    boto3 = _boto3()
-    assert boto3 is not None
+    import boto3
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -248,14 +250,6 @@ def names_buckets_by_host(endpoint: str | None) -> bool:
 
 def _url(endpoint: str | None) -> str | None:
     return f"https://{endpoint}" if endpoint is not None and "://" not in endpoint else endpoint
-
-
-def _boto3() -> ModuleType | None:
-    try:
-        import boto3
-    except ImportError:
-        return None
-    return boto3  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -375,18 +376,18 @@ def test_a_small_object_is_opened_and_decoded_under_one_limit_and_ends_under_ano
 def test_how_much_was_freed_is_seldom_counted_where_that_takes_long() -> None:
     counts = []
 
-    class Slow:
-        def freed(self) -> int:
-            counts.append(1)
-            time.sleep(0.02)
-            return 7
+    def slow() -> SimpleNamespace:
+        counts.append(1)
+        time.sleep(0.02)
+        return SimpleNamespace(fordblks=7)
 
-    freed = memory._Freed(Slow())  # type: ignore[arg-type]
-    assert [freed.bytes(100 * MB) for _ in range(50)] == [7] * 50
+    library = memory._Library()
+    library._info = slow
+    assert [library.freed(100 * MB) for _ in range(50)] == [7] * 50
     assert len(counts) == 1
-    freed.bytes(120 * MB)  # an object may have left something
+    library.freed(120 * MB)  # an object may have left something
     assert len(counts) == 2
-    freed.bytes(100 * MB)
+    library.freed(100 * MB)
     assert len(counts) == 3
 
 

@@ -8,7 +8,8 @@ does not (a number into a STRING). A document is an object or an array of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any
@@ -116,7 +117,9 @@ class JsonReader:
         try:
             parsed = self._parse_lines(text)
             columns = parsed.columns[: len(self._shape.data)]
-            if self._has_others and _has_nulls(columns) and self._spellings.may_differ(text):
+            # a null's field may be there in another case
+            has_nulls = self._has_others and any(array.null_count for array in _arrays(columns))
+            if has_nulls and self._spellings.may_differ(text):
                 rewritten = None if self._options.reader_case_sensitive else self._spellings.rewrite(text)
                 if rewritten is None:
                     return None
@@ -125,9 +128,12 @@ class JsonReader:
             guess = parsed.num_rows if inspected.begin_with_braces else -1
             if lines.count_filled(guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
-            if self._has_more(parsed.schema):
+            rescues, declared = self._shape.rescued is not None, pa.struct(list(self._shape.data))
+            if self._infers and more(declared, pa.struct(list(parsed.schema)), exactly=rescues):
                 return None  # to be rescued, or a reason to stop
-            if _has_odd_numbers(parsed) and _ODD_NUMBER.search(text) is not None:
+            numbers = (array for array in _arrays(parsed.columns) if pt.is_floating(array.type))
+            # pyarrow takes `Inf` and `-NaN`, which Spark refuses
+            if any(pc.all(pc.is_finite(array)).as_py() is False for array in numbers) and _ODD_NUMBER.search(text):
                 return None
             check_decimals(parsed)
             columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
@@ -184,7 +190,11 @@ class JsonReader:
                     tables += [rows.take_table(), table]
                     continue
                 for _, line in LineEnds().split(piece):
-                    rows.add_rows(self._read_item(rows, line, record), Record(), block.offset, line)
+                    text = decode_text(line)
+                    if not text.lstrip().startswith("{"):
+                        raise ValueError("not a JSON object")
+                    objects = decode_objects(text, self._options.max_values)
+                    rows.add_rows(self._read_objects(rows, text, objects, record), Record(), block.offset, line)
                     del record.reasons[MAX_REASONS:]
                     pending += len(line)
                     if pending > _DECODED or rows.are_many:
@@ -199,31 +209,14 @@ class JsonReader:
         tables = [table for table in (*tables, rows.take_table()) if table.num_rows]
         if record.reasons:
             rows.add_rows([], record, block.offset, block.data)  # to count it
-            tables = [self._add_text(tables[0], block.data), *tables[1:]] if self._bad.keeps and tables else []
+            if not self._bad.keeps or not tables:
+                return []
+            table, place = tables[0], self._shape.full.get_field_index(self._shape.corrupt or "")
+            if place >= 0:  # the record's text is in the first row: in all of them it would be too much
+                field = table.schema.field(place)
+                texts = [block.data.decode("utf-8", "replace"), *([None] * (table.num_rows - 1))]
+                tables[0] = table.set_column(place, field, pa.chunked_array([pa.array(texts, field.type)]))
         return tables
-
-    def _read_item(self, rows: Rows, line: bytes, record: Record) -> list[tuple[list[Any], str | None]]:
-        text = decode_text(line)
-        if not text.lstrip().startswith("{"):
-            raise ValueError("not a JSON object")
-        objects = decode_objects(text, self._options.max_values)
-        if self._known is not None:
-            self._known.check(objects[0])
-        reasons = len(record.reasons)
-        try:
-            return self._read_objects(rows, objects, record)
-        except TextNeeded:
-            del record.reasons[reasons:]
-            return self._read_objects(rows, parse_objects(text), record)
-
-    def _add_text(self, table: pa.Table, record: bytes) -> pa.Table:
-        """Put the text of a bad record in the first row: in all of them it would be too much."""
-        place = table.schema.get_field_index(self._shape.corrupt or "")
-        if place < 0 or not table.num_rows:
-            return table
-        field = table.schema.field(place)
-        texts = [record.decode("utf-8", "replace"), *([None] * (table.num_rows - 1))]
-        return table.set_column(place, field, pa.chunked_array([pa.array(texts, field.type)]))
 
     def require_a_column(self, data: bytes, separator: Separator) -> None:
         """Raise BadObject("wrong-columns") when no record of the text, though good, so much as names a column."""
@@ -271,35 +264,27 @@ class JsonReader:
         if record.reasons:
             rows.add_record(rows.make_nulls(), record, offset, line)
             return
+        # one bad object of several makes the record bad, and so all its rows
+        rows.add_rows(self._read_objects(rows, text, objects, record), record, offset, line)
+
+    def _read_objects(
+        self, rows: Rows, text: str, objects: list[dict[str, Any]], record: Record
+    ) -> list[tuple[list[Any], str | None]]:
+        """Read the values of each object of a text, and what is rescued of it."""
         if self._known is not None:
             for item in objects:
                 self._known.check(item)
+        reasons = len(record.reasons)
         try:
-            rows_read = self._read_objects(rows, objects, record)
+            return [self._read_object(rows, item, record) for item in objects]
         except TextNeeded:
-            record = Record()
-            rows_read = self._read_objects(rows, parse_objects(text), record)
-        # one bad object of several makes the record bad, and so all its rows
-        rows.add_rows(rows_read, record, offset, line)
+            del record.reasons[reasons:]
+            return [self._read_object(rows, item, record) for item in parse_objects(text)]
 
-    def _read_objects(
-        self, rows: Rows, objects: list[dict[str, Any]], record: Record
-    ) -> list[tuple[list[Any], str | None]]:
-        """Read the values of each object, and what is rescued of it."""
-        rows_read = []
-        for item in objects:
-            values, rescued = self._object_reader.read_object(item, record)
-            texts = ((name, dump_value(value)) for name, value in rescued.items())
-            rows_read.append((values, rows.write_rescued(texts) if rescued else None))
-        return rows_read
-
-    def _has_more(self, parsed: pa.Schema) -> bool:
-        """Tell whether there is anything but the declared columns (and nulls), where that matters."""
-        if not self._infers:
-            return False
-        return bool(
-            more(pa.struct(list(self._shape.data)), pa.struct(list(parsed)), exactly=self._shape.rescued is not None)
-        )
+    def _read_object(self, rows: Rows, item: dict[str, Any], record: Record) -> tuple[list[Any], str | None]:
+        values, rescued = self._object_reader.read_object(item, record)
+        texts = ((name, dump_value(value)) for name, value in rescued.items())
+        return values, rows.write_rescued(texts) if rescued else None
 
     def _parse_lines(self, lines: bytes) -> pa.Table:
         """Parse the lines with pyarrow, in wire types. Raises pa.ArrowException for what it cannot read."""
@@ -339,30 +324,14 @@ def make_wire_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if textual or pt.is_large_string(kind) else kind
 
 
-def _has_nulls(columns: Sequence[pa.ChunkedArray]) -> bool:
-    """Tell whether any value, in any depth, is null: its field may be there in another case."""
+def _arrays(columns: Sequence[pa.ChunkedArray]) -> Iterator[pa.Array]:
+    """Yield all arrays of columns, in any depth, but those of maps."""
     arrays = [chunk for column in columns for chunk in column.chunks]
     while arrays:
         array = arrays.pop()
-        if array.null_count:
-            return True
+        yield array
         if pt.is_struct(array.type) or pt.is_list(array.type):
             arrays += array.flatten() if pt.is_struct(array.type) else [array.flatten()]
-    return False
-
-
-def _has_odd_numbers(parsed: pa.Table) -> bool:
-    """Tell whether any floating number is infinite or none: pyarrow takes `Inf` and `-NaN`, which Spark refuses."""
-    arrays = [chunk for column in parsed.columns for chunk in column.chunks]
-    while arrays:
-        array = arrays.pop()
-        if pt.is_struct(array.type):
-            arrays += array.flatten()
-        elif pt.is_list(array.type):
-            arrays.append(array.flatten())
-        elif pt.is_floating(array.type) and pc.all(pc.is_finite(array)).as_py() is False:
-            return True
-    return False
 
 
 def _is_only_read_slowly(kind: pa.DataType) -> bool:
@@ -399,14 +368,23 @@ class Json(LineFormat):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
                     if all(column.null_count == table.num_rows for column in table.columns):
-                        reader.require_a_column(*(_items(block) if is_document else (block.data, reader.separator)))
+                        data, separator = block.data, reader.separator
+                        if is_document:  # a line for each record, if a look at its brackets tells them; else one record
+                            data = data.removeprefix(BOM).lstrip(_WHITE)
+                            lines = cut_items(data)
+                            data, separator = (lines, LineEnds()) if lines is not None else (data, ExactBytes(b"\0"))
+                        reader.require_a_column(data, separator)
                     unseen = False
                 yield table
             del block  # it is not held while the next one is read
 
     def combine(self, contents: Sequence[bytes], schema: pa.Schema, options: FormatOptions) -> pa.Table | None:
         table = super().combine(contents, schema, options)
-        return None if table is None or _has_empty_record(table) else table
+        if table is None or any(column.null_count == 0 for column in table.columns):
+            return table
+        # the object of a record that fills no column may have quite other columns, and is checked alone
+        empty = reduce(pc.and_, (pc.is_null(column) for column in table.columns), pa.scalar(True))
+        return table if table.num_columns and not pc.any(empty).as_py() else None
 
     def joinable(
         self, reader: RecordReader, contents: Sequence[bytes], end: bytes, options: FormatOptions
@@ -421,7 +399,11 @@ class Json(LineFormat):
     def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
         refuse_archive(body)
         # an object in several lines, which no body of a record a line can be taken for
-        document = options.multi_line or _is_document(body, options)
+        document = options.multi_line
+        if not document and (b"\n" in body or b"\r" in body):
+            with suppress(ValueError):
+                (decode_objects if options.single_variant_column is None else decode_value)(decode_text(body))
+                document = True
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
             return reader.read_whole(block) if document else reader.read_slowly(block)
@@ -432,56 +414,21 @@ class Json(LineFormat):
     def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
         bad = BadRecords("PERMISSIVE")
         text = TextObject(source, options, bad, Part())
-        schema = infer_records(_decode_records(text, limit), types=types)
+
+        def records() -> Iterator[dict[str, Any]]:
+            separator = make_separator(options)
+            blocks = text.read_document(options.max_document_bytes) if options.multi_line else None
+            for block in blocks or text.read_blocks(separator, Part(0, limit)):
+                for at, record in [(0, block.data)] if options.multi_line else separator.split(block.data):
+                    try:
+                        yield from decode_objects(decode_text(record)) if record.strip() else ()
+                    except ValueError as error:  # UnicodeDecodeError is one
+                        bad.add(block.offset + at, str(error), record)
+
+        schema = infer_records(records(), types=types)
         if bad.count and not schema.names:
             raise BadObject("corrupt-object", f"no record of it can be read: {bad.reported[0].reason}")
         return schema
-
-
-def _items(document: Block) -> tuple[bytes, Separator]:
-    """Return a document as a line for each record, where a look at its brackets tells them; else as one record."""
-    data = document.data.removeprefix(BOM).lstrip(_WHITE)
-    lines = cut_items(data)
-    return (data, ExactBytes(b"\0")) if lines is None else (lines, LineEnds())
-
-
-def _has_empty_record(table: pa.Table) -> bool:
-    """Tell whether any record fills no column: its object may have quite other columns, and is checked alone."""
-    if any(column.null_count == 0 for column in table.columns):
-        return False
-    if not table.num_columns:
-        return True
-    empty = reduce(pc.and_, (pc.is_null(column) for column in table.columns), pa.scalar(True))
-    return bool(pc.any(empty).as_py())
-
-
-def _is_document(body: bytes, options: FormatOptions) -> bool:
-    if b"\n" not in body and b"\r" not in body:
-        return False
-    try:
-        (decode_objects if options.single_variant_column is None else decode_value)(decode_text(body))
-    except ValueError:
-        return False
-    return True
-
-
-def _decode_records(text: TextObject, limit: int) -> Iterator[dict[str, Any]]:
-    """Decode the records of an object's first bytes."""
-    if text.options.multi_line:
-        parts: Iterable[tuple[int, bytes]] = (
-            (block.offset, block.data) for block in text.read_document(text.options.max_document_bytes)
-        )
-    else:
-        separator = make_separator(text.options)
-        blocks = text.read_blocks(separator, Part(0, limit))
-        parts = ((block.offset + at, line) for block in blocks for at, line in separator.split(block.data))
-    for offset, record in parts:
-        if not record.strip():
-            continue
-        try:
-            yield from decode_objects(decode_text(record))
-        except ValueError as error:  # UnicodeDecodeError is one
-            text.bad.add(offset, str(error), record)
 
 
 JSON = Json()

@@ -139,18 +139,14 @@ def _other_spellings(name: str) -> str:
     """Return a pattern of all spellings of a name but its own; "" where it has no others."""
     others = behind = ""
     for character in reversed(name):
-        wrong = "".join(variant for variant in _variants(character) if variant != character)
+        variants: Iterable[str] = {character.lower(), character.upper(), *_LIKE_ASCII.get(character.lower(), "")}
+        if not character.isascii():
+            variants = _other_letters().get(folded(character), ())
+        wrong = "".join(variant for variant in variants if variant != character)
         ways = [f"[{wrong}](?i:{re.escape(behind)})"] * bool(wrong) + [f"{re.escape(character)}{others}"] * bool(others)
         others = f"(?:{'|'.join(ways)})" if ways else ""
         behind = character + behind
     return others
-
-
-def _variants(character: str) -> Iterable[str]:
-    """Return the characters that differ from one in case alone."""
-    if character.isascii():
-        return {character.lower(), character.upper(), *_LIKE_ASCII.get(character.lower(), "")}
-    return _other_letters().get(folded(character), ())
 
 
 @cache

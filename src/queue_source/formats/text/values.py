@@ -12,12 +12,12 @@ expression, a whole column at a time or one value; what does not have the form i
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json.encoder
 import re
+from base64 import b64decode
 from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Context, Decimal
 from zoneinfo import ZoneInfo
 
@@ -78,9 +78,28 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 def make_text_converter(kind: pa.DataType, options: FormatOptions) -> TextConverter:
     """Return what converts a text to a value of `kind`, for a format in which everything is text."""
     if pt.is_integer(kind):
-        return _make_integer_converter(kind.bit_width)
+
+        def convert_integer(text: str) -> int:
+            if not _INTEGER.fullmatch(text):
+                raise ValueError(f"{text!r} is not a whole number")
+            return check_range(int(text), kind.bit_width)
+
+        return convert_integer
     if pt.is_floating(kind):
-        return _make_float_converter(options)
+        special = {
+            options.nan_value: float("nan"),
+            options.positive_inf: float("inf"),
+            options.negative_inf: float("-inf"),
+        }
+
+        def convert_float(text: str) -> float:
+            if text in special:
+                return special[text]
+            if not _FLOAT.fullmatch(text) and not _SPECIAL_FLOAT.fullmatch(text):
+                raise ValueError(f"{text!r} is not a number")
+            return float(text)
+
+        return convert_float
     if pt.is_decimal(kind):
         return lambda text: parse_decimal(text.strip(" \t"), kind)
     if pt.is_boolean(kind):
@@ -124,32 +143,6 @@ def check_range(number: int, bits: int) -> int:
     return number
 
 
-def _make_integer_converter(bits: int) -> TextConverter:
-    def convert(text: str) -> int:
-        if not _INTEGER.fullmatch(text):
-            raise ValueError(f"{text!r} is not a whole number")
-        return check_range(int(text), bits)
-
-    return convert
-
-
-def _make_float_converter(options: FormatOptions) -> TextConverter:
-    special = {
-        options.nan_value: float("nan"),
-        options.positive_inf: float("inf"),
-        options.negative_inf: float("-inf"),
-    }
-
-    def convert(text: str) -> float:
-        if text in special:
-            return special[text]
-        if not _FLOAT.fullmatch(text) and not _SPECIAL_FLOAT.fullmatch(text):
-            raise ValueError(f"{text!r} is not a number")
-        return float(text)
-
-    return convert
-
-
 def _parse_boolean(text: str) -> bool:
     word = text.lower()
     if word not in ("true", "false"):
@@ -178,26 +171,15 @@ def _parse_moment(text: str, local: str | None) -> int:
         if zone:
             raise ValueError(f"{text!r} has a zone, which TIMESTAMP_NTZ has no place for")
         return (wall - _EPOCH) // _MICROSECOND
-    if zone is None:
-        return _place_in_zone(wall, local)
-    if zone == "Z":
-        return (wall - _EPOCH) // _MICROSECOND
-    return (wall.replace(tzinfo=_find_zone(zone)) - _EPOCH_UTC) // _MICROSECOND
-
-
-def _place_in_zone(wall: datetime, zone: str) -> int:
-    """Return microseconds. Arrow decides about times that a change of the clock skips or repeats, as in columns."""
     microseconds = (wall - _EPOCH) // _MICROSECOND
-    if zone == "UTC":
+    if zone == "Z" or (zone is None and local == "UTC"):
         return microseconds
-    local = pa.scalar(microseconds, pa.timestamp("us"))
-    return int(instants(local, zone).cast(pa.int64()).as_py())
-
-
-def _find_zone(name: str) -> tzinfo:
-    zone = parse_time_zone(name)
-    offset = fixed_offset(zone)
-    return ZoneInfo(zone) if offset is None else timezone(offset)
+    if zone is None:  # Arrow decides about times that a change of the clock skips or repeats, as in columns
+        return int(instants(pa.scalar(microseconds, pa.timestamp("us")), local).cast(pa.int64()).as_py())
+    named = parse_time_zone(zone)
+    offset = fixed_offset(named)
+    of_zone = ZoneInfo(named) if offset is None else timezone(offset)
+    return (wall.replace(tzinfo=of_zone) - _EPOCH_UTC) // _MICROSECOND
 
 
 def text_leaf(options: FormatOptions) -> LeafConverter:
@@ -212,21 +194,19 @@ def text_leaf(options: FormatOptions) -> LeafConverter:
         if pt.is_timestamp(target):
             return _parse_timestamps(array, target, options.zone)
         if is_bytes(target):
-            return _decode_base64(array).cast(target)
-        if pt.is_boolean(target):
-            return _parse_booleans(array)
+            try:
+                decoded = [None if text is None else b64decode(text, validate=True) for text in array.to_pylist()]
+            except binascii.Error as error:
+                raise ValueError(f"not base64: {error}") from error
+            return pa.array(decoded, pa.binary()).cast(target)
+        if pt.is_boolean(target):  # a cast would take 0 and 1 too, which Spark refuses
+            positions = pc.index_in(pc.utf8_lower(array), pa.array(["false", "true"], array.type))
+            if positions.null_count > array.null_count:
+                raise ValueError("neither true nor false")
+            return positions.cast(pa.bool_())
         return array.cast(target)
 
     return convert
-
-
-def _parse_booleans(texts: pa.Array) -> pa.Array:
-    """Parse `true` and `false` in any case; a cast would take 0 and 1 too, which Spark refuses."""
-    lower = pc.utf8_lower(texts)
-    positions = pc.index_in(lower, pa.array(["false", "true"], texts.type))
-    if positions.null_count > texts.null_count:
-        raise ValueError("neither true nor false")
-    return positions.cast(pa.bool_())
 
 
 def _parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
@@ -234,7 +214,9 @@ def _parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) 
 
     TIMESTAMP_NTZ (no zone in `target`) refuses a zone: dropping it would change what was meant. Raises ValueError.
     """
-    first = _find_first(texts)
+    first = ""  # the first value that is not null: the others usually have its form
+    if texts.null_count < len(texts):
+        first = texts[pc.index(texts.is_valid(), True).as_py()].as_py()
     if re.search(_BEYOND_MICROSECONDS, first):
         texts = pc.replace_substring_regex(texts, _BEYOND_MICROSECONDS, r"\1")
     try:
@@ -263,23 +245,6 @@ def _parse_zoned(texts: pa.Array, target: pa.TimestampType, timezone: str, *, al
     return pc.coalesce(zoned_times, instants(local_times, timezone).cast(target))
 
 
-def _find_first(texts: pa.Array) -> str:
-    """Return the first value that is not null: the others usually have its form."""
-    if texts.null_count == len(texts):
-        return ""
-    first: str = texts[pc.index(texts.is_valid(), True).as_py()].as_py()
-    return first
-
-
-def _decode_base64(texts: pa.Array) -> pa.Array:
-    """Decode strings of base64, as Spark reads BINARY from JSON. Raises ValueError."""
-    try:
-        decoded = [None if text is None else base64.b64decode(text, validate=True) for text in texts.to_pylist()]
-    except binascii.Error as error:
-        raise ValueError(f"not base64: {error}") from error
-    return pa.array(decoded, pa.binary())
-
-
 def infer_text(text: str, options: FormatOptions) -> pa.DataType:
     """Infer the type of one text, such as a folder of a path; null for an empty one."""
     column = TextColumn(list_meanings(options))
@@ -289,7 +254,14 @@ def infer_text(text: str, options: FormatOptions) -> pa.DataType:
 
 
 Meaning = tuple[pa.DataType, Callable[[str], object]]
-"""A type that text may have, and what raises ValueError for text that has another one."""
+"""A type that text may have, and what returns False, or raises ValueError, for text that has another one."""
+
+
+def may_mean(meaning: Meaning, text: str) -> bool:
+    try:
+        return meaning[1](text) is not False
+    except ValueError:
+        return False
 
 
 class TextColumn:
@@ -303,8 +275,7 @@ class TextColumn:
 
     def add_text(self, text: str) -> None:
         self._is_empty = False
-        if self._meanings:
-            self._meanings = [meaning for meaning in self._meanings if _may_mean(meaning, text)]
+        self._meanings = [meaning for meaning in self._meanings if may_mean(meaning, text)]
 
     def infer_type(self) -> pa.DataType:
         if self._is_empty:
@@ -318,38 +289,24 @@ def list_meanings(options: FormatOptions) -> list[Meaning]:
 
     def check_integer(text: str) -> object:
         """Refuse `007`, which would lose its zeros as a number."""
-        return _require(_INFERRED_INTEGER.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63)
+        return _INFERRED_INTEGER.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63
 
     def check_float(text: str) -> object:
         if _INFERRED_INTEGER.fullmatch(text):
             return check_integer(text)  # or it would lose its last digits
-        return _require(text in special or _INFERRED_FLOAT.fullmatch(text) is not None)
+        return text in special or _INFERRED_FLOAT.fullmatch(text) is not None
 
     def make_time_check(kind: pa.DataType, form: re.Pattern[str], pattern: str | None) -> Callable[[str], object]:
         convert = make_text_converter(kind, options)
-        return lambda text: _require(pattern is not None or form.fullmatch(text) is not None) and convert(text)
+        return lambda text: (pattern is not None or form.fullmatch(text) is not None) and convert(text)
 
     return [
-        (pa.bool_(), _parse_boolean),
+        (pa.bool_(), lambda text: text.lower() in ("true", "false")),
         (pa.int64(), check_integer),
         (pa.float64(), check_float),
         (pa.date32(), make_time_check(pa.date32(), _INFERRED_DATE, options.date_format)),
         (_TIMESTAMP, make_time_check(_TIMESTAMP, _INFERRED_TIMESTAMP, options.timestamp_format)),
     ]
-
-
-def _require(condition: bool) -> bool:
-    if not condition:
-        raise ValueError
-    return condition
-
-
-def _may_mean(meaning: Meaning, text: str) -> bool:
-    try:
-        meaning[1](text)
-    except ValueError:
-        return False
-    return True
 
 
 def pattern_for(kind: pa.DataType, options: FormatOptions) -> Pattern | None:

@@ -188,14 +188,10 @@ _CODECS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def _types(blocks: Blocks) -> Types:
-    """Build the types; Spark before 3.0 counted days by another calendar, and marks its files."""
-    return Types(blocks.schema, hybrid=is_hybrid(blocks.metadata))
-
-
-def is_hybrid(metadata: dict[str, bytes]) -> bool:
-    """Tell whether dates were written by Spark with the calendar of before 1582."""
-    version = metadata.get("org.apache.spark.version")
-    return version is not None and (version < b"3." or "org.apache.spark.legacyDateTime" in metadata)
+    """Build the types; Spark before 3.0 counted days by the calendar of before 1582, and marks its files."""
+    said, version = blocks.metadata, blocks.metadata.get("org.apache.spark.version")
+    hybrid = version is not None and (version < b"3." or "org.apache.spark.legacyDateTime" in said)
+    return Types(blocks.schema, hybrid=hybrid)
 
 
 Rows = list[dict[str, Any]]

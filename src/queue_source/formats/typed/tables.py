@@ -147,12 +147,11 @@ def conformed(table: pa.Table, schema: pa.Schema, chosen: Chosen, options: Forma
         table = table.replace_schema_metadata(schema.metadata)
     if table.schema.equals(schema, check_metadata=True):
         return table
-    leaf = typed_leaf("UTC")  # as Spark, whatever zone the session has
     decoded = dict(zip(table.column_names, table.columns, strict=True))
     columns = []
     for field in schema:
         if field.name in chosen.matches:
-            columns.append(conform_column(decoded[chosen.matches[field.name]], field, leaf))
+            columns.append(conform_column(decoded[chosen.matches[field.name]], field, typed_leaf))
         elif field.name == options.rescued_data_column and chosen.rescued:
             columns.append(pa.chunked_array([_rescued(table, chosen)], field.type))
         else:
