@@ -62,3 +62,10 @@ def test_names_that_are_no_text_are_left_out_counted_and_logged(caplog: pytest.L
     assert (page.skipped, page.cursor) == (2, "z")
     (record,) = caplog.records
     assert r"s3://b/\udcff" in record.getMessage()
+
+
+def test_googles_client_still_has_what_is_used_of_it_without_a_public_name() -> None:
+    """If this fails with a new version, `GcsBucket` has to find the dates of answers in another way."""
+    client = pytest.importorskip("google.cloud.storage").Client.create_anonymous_client()
+    assert client._http.hooks["response"] == []
+    assert client._bucket_metadata_cache is not None
