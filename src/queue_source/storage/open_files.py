@@ -198,22 +198,22 @@ class ObjectFile:
         end = whole if size is None or size < 0 else min(start + size, whole)
         if end <= start:
             return b""
-        known = self._ahead[start - self._start : end - self._start] if start >= self._start else b""
-        data: Any = known
+        buffered = self._ahead[start - self._start : end - self._start] if start >= self._start else b""
+        data: Any = buffered
         if self.at_least:  # as views, which are not copied
-            if len(known) < end - start:
+            if len(buffered) < end - start:
                 follows = self._asked <= start <= self._asked + _GAP
                 ahead = min(2 * len(self._ahead), AT_MOST) if follows else 0
-                known = self._ahead = b""  # before more is read
+                buffered = self._ahead = b""  # before more is read
                 most = min(start + max(end - start, ahead, self.at_least), whole)
                 self._start, self._ahead = start, self.read_range(start, most)
             data = memoryview(self._ahead)[start - self._start : end - self._start]
         else:
             if end - self._start >= len(self._ahead):  # what may be a whole block is not held any longer
                 self._ahead = b""
-            if len(known) < end - start:
-                data = self.read_range(start + len(known), end)
-                data = known + data if known else data
+            if len(buffered) < end - start:
+                data = self.read_range(start + len(buffered), end)
+                data = buffered + data if buffered else data
         self._place = self._asked = end
         return data  # type: ignore[no-any-return]
 

@@ -280,8 +280,8 @@ def _type(data: bytes) -> OrcType:
         elif number == 2:
             place, packed = 0, _bytes(value)
             while place < len(packed):
-                one, place = read_varint(packed, place, _CUT_OFF)
-                inner.append(one)
+                index, place = read_varint(packed, place, _CUT_OFF)
+                inner.append(index)
     names = tuple(_bytes(value).decode() for number, value in fields if number == 3)
     values = dict(fields)
     return OrcType(_int(values.get(1, 0)), tuple(inner), names, _int(values.get(5, 0)))

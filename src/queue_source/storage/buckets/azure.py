@@ -94,8 +94,8 @@ class AzureBucket(OneByOne):
 
     def _present(self, uri: str) -> Present:
         with _mapped(uri, "looked at"):
-            found = self._blob(uri).get_blob_properties()
-        return Present(found.size, found.etag, found.last_modified, None, found)
+            properties = self._blob(uri).get_blob_properties()
+        return Present(properties.size, properties.etag, properties.last_modified, None, properties)
 
     def _remove(self, uri: str, present: Present) -> Outcome:
         """Delete the object; one that has snapshots stays, with Azure's answer: they are not ours."""

@@ -91,16 +91,20 @@ class S3Bucket(OneByOne):
 
         Services that ignore the condition delete the object that exists a moment after the HEAD.
         """
-        found: list[Present | None] = [None] * len(objects)
+        unchanged: list[Present | None] = [None] * len(objects)
 
         def look(place: int) -> Outcome:
             present = self._present(objects[place].uri)
             changed = if_changed(objects[place], *present[:4])
-            found[place] = present if changed is None else None
+            unchanged[place] = present if changed is None else None
             return changed
 
         outcomes = one_by_one(self._threads, look, range(len(objects)))
-        going = [(place, self._key(objects[place].uri), now.facts["ETag"]) for place, now in enumerate(found) if now]
+        going = [
+            (place, self._key(objects[place].uri), present.facts["ETag"])
+            for place, present in enumerate(unchanged)
+            if present
+        ]
         plain = [target for target in going if target[1].isprintable()]  # XML has no control characters
         for first in range(0, len(plain), PAGE):
             for place, outcome in self._delete_many(objects, plain[first : first + PAGE]).items():
