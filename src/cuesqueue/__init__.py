@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from queue_source.foreach_batch.rejects import reject_rows
     from queue_source.messages import Received
     from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, queue_name, register_queue
-    from queue_source.queues.log_ids import log_id
+    from queue_source.queues.adapter import log_id
     from queue_source.queues.sim import Fault, SimQueue
     from queue_source.spark.load import load
     from queue_source.spark.progress_listener import ProgressListener
@@ -134,7 +134,7 @@ _PLACES = {
     "queue_source.foreach_batch.rejects": "reject_rows",
     "queue_source.messages": "Received",
     "queue_source.queues": "Capabilities Depth Payload Queue open_queue queue_name register_queue",
-    "queue_source.queues.log_ids": "log_id",
+    "queue_source.queues.adapter": "log_id",
     "queue_source.queues.sim": "Fault SimQueue",
     "queue_source.spark.load": "load",
     "queue_source.spark.progress_listener": "ProgressListener",

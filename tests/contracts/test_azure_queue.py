@@ -329,7 +329,7 @@ def test_a_host_that_does_not_answer_is_passing_trouble() -> None:
 
 
 def test_a_host_that_takes_a_request_and_never_answers_is_passing_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queue_source.queues.azurequeue.access._READ_SECONDS", 0.1)
+    monkeypatch.setattr("queue_source.queues.azurequeue.address._READ_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with AzureQueue("azurequeue://account/files", access_key=KEY, endpoint_url=endpoint) as queue:

@@ -22,9 +22,9 @@ import queue_source
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues import Payload, Queue, open_queue, redact
+from queue_source.queues.adapter import log_id
 from queue_source.queues.base import identity_of, send_messages
-from queue_source.queues.capped import CappedQueue
-from queue_source.queues.log_ids import log_id
+from queue_source.queues.programs import CappedQueue
 from support.queues import BACKENDS
 from support.queues.backend import PROMISES, Backend, Clock
 

@@ -18,8 +18,8 @@ from botocore.stub import Stubber
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Receipt
 from queue_source.queues import open_queue
+from queue_source.queues.adapter import in_batches
 from queue_source.queues.sqs import SqsQueue
-from queue_source.queues.sqs.requests import in_batches
 from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_queue
 
 SECRET = "n0t-t0-be-sh0wn"
@@ -116,9 +116,9 @@ def test_large_messages_share_no_request_that_would_be_too_long(queue: SqsQueue)
 
 
 def test_batches_hold_ten_and_a_mebibyte_at_most_and_leave_nothing_out() -> None:
-    assert [list(places) for places in in_batches([1] * 12)] == [list(range(10)), [10, 11]]
-    assert [list(places) for places in in_batches([1 << 20, 1, 1 << 20])] == [[0], [1], [2]]
-    assert list(in_batches([])) == []
+    assert [list(places) for places in in_batches([1] * 12, 10, 1 << 20)] == [list(range(10)), [10, 11]]
+    assert [list(places) for places in in_batches([1 << 20, 1, 1 << 20], 10, 1 << 20)] == [[0], [1], [2]]
+    assert in_batches([], 10, 1 << 20) == []
 
 
 def test_the_same_text_twice_is_two_messages_of_a_fifo_queue(ministack_url: str) -> None:

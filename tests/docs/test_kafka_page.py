@@ -10,7 +10,7 @@ import pytest
 
 from docs.test_pages import Reader
 from queue_source.options import parse_reader_options
-from queue_source.queues.kafka_settings import REFUSED
+from queue_source.queues.urls import KAFKA_REFUSED as REFUSED
 from support.servers.kafka import Kafka
 from support.snippets import ROOT, blocks
 

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt
 from queue_source.queues import open_queue, queue_name
-from queue_source.queues.azurequeue.access import Access, parse_address
-from queue_source.queues.azurequeue.errors import service_errors
-from queue_source.queues.azurequeue.leases import Leases
+from queue_source.queues.azurequeue import Leases
+from queue_source.queues.azurequeue.address import Access, parse_address, service_errors
 from queue_source.queues.azurequeue.messages import LARGEST, Encoding, content_of, text_of
 
 KEY = base64.b64encode(b"the key of an account").decode()

@@ -16,7 +16,7 @@ from queue_source.messages import Receipt
 from queue_source.queues import Queue, open_queue
 from queue_source.queues.amqp.link import IoThread
 from queue_source.queues.base import administered
-from queue_source.queues.capped import CappedQueue
+from queue_source.queues.programs import CappedQueue
 from queue_source.queues.sim import SimQueue
 
 

@@ -17,7 +17,7 @@ from queue_source.logs import setup
 from queue_source.logs.context import Origin, work_on
 from queue_source.logs.lines import FORMS
 from queue_source.logs.setup import LINES, PERIOD, Lines, set_up, tell_left_out
-from queue_source.queues.log_ids import log_id
+from queue_source.queues.adapter import log_id
 
 
 class Clock:

@@ -15,7 +15,7 @@ from queue_source.commands import setup_azure
 from queue_source.commands.main import app
 from queue_source.commands.setup_azure import default_name, parse_place
 from queue_source.errors import OptionError
-from queue_source.queues.azurequeue.access import Access, parse_address
+from queue_source.queues.azurequeue.address import Access, parse_address
 from support.azure_command import RESOURCES, AzureCommand
 
 PREFIX = "abfss://landing@lake.dfs.core.windows.net/orders/"

@@ -9,7 +9,7 @@ import pytest
 
 from queue_source.errors import QueueConfigurationError
 from queue_source.messages import Received
-from queue_source.queues import work as work_module
+from queue_source.queues import programs as work_module
 from queue_source.queues.sim import Fault, SimQueue
 
 

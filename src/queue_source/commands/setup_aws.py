@@ -21,7 +21,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.queues.sqs.client import RETENTION
+from queue_source.queues.sqs.address import RETENTION
 from shard_store.redaction import redact_text
 
 MOST_RECEIVES = 50  # restarts of a pipeline count as receives of every message in flight

@@ -10,7 +10,7 @@ import logging
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from queue_source.queues.log_ids import current_log_id
+from queue_source.queues.adapter import current_log_id
 
 PREFIX = "cuesqueue_"
 """Of the attributes of a log record that hold a field of its line."""

@@ -261,7 +261,8 @@ def kafka_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str
     others = {name: text for name, text in options.items() if not name.lower().startswith(_KAFKA)}
     if len(others) == len(options):
         return others, {}
-    from queue_source.queues.kafka_settings import REFUSED, is_secret  # here: as below
+    from queue_source.queues.urls import KAFKA_REFUSED as REFUSED  # here: as below
+    from queue_source.queues.urls import is_kafka_secret as is_secret
 
     settings: dict[str, Secret] = {}
     for written, text in options.items():

@@ -1,24 +1,30 @@
-"""Queues behind one small protocol (`base.py`), one file an adapter.
+"""Queues behind one small protocol (`base.py`), one folder an adapter (the table is in `urls.py`).
 
-with open_queue("sql+sqlite:///jobs.db?queue=files") as queue:
-    queue.send([b"s3://bucket/key"])
+    with open_queue("sql+sqlite:///jobs.db?queue=files") as queue:
+        queue.send([b"s3://bucket/key"])
+
+Queues of users' own are known by the scheme of their URL: installed with a package, or registered by a program. A text
+(an option, a row of the store) only selects among these, and never names code itself: anyone who may write such a text
+could otherwise run any code.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.queues.base import Capabilities, Depth, Payload, Queue
-from queue_source.queues.capped import CappedQueue
-from queue_source.queues.own import own_factory, own_schemes, register_queue
-from queue_source.queues.urls import NAMES_CODE, names_code, queue_name, scheme
+from queue_source.queues.programs import CappedQueue
+from queue_source.queues.urls import KINDS, NAMES_CODE, kind_of, names_code, queue_name, scheme
 from shard_store.redaction import redact_url as redact
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "Capabilities",
@@ -30,32 +36,17 @@ __all__ = [
     "queue_name",
     "redact",
     "register_queue",
+    "register_queues",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A kind of queue. Its adapter is imported only when such a URL is opened."""
+GROUP = "cuesqueue.queues"
+"""The group of entry points: `shop = "shop.queues:ShopQueue"` makes the URLs `shop://...`."""
 
-    module: str
-    factory: str
-    form: str
-    extra: str | None = None
+Factory = Callable[..., object]
 
-
-_SQS = _Kind("queue_source.queues.sqs", "SqsQueue", "sqs://NAME", "sqs")
-_KINDS: Mapping[str, _Kind] = {
-    "sqs": _SQS,
-    "https": _SQS,
-    "http": _SQS,  # an emulator of SQS
-    "azurequeue": _Kind("queue_source.queues.azurequeue", "AzureQueue", "azurequeue://ACCOUNT/NAME", "azure"),
-    "pubsub": _Kind("queue_source.queues.pubsub", "PubSubQueue", "pubsub://PROJECT/SUBSCRIPTION", "pubsub"),
-    "amqp": _Kind("queue_source.queues.amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "amqp"),
-    "amqps": _Kind("queue_source.queues.amqp", "AmqpQueue", "amqps://HOST/VHOST?source=S&pool=P", "amqp"),
-    "kafka": _Kind("queue_source.queues.kafka", "KafkaQueue", "kafka://HOST:PORT/TOPIC?group=GROUP", "kafka"),
-    "sim": _Kind("queue_source.queues.sim", "SimQueue", "sim://NAME?dir=PATH"),
-    "sql+": _Kind("queue_source.queues.sql", "SqlQueue", "sql+SQLALCHEMY-URL?queue=NAME"),
-}
+_SCHEME = re.compile(r"[a-z][a-z0-9.-]*")
+_registered: dict[str, Factory] = {}
 _VERBS = ("name", "receive", "extend", "acknowledge", "nack", "reject", "republish", "send", "depth", "close")
 _SQL_NAMES = ("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -112,43 +103,40 @@ def open_queue(
 
 
 def _open(url: str, options: Mapping[str, Any]) -> Queue:
-    kind = scheme(url)
-    adapter_kind = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
-    if adapter_kind is None:
-        factory = own_factory(kind, redact(url)) if kind else None
+    kind = kind_of(url)
+    if kind is None:
+        name = scheme(url)
+        factory = _own_factory(name, redact(url)) if name else None
         if factory is None:
-            raise QueueConfigurationError(redact(url), _unknown(url, kind))
+            raise QueueConfigurationError(redact(url), _unknown(url, name))
         queue = factory(url, **options)
         if missing := [verb for verb in _VERBS if not hasattr(queue, verb)]:
             problem = f"made a {type(queue).__name__}, which is not a Queue: it has no {', '.join(missing)}"
             raise QueueConfigurationError(redact(url), problem)
         return cast(Queue, queue)
-    opened: Queue = getattr(_adapter(url, adapter_kind), adapter_kind.factory)(url, **options)
+    module = f"{__name__}.{kind.module}"
+    try:
+        adapter: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module:
+            problem = f"this version has no adapter for {kind.form}; it has {_forms()}"
+            raise QueueConfigurationError(redact(url), problem) from None
+        hint = f"pip install 'cuesqueue[{kind.extra}]'" if kind.extra else f"install {error.name}"
+        raise QueueConfigurationError(redact(url), f"needs {error.name!r}, which is not installed: {hint}") from error
+    opened: Queue = getattr(adapter, kind.factory)(url, **options)
     return opened
 
 
 def adapter_name(url: str) -> str:
     """Return the adapter of a URL, as `sqs` or `sql`; "" for a queue of the user's own and for an unknown kind."""
-    kind = scheme(url)
-    adapter_kind = _KINDS.get("sql+" if kind.startswith("sql+") else kind)
-    return adapter_kind.module.rpartition(".")[2] if adapter_kind else ""
-
-
-def _adapter(url: str, kind: _Kind) -> Any:
-    try:
-        return importlib.import_module(kind.module)
-    except ModuleNotFoundError as error:
-        if error.name == kind.module:
-            raise QueueConfigurationError(
-                redact(url), f"this version has no adapter for {kind.form}; it has {_forms()}"
-            ) from None
-        hint = f"pip install 'cuesqueue[{kind.extra}]'" if kind.extra else f"install {error.name}"
-        raise QueueConfigurationError(redact(url), f"needs {error.name!r}, which is not installed: {hint}") from error
+    kind = kind_of(url)
+    return kind.module if kind else ""
 
 
 def _forms() -> str:
-    installed = {kind.form for kind in _KINDS.values() if importlib.util.find_spec(kind.module)}
-    return ", ".join([*sorted(installed), *(f"{name}://..." for name in sorted(own_schemes()))])
+    installed = {kind.form for kind in KINDS.values() if importlib.util.find_spec(f"{__name__}.{kind.module}")}
+    own = {*_registered, *(point.name for point in _declared())}
+    return ", ".join([*sorted(installed), *(f"{name}://..." for name in sorted(own))])
 
 
 def _unknown(url: str, kind: str) -> str:
@@ -156,7 +144,7 @@ def _unknown(url: str, kind: str) -> str:
         return NAMES_CODE
     if not kind:
         return f"not a queue URL; write one of {_forms()}"
-    close = get_close_matches(kind, [*_KINDS, *_SQL_NAMES], n=1)
+    close = get_close_matches(kind, [*KINDS, *_SQL_NAMES], n=1)
     database = next((name for name in _SQL_NAMES if kind.partition("+")[0] in (name, "postgres")), None)
     if database and kind.startswith("postgres"):
         database = "postgresql"
@@ -166,3 +154,60 @@ def _unknown(url: str, kind: str) -> str:
         return f"unknown kind {kind!r}; did you mean '{better}://...?queue=NAME'?"
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"unknown kind {kind!r}{hint}; there are {_forms()}"
+
+
+# --- queues of users' own -------------------------------------------------------------------------------------------
+
+
+def register_queue(scheme: str, factory: Factory) -> None:
+    """Make the URLs `SCHEME://...` open a queue of your own, in this process.
+
+    For commands, and for Spark, whose Python processes are others than this one, a package declares an entry point of
+    the group `cuesqueue.queues`; or a subclass of `CuesqueueSource` names the factory in its attribute `queues`.
+
+    Args:
+        scheme: What precedes `://`, in small letters.
+        factory: Called with the URL and with the keywords of `open_queue`; returns a `Queue`. A class will do.
+
+    Raises:
+        ValueError: The scheme is none.
+
+    Process:
+        Any.
+    """
+    if not _SCHEME.fullmatch(scheme):
+        raise ValueError(f"{scheme!r} is not the scheme of a URL; write small letters, as in 'shop'")
+    _registered[scheme] = factory
+
+
+def register_queues(factories: Mapping[str, Factory]) -> None:
+    """Register several schemes, each as `register_queue`."""
+    for name, factory in factories.items():
+        register_queue(name, factory)
+
+
+def _own_factory(scheme: str, name: str) -> Factory | None:
+    """Return the factory for the queues of this scheme; None for an undeclared scheme.
+
+    Raises QueueConfigurationError, for the URL `name`, when two packages declare it or its module cannot be imported.
+    """
+    if scheme in _registered:
+        return _registered[scheme]
+    declared = {point.value: point for point in _declared() if point.name == scheme}
+    if len(declared) > 1:
+        raise QueueConfigurationError(
+            name, f"two packages declare {scheme!r} in {GROUP}: {', '.join(sorted(declared))}; uninstall one of them"
+        )
+    for value, point in declared.items():
+        try:
+            factory: Factory = point.load()
+        except (ImportError, AttributeError) as error:
+            raise QueueConfigurationError(name, f"{value!r}, which {GROUP} names, cannot be loaded: {error}") from error
+        return factory
+    return None
+
+
+def _declared() -> list[EntryPoint]:
+    from importlib.metadata import entry_points  # here: executors import this module, and it takes a while
+
+    return list(entry_points(group=GROUP))

@@ -206,7 +206,7 @@ class Queue(Protocol):
         Process:
             Any.
         """
-        from queue_source.queues.work import Worker  # it needs this module
+        from queue_source.queues.programs import Worker  # it needs this module
 
         Worker(self, handler, parallelism, lease, stop or threading.Event()).run()
 

@@ -1,9 +1,13 @@
-"""Pure functions on queue URLs: the kind, the short name, and the text without secrets."""
+"""The kinds of queues, and pure functions on their URLs: the kind, its parameters, the short name, one canonical text.
+
+Nothing here needs an adapter or its library.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -22,26 +26,63 @@ _SHOWN_PASSWORD = f":{HIDDEN}@"
 _KAFKA_PORT = 9092
 
 LOG_ID_HEADER = "log_id_header"
-_POOLS = ("pool", "listener", "tags", "mandatory", LOG_ID_HEADER)
-PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    "sqs": (LOG_ID_HEADER,),
-    "pubsub": (LOG_ID_HEADER,),
-    "azurequeue": (LOG_ID_HEADER,),
-    "kafka": ("group", LOG_ID_HEADER),
-    "amqp": ("source", *_POOLS, "queue_type", "consumer_timeout"),
-    "sim": ("dir", *_POOLS),
-    "sql": ("queue", LOG_ID_HEADER),
-}
-"""The parameters of the URLs of each kind of queue."""
+"""The parameter of every URL that names the header of log ids (`adapter.py`)."""
 
-_INSTEAD = {
-    "sqs": "the options sqs.* say the rest",
-    "pubsub": "the options gcp.* say the rest",
-    "azurequeue": "the options azureQueue.* say the rest",
-    "kafka": "settings of librdkafka are options kafka.SETTING",
-    "sql": "and what the driver of the database takes",
-    "amqp": "and what pika takes",
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of queue: its module here, the class in it, and the form of its URLs.
+
+    `extra`: what `pip` is to install; `parameters`: what its URLs take besides `log_id_header`; `instead`: where the
+    rest is said.
+    """
+
+    module: str
+    factory: str
+    form: str
+    extra: str | None = None
+    parameters: tuple[str, ...] = ()
+    instead: str = "and nothing else"
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        return (*self.parameters, LOG_ID_HEADER)
+
+
+_POOLS = ("pool", "listener", "tags", "mandatory")
+_SQS = Kind("sqs", "SqsQueue", "sqs://NAME", "sqs", (), "the options sqs.* say the rest")
+_RABBITMQ = ("source", *_POOLS, "queue_type", "consumer_timeout")
+KINDS: Mapping[str, Kind] = {
+    "sqs": _SQS,
+    "https": _SQS,
+    "http": _SQS,  # an emulator of SQS
+    "azurequeue": Kind(
+        "azurequeue", "AzureQueue", "azurequeue://ACCOUNT/NAME", "azure", (), "the options azureQueue.* say the rest"
+    ),
+    "pubsub": Kind(
+        "pubsub", "PubSubQueue", "pubsub://PROJECT/SUBSCRIPTION", "pubsub", (), "the options gcp.* say the rest"
+    ),
+    "amqp": Kind("amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "amqp", _RABBITMQ, "and what pika takes"),
+    "amqps": Kind("amqp", "AmqpQueue", "amqps://HOST/VHOST?source=S&pool=P", "amqp", _RABBITMQ, "and what pika takes"),
+    "kafka": Kind(
+        "kafka",
+        "KafkaQueue",
+        "kafka://HOST:PORT/TOPIC?group=GROUP",
+        "kafka",
+        ("group",),
+        "settings of librdkafka are options kafka.SETTING",
+    ),
+    "sim": Kind("sim", "SimQueue", "sim://NAME?dir=PATH", None, ("dir", *_POOLS)),
+    "sql+": Kind(
+        "sql",
+        "SqlQueue",
+        "sql+SQLALCHEMY-URL?queue=NAME",
+        None,
+        ("queue",),
+        "and what the driver of the database takes",
+    ),
 }
+"""The kinds of queues by the scheme of their URLs. A new adapter is one line here."""
 _PORTS = {"amqp": 5672, "amqps": 5671, "postgresql": 5432, "mysql": 3306}
 
 
@@ -49,6 +90,12 @@ def scheme(url: str) -> str:
     """Return the scheme that picks the adapter: `sqs`, `https`, `sql+sqlite`, ..., "" for none."""
     head, separator, _ = url.partition("://")
     return head.lower() if separator else ""
+
+
+def kind_of(url: str) -> Kind | None:
+    """Return the kind of a URL; None for a queue of the user's own, and for an unknown one."""
+    name = scheme(url)
+    return KINDS.get("sql+" if name.startswith("sql+") else name)
 
 
 def names_code(url: str) -> bool:
@@ -67,35 +114,34 @@ def query_of(url: str) -> list[tuple[str, str]]:
 
 
 def checked_parameters(
-    kind: str, pairs: Iterable[tuple[str, str]], name: str, drivers: Collection[str] | None = ()
+    name: str, pairs: Iterable[tuple[str, str]], drivers: Collection[str] | None = ()
 ) -> dict[str, str]:
-    """Return the parameters of a queue's URL by name; repeated `tags` are one list.
+    """Return the parameters of the URL `name` (without secrets); repeated `tags` are one list.
 
-    Raises QueueConfigurationError, for the queue `name`, for what neither this kind of queue nor its driver takes, and
-    for what is given twice. `drivers`: the names that the driver takes; None where it refuses by itself what it does
-    not know, such as a second value: then only the names of other kinds of queues are refused.
+    Raises QueueConfigurationError for what neither this kind of queue nor its driver takes, and for a second value.
+    `drivers`: the names that the driver takes; None where it refuses by itself what it does not know, such as a second
+    value: then only the names of other kinds of queues are refused.
     """
+    kind = kind_of(name)
+    takes = kind.takes if kind else ()
     parameters: dict[str, str] = {}
     for key, value in pairs:
-        others = [other for other, takes in PARAMETERS.items() if key in takes]
-        if kind not in others and (others if drivers is None else key not in drivers):
-            raise QueueConfigurationError(name, _unknown(key, kind, others, drivers or ()))
-        if key in parameters and key != "tags" and (drivers is not None or kind in others):
+        others = {other.module: None for other in KINDS.values() if key in other.takes}
+        is_ours = key in takes
+        if not is_ours and (others if drivers is None else key not in drivers):
+            close = get_close_matches(key, [*takes, *(drivers or ())], n=1)
+            if close:
+                hint = f"did you mean {close[0]!r}? "
+            elif key == "tags":
+                hint = "for this kind of queue a filter is the option tagFilter; "
+            else:
+                hint = f"it is for {' and '.join(others)} queues; " if others else ""
+            rest = f"this URL takes {', '.join(takes)}; {kind.instead if kind else ''}"
+            raise QueueConfigurationError(name, f"unknown parameter {key!r}; {hint}{rest}")
+        if key in parameters and key != "tags" and (drivers is not None or is_ours):
             raise QueueConfigurationError(name, f"the URL has several {key}= parameters; name one")
         parameters[key] = f"{parameters[key]},{value}" if key in parameters else value
     return parameters
-
-
-def _unknown(key: str, kind: str, others: list[str], drivers: Collection[str]) -> str:
-    close = get_close_matches(key, [*PARAMETERS[kind], *drivers], n=1)
-    if close:
-        hint = f"did you mean {close[0]!r}? "
-    elif key == "tags":
-        hint = "for this kind of queue a filter is the option tagFilter; "
-    else:
-        hint = f"it is for {' and '.join(others)} queues; " if others else ""
-    takes = ", ".join(PARAMETERS[kind])
-    return f"unknown parameter {key!r}; {hint}this URL takes {takes}; {_INSTEAD.get(kind, 'and nothing else')}"
 
 
 def queue_name(url: str) -> str:
@@ -136,8 +182,10 @@ def canonical(url: str) -> str:
     SQS only the queue's name is kept: its message ids are unique everywhere, so two queues with one text do no harm.
     """
     kind = scheme(url)
-    if kind == "kafka":
-        return _kafka(_split(url))
+    if kind == "kafka":  # the topic of any brokers in this list; its groups have the same messages
+        hosts = _split(url).netloc.lower().split(",")
+        with_ports = sorted(host if re.search(r":\d+$", host) else f"{host}:{_KAFKA_PORT}" for host in hosts)
+        return f"kafka://{','.join(with_ports)}{_split(url).path}"
     try:
         parts = _split(url)
         port = parts.port
@@ -167,14 +215,6 @@ def canonical(url: str) -> str:
     return redact_url(url)
 
 
-def _kafka(parts: SplitResult) -> str:
-    """Return the topic of any brokers in this list; its groups have the same messages."""
-    hosts = sorted(
-        host if re.search(r":\d+$", host) else f"{host}:{_KAFKA_PORT}" for host in parts.netloc.lower().split(",")
-    )
-    return f"kafka://{','.join(hosts)}{parts.path}"
-
-
 def _split(url: str) -> SplitResult:
     return urlsplit(without_fragment(redact_url(url).replace(_SHOWN_PASSWORD, "@")))
 
@@ -182,3 +222,40 @@ def _split(url: str) -> SplitResult:
 def _host(host: str | None, port: int | None, kind: str) -> str:
     """Return the host in small letters, with a port that is not the default of the kind."""
     return (host or "localhost") if port in (None, _PORTS.get(kind)) else f"{host or 'localhost'}:{port}"
+
+
+# --- librdkafka's settings, which are the options kafka.SETTING ------------------------------------------------------
+
+_KAFKA_COMMITS = "offsets are committed when their messages are done; leave it out"
+_KAFKA_CODE = "names code that would run in this process, which no option does; leave it out"
+_KAFKA_LOG = "what librdkafka writes to its log is not shown, its errors are; leave it out"
+KAFKA_REFUSED: Mapping[str, str] = {
+    "bootstrap.servers": "write the hosts into the queue's URL, kafka://HOST:PORT,HOST:PORT/TOPIC",
+    "metadata.broker.list": "write the hosts into the queue's URL, kafka://HOST:PORT,HOST:PORT/TOPIC",
+    "group.id": f"name the group in the queue's URL, {KINDS['kafka'].form}",
+    "auto.offset.reset": "set option 'startingOffsets'",
+    "enable.auto.commit": _KAFKA_COMMITS,
+    "enable.auto.offset.store": _KAFKA_COMMITS,
+    "auto.commit.interval.ms": _KAFKA_COMMITS,
+    "enable.partition.eof": "the adapter needs it; leave it out",
+    "partition.assignment.strategy": "readers keep their partitions where they can (cooperative-sticky); leave it out",
+    "allow.auto.create.topics": "topics are created by `cuesqueue queue create`, or by other tools; leave it out",
+    "transactional.id": "messages are sent without transactions; leave it out",
+    "plugin.library.paths": _KAFKA_CODE,
+    "ssl.engine.location": _KAFKA_CODE,
+    "ssl.providers": _KAFKA_CODE,
+    "sasl.kerberos.kinit.cmd": "names a command that would run, which no option does; renew the ticket by other means",
+    "debug": _KAFKA_LOG,
+    "log_level": _KAFKA_LOG,
+    "log.queue": _KAFKA_LOG,
+}
+"""librdkafka's settings that are ours, and what to write instead."""
+
+_KAFKA_SECRET = re.compile(
+    r"password|passphrase|secret|token|credential|key\.pem|oauthbearer\.config|jaas", re.IGNORECASE
+)
+
+
+def is_kafka_secret(setting: str) -> bool:
+    """Tell whether the value of this setting of librdkafka must not be shown."""
+    return _KAFKA_SECRET.search(setting) is not None

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from queue_source.errors import OptionError
 from queue_source.logs.endings import one_line_errors
 from queue_source.options import check_declared, parse_reader_options, parse_sink_options, parse_view_options
-from queue_source.queues.own import register_queues
+from queue_source.queues import register_queues
 
 
 class CuesqueueSource(DataSource):

@@ -20,7 +20,7 @@ from queue_source.logs.context import Origin, work_on
 from queue_source.logs.endings import one_line_errors
 from queue_source.logs.setup import set_up
 from queue_source.options import SinkOptions
-from queue_source.queues.own import register_queues
+from queue_source.queues import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
 from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches, spark_schema
 from queue_source.spark.noted_plan import noted_plans

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from queue_source.coordinator.session import Session
-from queue_source.queues.log_ids import log_id_of
+from queue_source.queues.adapter import log_id_of
 from shard_store.error_table.search import StoredError
 from shard_store.model import ErrorRecord, ShardKey
 

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import pika
 
 from queue_source.errors import QueueConfigurationError
-from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of, without_fragment
+from queue_source.queues.urls import checked_parameters, query_of, without_fragment
 from queue_source.tags import EVERYTHING, parse_filters
 from shard_store.redaction import redact_url
 
@@ -52,7 +52,6 @@ class Address:
     queue_type: str | None
     consumer_timeout: float | None
     mandatory: bool
-    log_id_header: str | None
 
     @property
     def bindings(self) -> tuple[str, ...]:
@@ -85,7 +84,7 @@ def parse_address(url: str) -> Address:
         _ = parts.port
     except ValueError:  # from None, here and below: the texts hold the URL, with its password
         raise refused("not a URL of RabbitMQ; write amqp://USER:PASSWORD@HOST/VHOST?source=S&pool=P") from None
-    parameters = checked_parameters("amqp", pairs, name, _PIKAS)
+    parameters = checked_parameters(name, pairs, _PIKAS)
     if "/" in parts.path[1:]:
         raise refused("the URL has a / in the name of the virtual host; write it as %2F")
     source = parameters.get("source", "")
@@ -122,7 +121,6 @@ def parse_address(url: str) -> Address:
         queue_type=parameters.get("queue_type"),
         consumer_timeout=_seconds(parameters.get("consumer_timeout", str(_CONSUMER_TIMEOUT)), refused),
         mandatory=_boolean("mandatory", parameters.get("mandatory", "true"), refused),
-        log_id_header=parameters.get(LOG_ID_HEADER) or None,
     )
     try:
         address.parameters()

@@ -28,7 +28,6 @@ from queue_source.queues.amqp.link import IoThread, Link, Stopped
 from queue_source.queues.amqp.messages import checked_headers, properties_for, received
 from queue_source.queues.amqp.session import QueueGone, Session
 from queue_source.queues.base import Capabilities, Depth
-from queue_source.queues.log_ids import stamped
 from queue_source.queues.urls import canonical
 from queue_source.tags import check_tag
 
@@ -47,8 +46,7 @@ class AmqpQueue(BaseQueue):
 
     def __init__(self, url: str) -> None:
         self._address = address = parse_address(url)
-        super().__init__(address.name)
-        self.log_id_header = address.log_id_header
+        super().__init__(address.name, url)
         self._capabilities = Capabilities(
             max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
@@ -72,10 +70,7 @@ class AmqpQueue(BaseQueue):
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Receive; `lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
-        check_lease(lease)
         self._needs_queue("receive")
-        if max_messages <= 0:
-            return []
         started = time.monotonic()
         taken = self._run(self._session.receive(min(max_messages, LARGEST_BATCH), wait))
         if self._closed.is_set():
@@ -101,7 +96,7 @@ class AmqpQueue(BaseQueue):
     def republish(self, message: Received) -> bool:
         return self._run(self._session.republish(message.receipt, message.body))
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+    def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Send to the source, which gives a copy to each of its pools and listeners with a filter that matches the tag.
 
         Raises when no queue takes them, as they would be lost; with `mandatory=false` in the URL that is accepted.
@@ -111,16 +106,16 @@ class AmqpQueue(BaseQueue):
         for message, properties in zip(messages, made, strict=True):
             by_tag.setdefault(message.tag, []).append((message.body, properties))
         for tag, some in by_tag.items():
-            self._send(tag, some)
+            self._send_tagged(tag, some)
         return [str(properties.message_id) for properties in made]
 
     def _properties(self, message: Outgoing) -> BasicProperties:
         check_tag(message.tag)
         if message.group is not None:
             raise ValueError("RabbitMQ has no ordered groups; leave group out")
-        return properties_for(checked_headers(stamped(message.headers, self.log_id_header)))
+        return properties_for(checked_headers(message.headers))
 
-    def _send(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> None:
+    def _send_tagged(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> None:
         outcome = self._run(self._session.send(tag, messages))
         if outcome.refused:
             raise QueueUnavailable(self.name, f"the broker refused {outcome.refused} of {len(messages)} messages")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from queue_source.errors import QueueConfigurationError
-from queue_source.queues.kafka_settings import FORM, REFUSED, is_secret
-from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
+from queue_source.queues.urls import KAFKA_REFUSED, KINDS, checked_parameters, is_kafka_secret, query_of
 from shard_store.redaction import HIDDEN, redact_text, redact_url
 
+FORM = KINDS["kafka"].form
 PORT = 9092
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.\-]+)(:[0-9]{1,5})?", re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._\-]{1,249}")
@@ -30,13 +30,12 @@ class Address:
     topic: str
     group: str | None
     settings: Mapping[str, str] = field(repr=False)
-    log_id_header: str | None = None
 
     def hide(self, text: str) -> str:
         """Return a text of librdkafka, in which a broker's words may be, without the secrets of the settings."""
         text = redact_text(" ".join(text.split()))
         for setting, value in self.settings.items():
-            if is_secret(setting) and value:
+            if is_kafka_secret(setting) and value:
                 text = text.replace(value, HIDDEN)
         return text
 
@@ -58,11 +57,11 @@ def parse_address(url: str, settings: Mapping[str, str]) -> Address:
     topic = unquote(parts.path[1:])
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise refused(f"names no topic (letters, digits, '.', '_' and '-'); write {FORM}")
-    parameters = checked_parameters("kafka", query_of(url), name)
+    parameters = checked_parameters(name, query_of(url))
     group = parameters.get("group")
     if group == "":
         raise refused(f"names an empty group; write {FORM}")
-    if ours := next((setting for setting in settings if setting in REFUSED), None):
-        raise refused(f"option 'kafka.{ours}' is the adapter's own: {REFUSED[ours]}")
+    if ours := next((setting for setting in settings if setting in KAFKA_REFUSED), None):
+        raise refused(f"option 'kafka.{ours}' is the adapter's own: {KAFKA_REFUSED[ours]}")
     with_ports = ",".join(f"{match[1]}{match[2] or f':{PORT}'}" for match in matches if match)
-    return Address(name, with_ports, topic, group, dict(settings), parameters.get(LOG_ID_HEADER) or None)
+    return Address(name, with_ports, topic, group, dict(settings))

@@ -26,7 +26,6 @@ from queue_source.queues.kafka.messages import copy_of, received, record_of
 from queue_source.queues.kafka.reader import Reader
 from queue_source.queues.kafka.sender import Sender
 from queue_source.queues.kafka.service import Service
-from queue_source.queues.log_ids import stamped_messages
 from queue_source.queues.urls import canonical
 
 LARGEST_BATCH = 1000
@@ -49,8 +48,7 @@ class KafkaQueue(BaseQueue):
         fail_on_data_loss: bool = True,
     ) -> None:
         self._address = address = parse_address(url, settings or {})
-        super().__init__(address.name)
-        self.log_id_header = address.log_id_header
+        super().__init__(address.name, url)
         if starting_offsets not in ("earliest", "latest"):
             raise QueueConfigurationError(self.name, f"starting_offsets={starting_offsets!r}; write earliest or latest")
         self._starting = starting_offsets
@@ -77,9 +75,6 @@ class KafkaQueue(BaseQueue):
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Receive; `lease` only sets `lease_until`: a message is ours as long as its partition is."""
-        check_lease(lease)
-        if max_messages <= 0:
-            return []
         return self._opened().receive(min(max_messages, LARGEST_BATCH), lease, wait)
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
@@ -108,12 +103,10 @@ class KafkaQueue(BaseQueue):
         self._sender.send([copy_of(raw, self._sender.largest)])
         return not reader.finish([message.receipt])
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+    def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Append to the topic. Messages of one group, or with one `Kafka-Key`, are in one partition, in their order."""
-        self._refuse_closed()
         largest = self._sender.largest
-        stamped = stamped_messages(messages, self.log_id_header)
-        return self._sender.send(convert_each(stamped, lambda message: record_of(message, largest)))
+        return self._sender.send(convert_each(messages, lambda message: record_of(message, largest)))
 
     def depth(self) -> Depth:
         """Count the offsets behind the group's: more than messages, where transactions or compaction leave gaps.

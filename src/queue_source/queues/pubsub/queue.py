@@ -28,9 +28,8 @@ from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, convert_each, copy_of, peek_by_receiving
 from queue_source.queues.base import Capabilities, Depth
-from queue_source.queues.log_ids import stamped_messages
 from queue_source.queues.pubsub.calls import LARGEST_PULL, PubSubCalls, Subscription
-from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
+from queue_source.queues.urls import checked_parameters, query_of
 from shard_store.redaction import redact_url
 
 LONGEST_LEASE = 600
@@ -54,8 +53,7 @@ class PubSubQueue(BaseQueue):
 
     `project` is used where the URL leaves it out, `credentials_file` for Google's own search for credentials;
     `endpoint` is `host:port` of another place that speaks Pub/Sub, with `http://` before it one without encryption
-    (an emulator). `shortest_wait`: the minimum time of a pull, in seconds. `log_id_header`: the header (attribute) that
-    contains the log id, where the URL names one (`?log_id_header=NAME`).
+    (an emulator). `shortest_wait`: the minimum time of a pull, in seconds.
     """
 
     def __init__(
@@ -68,14 +66,14 @@ class PubSubQueue(BaseQueue):
         shortest_wait: float = _SHORTEST_WAIT,
     ) -> None:
         name = redact_url(url)
-        self.log_id_header = checked_parameters("pubsub", query_of(url), name).get(LOG_ID_HEADER) or None
+        checked_parameters(name, query_of(url))
         parts = _URL.fullmatch(url.partition("?")[0])
         if parts is None:
             raise QueueConfigurationError(name, f"is not of the form {_FORM}")
         owner = parts["project"] or project
         if not owner:
             raise QueueConfigurationError(name, f"names no project; write {_FORM} or set option 'gcp.project'")
-        super().__init__(f"pubsub://{owner}/{parts['subscription']}")
+        super().__init__(f"pubsub://{owner}/{parts['subscription']}", url)
         self._path = f"projects/{owner}/subscriptions/{parts['subscription']}"
         self._calls = PubSubCalls(self._name, self._path, credentials_file, endpoint)
         self._closed = self._calls.closed
@@ -121,9 +119,9 @@ class PubSubQueue(BaseQueue):
         until = time.monotonic() + wait
         while True:
             started = time.monotonic()
-            pulled = self._calls.pull(max_messages, until - started) if max_messages > 0 and started < until else ()
+            pulled = self._calls.pull(max_messages, until - started) if started < until else ()
             remaining = until - time.monotonic()
-            if pulled or max_messages <= 0 or remaining <= 0 or self._calls.closed.wait(min(remaining, _PAUSE)):
+            if pulled or remaining <= 0 or self._calls.closed.wait(min(remaining, _PAUSE)):
                 return started, pulled
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
@@ -177,14 +175,12 @@ class PubSubQueue(BaseQueue):
         self.acknowledge([message.receipt])
         return True
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+    def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Send to the subscription's topic, those of one group together, up to 1,000 messages or 10 MB a request.
 
         After a failure the first ones may be sent.
         """
-        made = convert_each(stamped_messages(messages, self.log_id_header), _message)
-        if not made:
-            return []
+        made = convert_each(messages, _message)
         places = sorted(range(len(made)), key=lambda place: str(made[place].ordering_key))
         ids = self._publish(self._calls.subscription().topic, [made[place] for place in places])
         return [message_id for _, message_id in sorted(zip(places, ids, strict=True))]

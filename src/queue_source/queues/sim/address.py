@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL
 
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues.sql.database import Address
-from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of, without_fragment
+from queue_source.queues.urls import checked_parameters, query_of, without_fragment
 from queue_source.tags import parse_filters
 from shard_store.redaction import redact_url
 
@@ -49,7 +49,7 @@ def parse_address(url: str) -> SimAddress:
         return QueueConfigurationError(name, f"{problem}; {_FORM}")
 
     parts = urlsplit(without_fragment(url))
-    parameters = checked_parameters("sim", query_of(url), name)
+    parameters = checked_parameters(name, query_of(url))
     source, pool = parts.netloc, parameters.get("pool", parts.netloc)
     if parts.path not in ("", "/") or not _NAME.fullmatch(source) or not _NAME.fullmatch(pool):
         raise refused("source and pool are named by letters, digits, '.', '-' and '_'")
@@ -71,6 +71,6 @@ def parse_address(url: str) -> SimAddress:
     folder = Path(parameters["dir"])
     database = URL.create("sqlite", database=str(folder / f"{source}.sim.db"))
     mandatory = parameters.get("mandatory", "true") == "true"
-    table = Address(database, pool, name, parameters.get(LOG_ID_HEADER) or None)
+    table = Address(database, pool, name)
     is_named = not parameters.keys().isdisjoint(("pool", "listener", "tags"))
     return SimAddress(table, folder, source, pool, listener, filters, mandatory, is_named)

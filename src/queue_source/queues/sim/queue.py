@@ -61,7 +61,7 @@ class SimQueue(SqlQueue):
         patience: float = 30.0,
     ) -> None:
         self._sim = parse_address(url)
-        super().__init__(self._sim.table, clock=clock, sleep=sleep, patience=patience)
+        super().__init__(url, self._sim.table, clock=clock, sleep=sleep, patience=patience)
         self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.listener)
         self._is_bound = False
         self._lock: int | None = None  # a listener's
@@ -128,11 +128,11 @@ class SimQueue(SqlQueue):
         self._connected("republish")
         return super().republish(message)
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+    def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Send to every pool of the source with a filter that matches the tag; raises without one, as RabbitMQ does."""
         convert_each(messages, lambda message: check_tag(message.tag))
         self._connected("send")
-        return super().send_messages(messages)
+        return super()._send(messages, in_order=in_order)
 
     def joins(self, database: Database) -> bool:
         """Return False: the queues that are simulated have no transactions with a store."""

@@ -24,7 +24,7 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
-from queue_source.queues.urls import LOG_ID_HEADER, PARAMETERS, checked_parameters
+from queue_source.queues.urls import KINDS, checked_parameters
 from shard_store.redaction import redact_url
 from shard_store.sql.database import Database, ErrorKinds
 from shard_store.sql.dialects import Trouble
@@ -77,15 +77,11 @@ Index(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A `sql+...` URL taken apart: the database, the queue in it, and the name for people (without secrets).
-
-    `log_id_header`: the header that contains the log id, where the URL names one.
-    """
+    """A `sql+...` URL taken apart: the database, the queue in it, and the name for people (without secrets)."""
 
     url: URL
     queue: str
     name: str
-    log_id_header: str | None = None
 
 
 def parse_address(url: str) -> Address:
@@ -105,15 +101,14 @@ def parse_address(url: str) -> Address:
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
         drivers = (*_SQLITE, *_SQLITE_URI) if parsed.query.get("uri", "false") != "false" else _SQLITE
     pairs = [(key, value) for key, values in parsed.normalized_query.items() for value in values]
-    parameters = checked_parameters("sql", pairs, name, drivers)
+    parameters = checked_parameters(name, pairs, drivers)
     queue = parameters.get("queue", "")
     if not queue or queue != queue.strip() or len(queue) > LONGEST_NAME or not queue.isprintable():
         raise QueueConfigurationError(
             name,
             f"the URL needs queue=NAME (1 to {LONGEST_NAME} printable characters), as in sql+sqlite:///jobs.db?queue=jobs",
         )
-    plain = parsed.difference_update_query(PARAMETERS["sql"])
-    return Address(plain, queue, name, parameters.get(LOG_ID_HEADER) or None)
+    return Address(parsed.difference_update_query(KINDS["sql+"].takes), queue, name)
 
 
 def open_database(

@@ -19,7 +19,6 @@ from queue_source.errors import QueueConfigurationError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
 from queue_source.queues.base import Capabilities, Depth, Extras
-from queue_source.queues.log_ids import stamped_messages
 from queue_source.queues.sql.database import (
     Address,
     create_tables,
@@ -56,15 +55,15 @@ class SqlQueue(BaseQueue):
 
     def __init__(
         self,
-        url: str | Address,
+        url: str,
+        address: Address | None = None,
         *,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
         patience: float = 30.0,
     ) -> None:
-        address = url if isinstance(url, Address) else parse_address(url)
-        super().__init__(address.name)
-        self.log_id_header = address.log_id_header
+        address = address or parse_address(url)
+        super().__init__(address.name, url)
         self._database = open_database(address, clock, patience)
         self._rows = QueueRows(address.queue, address.name)
         self._clock = clock
@@ -92,15 +91,12 @@ class SqlQueue(BaseQueue):
 
         Polls until `wait` is over.
         """
-        check_lease(lease)
         now = self._clock or time.monotonic
         until = now() + wait
 
         def take(transaction: Transaction) -> list[Received]:
             return self._rows.take(transaction, max_messages, lease, started)
 
-        if max_messages <= 0:
-            return []
         with waking_early(self._watched() if wait > 0 else None, self._sleep) as sleep:
             while True:
                 started = time.monotonic()
@@ -147,11 +143,11 @@ class SqlQueue(BaseQueue):
 
         return self._run(copy)
 
-    def send_messages(self, messages: Sequence[Outgoing]) -> list[str]:
+    def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Send all of the messages or none, in one transaction, durable when this returns."""
-        sent = convert_each(stamped_messages(messages, self.log_id_header), checked)
+        sent = convert_each(messages, checked)
         ids = [uuid.uuid4().hex for _ in sent]
-        return self._run(lambda transaction: self._insert(transaction, sent, ids)) if sent else []
+        return self._run(lambda transaction: self._insert(transaction, sent, ids))
 
     def joins(self, database: Database) -> bool:
         if not same_database(self._database.url, database.url):
@@ -160,7 +156,7 @@ class SqlQueue(BaseQueue):
         return True
 
     def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
-        self._rows.insert(transaction, convert_each(stamped_messages(messages, self.log_id_header), checked))
+        self._rows.insert(transaction, convert_each(self._stamped(messages), checked))
 
     def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
         self._rows.insert(transaction, sent, ids)

@@ -1,4 +1,4 @@
-"""The content of an SQS message: bytes, tag and headers as text and attributes, and back. Pure functions.
+"""The content of SQS messages, bytes, tag and headers as text and attributes and back, and requests for many of them.
 
 SQS takes text of some characters only, never empty, and at most 10 attributes. Other content travels in base64 or JSON,
 marked by an attribute of ours (`cuesqueue.*`); the rest travels as it is, so that others can read it. In messages of
@@ -10,16 +10,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from queue_source.messages import Outgoing, Receipt, Received
+from queue_source.queues.sqs.address import is_passing, short_code
 
 LARGEST = 1 << 20
 """Most bytes of one message, and of one request with several, attributes included."""
+BATCH = 10
+"""Most messages of one request."""
 _MOST_ATTRIBUTES = 10
+_PAUSES = (0.2, 0.8)  # seconds before failed messages of a batch are sent again; later tries are the caller's
 
 _ENCODING = "cuesqueue.encoding"  # `base64`, or `empty` where the body has no bytes at all
 _TAG = "cuesqueue.tag"
@@ -149,3 +157,73 @@ def _unpacked(packed: str) -> dict[str, str]:
     if not isinstance(unpacked, dict):
         return {_HEADERS: packed}
     return {str(name): str(value) for name, value in unpacked.items()}
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+Answers = dict[int, Mapping[str, Any]]
+"""What SQS said of each message, by its place in what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """The attributes of a queue; times are seconds.
+
+    `arn` is the queue's, `dead_letter` that of its dead-letter queue.
+    """
+
+    arn: str | None
+    retention: float
+    dead_letter: str | None
+    max_receives: int | None
+
+
+def attributes(answer: Mapping[str, str]) -> Attributes:
+    """Read the answer of GetQueueAttributes; missing attributes have the values that SQS documents for them."""
+    redrive = json.loads(answer.get("RedrivePolicy") or "{}")
+    max_receives = redrive.get("maxReceiveCount")
+    return Attributes(
+        answer.get("QueueArn"),
+        float(answer.get("MessageRetentionPeriod", 345_600)),
+        redrive.get("deadLetterTargetArn"),
+        None if max_receives is None else int(max_receives),
+    )
+
+
+def ask(
+    call: Callable[..., Mapping[str, Any]], url: str, entries: Mapping[int, Entry], pause: Callable[[float], object]
+) -> tuple[Answers, Answers]:
+    """Send one batch; return what succeeded and what failed, by the keys of `entries`.
+
+    Throttled entries, and those that failed through SQS's own fault, are asked for again a few times. A batch that is
+    too long for this queue (some regions and emulators take less than others) goes in halves.
+    """
+    done: Answers = {}
+    failed: Answers = {}
+    waiting = dict(entries)
+    for wait in (*_PAUSES, None):
+        try:
+            answer = call(QueueUrl=url, Entries=[{"Id": str(place), **entry} for place, entry in waiting.items()])
+        except ClientError as error:
+            if short_code(error.response.get("Error", {}).get("Code", "")) != "BatchRequestTooLong" or len(waiting) < 2:
+                raise
+            places = list(waiting)
+            for half in (places[: len(places) // 2], places[len(places) // 2 :]):
+                better, worse = ask(call, url, {place: waiting[place] for place in half}, pause)
+                done |= better
+                failed |= worse
+            break
+        done |= {int(entry["Id"]): entry for entry in answer.get("Successful", [])}
+        failed |= {int(entry["Id"]): entry for entry in answer.get("Failed", [])}
+        passing = {p for p, at in failed.items() if is_passing(at.get("Code", "")) or at.get("SenderFault") is False}
+        waiting = {place: entry for place, entry in waiting.items() if place in passing}
+        if not waiting or wait is None:
+            break
+        pause(wait)
+        failed = {place: entry for place, entry in failed.items() if place not in waiting}
+    return done, failed
+
+
+def seconds(time: float, maximum: int) -> int:
+    """Round up to whole seconds, as SQS counts, so that no lease is shorter than requested."""
+    return min(max(math.ceil(time), 0), maximum)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -24,12 +24,13 @@ from botocore.config import Config
 
 from queue_source.common.aws import new_session, role_session
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
-from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
+from queue_source.queues.urls import checked_parameters, query_of
 from shard_store.redaction import redact_text, redact_url
 
 LONGEST_WAIT = 20
 _AWS_HOST = re.compile(r"(?:[\w-]+\.)?sqs(?:-fips)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d+)\.(?P<domain>.+)")
 _STANDARD_DOMAINS = ("amazonaws.com", "amazonaws.com.cn")
+_ACCOUNT = re.compile(r"/(\d{12})/[^/]+$")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 RETENTION = "1209600"  # 14 days, the maximum: a pipeline may stand still for a while
 _DEFAULT_REGION = "us-east-1"  # of emulators, and of roles
@@ -66,37 +67,47 @@ class Address:
         return self.queue.endswith(".fifo")
 
 
-def parse_address(url: str) -> tuple[Address, str | None]:
-    """Return the queue that the URL names, and the header that contains the log id, where it names one."""
+def parse_address(url: str) -> Address:
+    """Return the queue that the URL names."""
     url, name = url.partition("?")[0], redact_url(url)
     try:
         parts = urlsplit(url)
         port, parameters = parts.port, query_of(name)
     except ValueError:
         raise QueueConfigurationError(name, f"not a URL; write {_FORMS}") from None
-    log_id_header = checked_parameters("sqs", parameters, name).get(LOG_ID_HEADER) or None
+    checked_parameters(name, parameters)
     if parts.fragment or "@" in parts.netloc:
         raise QueueConfigurationError(name, "the URL of an SQS queue has no password; set the options sqs.* instead")
     name = redact_url(url)
     if parts.scheme == "sqs":
         if not _NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
             raise QueueConfigurationError(name, f"names no SQS queue; write {_FORMS}")
-        return Address(name, parts.netloc, None, None, None), log_id_header
+        return Address(name, parts.netloc, None, None, None)
     _, _, account_path = parts.path.partition("/")
     account, _, queue = account_path.partition("/")
     if not account or not _NAME.fullmatch(queue) or not parts.hostname:
         raise QueueConfigurationError(name, f"names no SQS queue; write {_FORMS}")
     aws = _AWS_HOST.fullmatch(parts.hostname)
     if aws and aws["domain"] in _STANDARD_DOMAINS and port is None and parts.hostname.startswith("sqs."):
-        return Address(name, queue, url, aws["region"], None), log_id_header
+        return Address(name, queue, url, aws["region"], None)
     region, endpoint = aws["region"] if aws else None, f"{parts.scheme}://{parts.netloc}"
-    return Address(name, queue, url, region, endpoint), log_id_header
+    return Address(name, queue, url, region, endpoint)
 
 
 def make_client(address: Address, access: Access, service: str = "sqs") -> Any:
     """Make a client of the service; all threads may use it. No request is made yet, except for a role's credentials."""
     with service_errors(address.shown):
-        made = _session(access, address.region or access.region)
+        source = new_session(access.profile)
+        made = boto3.session.Session(
+            botocore_session=source,
+            aws_access_key_id=access.access_key_id,
+            aws_secret_access_key=access.secret_access_key,
+            region_name=address.region or access.region,
+        )
+        if access.role_arn is not None:
+            own_region = made.region_name or _DEFAULT_REGION
+            assumed = role_session(source, access.profile, access.role_arn, access.role_external_id, own_region)
+            made = boto3.session.Session(botocore_session=assumed, region_name=made.region_name)
         endpoint = access.endpoint_url or address.endpoint
         region = made.region_name or (_DEFAULT_REGION if endpoint else None)
         config = Config(
@@ -106,21 +117,6 @@ def make_client(address: Address, access: Access, service: str = "sqs") -> Any:
             retries={"mode": "standard", "total_max_attempts": 2},  # the receivers back off themselves
         )
         return made.client(service, region_name=region, endpoint_url=endpoint, config=config)
-
-
-def _session(access: Access, region: str | None) -> boto3.session.Session:
-    source = new_session(access.profile)
-    made = boto3.session.Session(
-        botocore_session=source,
-        aws_access_key_id=access.access_key_id,
-        aws_secret_access_key=access.secret_access_key,
-        region_name=region,
-    )
-    if access.role_arn is None:
-        return made
-    own_region = made.region_name or _DEFAULT_REGION
-    assumed = role_session(source, access.profile, access.role_arn, access.role_external_id, own_region)
-    return boto3.session.Session(botocore_session=assumed, region_name=made.region_name)
 
 
 # --- a new queue -----------------------------------------------------------------------------------------------------
@@ -134,20 +130,14 @@ def create(client: Any, address: Address) -> str:
     attributes = {"MessageRetentionPeriod": RETENTION, **({"FifoQueue": "true"} if address.fifo else {})}
     with service_errors(address.shown):
         made = str(client.create_queue(QueueName=address.queue, Attributes=attributes)["QueueUrl"])
-    url_account, own = _account(address.url), _account(made)
-    if url_account and own and url_account != own:
+    wanted, own = (_ACCOUNT.search(url or "") for url in (address.url, made))  # some emulators have none
+    if wanted and own and wanted[1] != own[1]:
         raise QueueConfigurationError(
             address.shown,
-            f"the credentials are those of account {own}, so that there is {made} now; delete it if it is not needed, "
-            f"and use credentials of account {url_account}",
+            f"the credentials are those of account {own[1]}, so that there is {made} now; delete it if it is not "
+            f"needed, and use credentials of account {wanted[1]}",
         )
     return made
-
-
-def _account(url: str | None) -> str | None:
-    """Return the account in the URL; None where it names none, as with some emulators."""
-    account = re.search(r"/(\d{12})/[^/]+$", url or "")
-    return account and account[1]
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -215,7 +205,11 @@ def service_errors(queue: str, client: Any = None) -> Iterator[None]:
     try:
         yield
     except exceptions.ClientError as error:
-        _raise_answer(queue, error, client)
+        answer = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        place = "" if client is None else f" in {client.meta.region_name} at {redact_text(client.meta.endpoint_url)}"
+        code, text = answer.get("Code", ""), answer.get("Message", "")
+        raise error_of(queue, code, text, status, error.operation_name, place) from error
     except _CONNECTION as error:
         raise QueueUnavailable(queue, f"cannot be reached: {redact_text(str(error))}") from error
     except _NO_CREDENTIALS as error:
@@ -226,14 +220,6 @@ def service_errors(queue: str, client: Any = None) -> Iterator[None]:
         raise QueueConfigurationError(queue, f"{error}; check sqs.profile") from error
     except (exceptions.BotoCoreError, ValueError) as error:  # ValueError: an endpoint that is no URL
         raise QueueConfigurationError(queue, f"{redact_text(str(error))}; check the options sqs.* and aws.*") from error
-
-
-def _raise_answer(queue: str, error: Any, client: Any) -> NoReturn:
-    answer = error.response.get("Error", {})
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    place = "" if client is None else f" in {client.meta.region_name} at {redact_text(client.meta.endpoint_url)}"
-    code, text = answer.get("Code", ""), answer.get("Message", "")
-    raise error_of(queue, code, text, status, error.operation_name, place) from error
 
 
 def error_of(queue: str, code: str, text: str, status: int = 0, operation: str = "", place: str = "") -> QueueError:

@@ -1,4 +1,4 @@
-"""The way from a queue's URL and options to a client of Azure Storage Queue.
+"""The way from a queue's URL and options to a client of Azure Storage Queue, and from its errors to ours.
 
 | URL | account |
 |---|---|
@@ -15,22 +15,24 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+from azure.core import exceptions
 from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.queue import LinearRetry, QueueClient
 from requests.adapters import HTTPAdapter
 
 from queue_source.common.azure import new_credential
-from queue_source.errors import QueueConfigurationError
-from queue_source.queues.urls import LOG_ID_HEADER, checked_parameters, query_of
-from shard_store.redaction import redact_url
+from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
+from queue_source.queues.urls import KINDS, checked_parameters, query_of
+from shard_store.redaction import redact_text, redact_url
 
-FORM = "azurequeue://ACCOUNT/NAME"
+_FORM = KINDS["azurequeue"].form
 _NAME = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _PUBLIC = "queue.core.windows.net"
@@ -64,7 +66,6 @@ class Address:
     account: str
     queue: str
     service: str
-    log_id_header: str | None = None
 
     @property
     def name(self) -> str:
@@ -77,8 +78,8 @@ def parse_address(url: str, access: Access) -> tuple[Address, Access]:
     try:
         parts, parameters = urlsplit(url), query_of(name)
     except ValueError:
-        raise QueueConfigurationError(name, f"not a URL; write {FORM}") from None
-    log_id_header = checked_parameters("azurequeue", parameters, name).get(LOG_ID_HEADER) or None
+        raise QueueConfigurationError(name, f"not a URL; write {_FORM}") from None
+    checked_parameters(name, parameters)
     if parts.fragment or "@" in parts.netloc:
         raise QueueConfigurationError(
             name, "the URL of an Azure queue has no password; set the options azureQueue.* instead"
@@ -88,21 +89,21 @@ def parse_address(url: str, access: Access) -> tuple[Address, Access]:
     if not _NAME.fullmatch(queue) or (account and not _ACCOUNT.fullmatch(account)):
         raise QueueConfigurationError(
             name,
-            f"names no Azure queue; write {FORM}, with the account's name alone, and a queue's name of 3 to 63 small "
+            f"names no Azure queue; write {_FORM}, with the account's name alone, and a queue's name of 3 to 63 small "
             "letters, digits and single hyphens",
         )
     connected = _connection(name, access.connection_string_secret)
     access = _with_environment(access, account) if connected is None else _connected(access, connected)
     owner = account or (access.account_name or "").lower()
     if not owner:
-        raise QueueConfigurationError(name, f"names no account; write {FORM}, or set option 'azureQueue.accountName'")
+        raise QueueConfigurationError(name, f"names no account; write {_FORM}, or set option 'azureQueue.accountName'")
     if connected is not None and owner != connected.get("accountname", owner).lower():
         raise QueueConfigurationError(
             name,
             f"is of the account {owner!r}, and azureQueue.connectionStringSecret of {connected['accountname']!r}; use "
             "the connection string of the queue's account",
         )
-    return Address(owner, queue, _service(owner, access.endpoint_url), log_id_header), access
+    return Address(owner, queue, _service(owner, access.endpoint_url)), access
 
 
 def _connection(name: str, text: str | None) -> dict[str, str] | None:
@@ -198,3 +199,87 @@ def make_client(address: Address, credential: Any, session: requests.Session) ->
         ),
         retry_policy=LinearRetry(backoff=1, retry_total=1, random_jitter_range=1),  # the receivers back off themselves
     )
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+_ROLE = "give the identity the role Storage Queue Data Contributor on the queue or its account"
+_CREDENTIALS = (
+    "set azureQueue.accessKey, azureQueue.sasToken or azureQueue.clientId, or what Azure's SDK reads by itself"
+)
+_NEXT_STEPS = {
+    "AuthenticationFailed": "check the key or the token, and the clock of this machine",
+    "AuthorizationFailure": "allow this network in the account's firewall, and check what a token permits",
+    "AuthorizationPermissionMismatch": _ROLE,
+    "AuthorizationProtocolMismatch": "the token permits https alone",
+    "AuthorizationResourceTypeMismatch": "the token has to permit objects (srt=o) of the queue service (ss=q)",
+    "AuthorizationServiceMismatch": "the token has to permit the queue service (ss=q)",
+    "AuthorizationSourceIPMismatch": "the token does not permit this address",
+    "InsufficientAccountPermissions": _ROLE,
+    "InvalidAuthenticationInfo": _CREDENTIALS,
+    "KeyBasedAuthenticationNotPermitted": "the account takes no keys; leave them out, and give a role to an identity",
+    "NoAuthenticationInformation": _CREDENTIALS,
+    "ResourceNotFound": "check the account's name",
+}
+"""Error codes for which waiting does not help, and what does."""
+
+_PASSING_STATUS = (408, 429)
+_PASSING = ("OperationTimedOut", "QueueBeingDeleted", "ServerBusy")
+_STALE = ("MessageNotFound", "PopReceiptMismatch")
+_STALE_IN_PART = ("InvalidQueryParameterValue", "OutOfRangeQueryParameterValue")
+"""Of a receipt that is none, and of a message that expires before the lease that is asked for would end."""
+
+
+@contextmanager
+def service_errors(queue: str) -> Iterator[None]:
+    """Map the errors that Azure's client raises in the block to ours, without secrets."""
+    try:
+        yield
+    except exceptions.HttpResponseError as error:
+        # no chain of causes where there is a request, whose URL may hold a token
+        raise _answer_error(queue, error) from None
+    except exceptions.ServiceRequestError as error:
+        problem = f"cannot be reached: {_plain(error)}; check the account's name, the endpoint and the network"
+        raise QueueUnavailable(queue, problem) from None
+    except exceptions.AzureError as error:
+        raise QueueUnavailable(queue, f"did not answer as it should: {_plain(error)}") from None
+    except ValueError as error:  # an endpoint that is no URL
+        raise QueueConfigurationError(queue, f"{_plain(error)}; check the options azureQueue.* and azure.*") from None
+
+
+def is_stale(error: exceptions.HttpResponseError) -> bool:
+    """Tell whether the answer says that a receipt is stale."""
+    code = error_code(error)
+    return code in _STALE or (error.status_code == 400 and code in _STALE_IN_PART)
+
+
+def error_code(error: exceptions.HttpResponseError) -> str:
+    """Return the code that the service gives, as `QueueNotFound`; "" where it gives none."""
+    code = getattr(error, "error_code", None)
+    if code is None:
+        headers: Any = getattr(error.response, "headers", {})
+        code = headers.get("x-ms-error-code")
+    return str(getattr(code, "value", code) or "")
+
+
+def _answer_error(queue: str, error: exceptions.HttpResponseError) -> QueueError:
+    """Return our error for an answer of the service, or for one of the place that gives tokens."""
+    code, status = error_code(error), error.status_code or 0
+    if not code and isinstance(error, exceptions.ClientAuthenticationError):
+        return QueueConfigurationError(queue, f"no credential is accepted: {_plain(error)}; {_CREDENTIALS}")
+    problem = f"Azure answers {status} {code}: {_plain(error)}"
+    if code in _PASSING or status in _PASSING_STATUS or status >= 500:
+        return QueueUnavailable(queue, problem)
+    if code == "QueueNotFound":
+        return QueueNotFound(queue, f"{problem}; create it, or check account and name of the URL")
+    if code in _NEXT_STEPS:
+        return QueueConfigurationError(queue, f"{problem}; {_NEXT_STEPS[code]}")
+    if status in (401, 403, 404):
+        return QueueConfigurationError(queue, f"{problem}; check the account's name and the credentials")
+    return QueueError(queue, problem)
+
+
+def _plain(error: Exception) -> str:
+    """Return the first line of an error: what follows are ids of the request, and the answer as XML."""
+    text = str(getattr(error, "message", None) or error).strip()
+    return redact_text(text.splitlines()[0] if text else type(error).__name__).rstrip(".")
