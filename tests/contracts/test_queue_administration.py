@@ -18,7 +18,7 @@ from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUna
 from queue_source.queues import open_queue
 from queue_source.queues.base import administered
 from queue_source.queues.pubsub import PubSubQueue
-from queue_source.queues.pubsub.calls import EMULATOR
+from queue_source.queues.pubsub.address import EMULATOR
 from queue_source.queues.sqs import SqsQueue
 from support.servers.azure_queue import ACCOUNT as AZURE_ACCOUNT
 from support.servers.azure_queue import AzureQueueServer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docs.test_pages import Reader
 from queue_source.options import parse_reader_options
-from queue_source.queues.pubsub.calls import EMULATOR
+from queue_source.queues.pubsub.address import EMULATOR
 from support.servers.pubsub import PubSubServer
 from support.snippets import ROOT, blocks
 

@@ -25,8 +25,8 @@ import queue_source
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.queues import open_queue
 from queue_source.queues.pubsub import PubSubQueue
+from queue_source.queues.pubsub.address import LASTING, NEEDED, PASSING, our_error, receipt_failures
 from queue_source.queues.pubsub.calls import LARGEST_REQUEST, MOST_RECEIPTS, PubSubCalls
-from queue_source.queues.pubsub.errors import LASTING, NEEDED, PASSING, our_error, receipt_failures
 from support.servers.pubsub import PubSubServer
 
 PATH = "projects/p/subscriptions/files"

@@ -19,7 +19,7 @@ import pytest
 
 from queue_source.messages import Received
 from queue_source.queues import Capabilities, Depth, Queue, open_queue
-from queue_source.queues.pubsub.calls import EMULATOR
+from queue_source.queues.pubsub.address import EMULATOR
 from support.queues.backend import Backend, Clock, RealClock
 from support.servers.pubsub import PubSubServer
 from support.servers.pubsub_emulator import VARIABLE

@@ -5,34 +5,28 @@ Only the first call is repeated here: the callers know the cost of a second try,
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-import google.auth
 import grpc
 from google.api_core import exceptions as api
 from google.api_core.retry import Retry, if_exception_type
-from google.auth.credentials import Credentials
-from google.auth.exceptions import GoogleAuthError
-from google.oauth2 import service_account
 from google.pubsub_v1 import types
 from google.pubsub_v1.services.publisher import PublisherClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
-from queue_source.queues.pubsub.errors import mapped, our_error, receipt_failures
+from queue_source.errors import QueueNotFound, QueueUnavailable
+from queue_source.queues.adapter import closed, in_batches
+from queue_source.queues.pubsub.address import connect, mapped, receipt_failures
 
-EMULATOR = "PUBSUB_EMULATOR_HOST"
 LARGEST_PULL = 1000  # messages
 LARGEST_PUBLISH = (1000, 10_000_000)  # messages, bytes
 LARGEST_REQUEST = 524_288  # bytes of a request that acknowledges or extends
@@ -43,13 +37,6 @@ _FIRST_PATIENCE = 15.0  # and for the first one, tries included
 _SILENCE = 60.0  # seconds after which pulls that ended by our own deadline are no longer believed
 _ROUNDS = 4  # of a request of which some receipts fail for the moment
 _PAUSE = 0.1
-# as Google's own client: messages of 10 MB come a thousand at once; failures of receipts come as metadata
-_CHANNEL = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_metadata_size", 4 * 1024 * 1024),
-    ("grpc.keepalive_time_ms", 30_000),
-]
 _READ = Retry(
     predicate=if_exception_type(api.Aborted, api.ServiceUnavailable, api.Unknown),
     initial=0.1,
@@ -131,11 +118,11 @@ class PubSubCalls:
         self._heard = time.monotonic()
         return types.PullResponse.pb(answer).received_messages  # type: ignore[no-any-return]
 
-    def acknowledge(self, receipts: Iterable[str]) -> set[str]:
+    def acknowledge(self, receipts: Sequence[str]) -> set[str]:
         """Acknowledge; return the receipts that the service refused, which it does only with exactly-once delivery."""
         return self._change(receipts, "acknowledge", types.AcknowledgeRequest)
 
-    def modify_deadline(self, receipts: Iterable[str], seconds: int) -> set[str]:
+    def modify_deadline(self, receipts: Sequence[str], seconds: int) -> set[str]:
         """Make the leases end `seconds` from now; return the receipts that the service refused, as above."""
         request = partial(types.ModifyAckDeadlineRequest, ack_deadline_seconds=seconds)
         return self._change(receipts, "modify_ack_deadline", request)
@@ -143,8 +130,8 @@ class PubSubCalls:
     def publish(self, topic: str, messages: Sequence[Any]) -> list[str]:
         """Send PubsubMessages of one ordering key, confirmed; returns their ids in order."""
         ids: list[str] = []
-        for chunk in _by_size(messages, *LARGEST_PUBLISH, size=lambda message: int(message.ByteSize()) + 8):
-            raw = types.PublishRequest.pb()(topic=topic, messages=chunk)
+        for places in in_batches((message.ByteSize() + 8 for message in messages), *LARGEST_PUBLISH):
+            raw = types.PublishRequest.pb()(topic=topic, messages=messages[places.start : places.stop])
             with mapped(self._name, "publish", topic):
                 answer = self._open()[1].publish(
                     request=types.PublishRequest.wrap(raw), retry=None, timeout=2 * _PATIENCE
@@ -204,7 +191,7 @@ class PubSubCalls:
 
     def refuse_closed(self) -> None:
         if self.closed.is_set():
-            raise QueueConfigurationError(self._name, "is closed; open it again")
+            raise closed(self._name)
 
     def close(self) -> None:
         """Close the channel, which ends the calls that wait in other threads."""
@@ -215,14 +202,14 @@ class PubSubCalls:
 
     # --- receipts that fail one by one -------------------------------------------------------------------------------
 
-    def _change(self, receipts: Iterable[str], method: str, request: Callable[..., Any]) -> set[str]:
+    def _change(self, receipts: Sequence[str], method: str, request: Callable[..., Any]) -> set[str]:
         stale: set[str] = set()
         room = LARGEST_REQUEST - len(self._path) - 64  # 64: the request's other fields
-        for chunk in _by_size(receipts, MOST_RECEIPTS, room, size=lambda receipt: len(receipt.encode()) + 4):
-            stale |= self._change_chunk(chunk, method, request)
+        for places in in_batches((len(receipt.encode()) + 4 for receipt in receipts), MOST_RECEIPTS, room):
+            stale |= self._change_batch(receipts[places.start : places.stop], method, request)
         return stale
 
-    def _change_chunk(self, receipts: list[str], method: str, request: Callable[..., Any]) -> set[str]:
+    def _change_batch(self, receipts: Sequence[str], method: str, request: Callable[..., Any]) -> set[str]:
         """Repeat the request until the service takes all receipts but those that it refuses for good; return these.
 
         An error that names failures is about these alone: the others of its request were taken.
@@ -253,48 +240,8 @@ class PubSubCalls:
         with self._lock:
             self.refuse_closed()
             if self._channel is None:
-                channel = self._connect()
+                channel = connect(self._name, self._path, self._credentials_file, self._endpoint)
                 self._subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
                 self._publisher = PublisherClient(transport=PublisherGrpcTransport(channel=channel))
                 self._channel = channel
             return self._subscriber, self._publisher
-
-    def _connect(self) -> grpc.Channel:
-        """Open the channel; one for `http://` or an emulator has neither encryption nor credentials."""
-        emulator = os.environ.get(EMULATOR)
-        endpoint = self._endpoint or (f"http://{emulator}" if emulator else "")
-        parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
-        if parts.scheme == "http":
-            return grpc.insecure_channel(parts.netloc, options=_CHANNEL)
-        return SubscriberGrpcTransport.create_channel(
-            parts.netloc or SubscriberGrpcTransport.DEFAULT_HOST, credentials=self._credentials(), options=_CHANNEL
-        )
-
-    def _credentials(self) -> Credentials:
-        scopes = SubscriberGrpcTransport.AUTH_SCOPES
-        try:
-            if self._credentials_file is None:
-                return google.auth.default(scopes=scopes)[0]
-            return service_account.Credentials.from_service_account_file(  # type: ignore[no-any-return,no-untyped-call]
-                self._credentials_file, scopes=scopes
-            )
-        except GoogleAuthError as error:
-            raise our_error(self._name, "read", self._path, error) from error
-        except (OSError, ValueError) as error:  # the file is absent, or not JSON
-            problem = f"{self._credentials_file!r} is no key file of a service account: {error}"
-            raise QueueConfigurationError(self._name, f"{problem}; name one in option 'gcp.credentialsFile'") from error
-
-
-def _by_size(items: Iterable[Any], max_items: int, room: int, size: Callable[[Any], int]) -> Iterator[list[Any]]:
-    """Cut into lists of at most `max_items` items and `room` bytes; a single item may be larger than that."""
-    chunk: list[Any] = []
-    taken = 0
-    for item in items:
-        needed = size(item)
-        if chunk and (len(chunk) == max_items or taken + needed > room):
-            yield chunk
-            chunk, taken = [], 0
-        chunk.append(item)
-        taken += needed
-    if chunk:
-        yield chunk
