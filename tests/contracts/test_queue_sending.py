@@ -12,8 +12,7 @@ from queue_source.messages import Outgoing, Received
 from queue_source.queues import Queue, open_queue
 from queue_source.queues.adapter import BaseQueue
 from queue_source.queues.base import Unsendable, send_messages
-from queue_source.queues.sim import SimQueue
-from queue_source.queues.sim.queue import Fault
+from queue_source.queues.sim import Fault, SimQueue
 from queue_source.queues.sqs import SqsQueue
 from support.servers.ministack import KEYS, new_queue
 

@@ -13,7 +13,7 @@ from queue_source.errors import OptionError, QueueConfigurationError
 from queue_source.options import connection_options
 from queue_source.options.checks import check_error_queue
 from queue_source.queues import Depth, open_queue
-from queue_source.queues.sim.queue import Fault
+from queue_source.queues.sim import Fault
 from shard_store import failpoints
 from shard_store.model import ErrorRecord, Plan, position_at
 from support.coordinator_world import EMPTY, World, patiently, uris

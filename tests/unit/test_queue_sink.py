@@ -14,8 +14,7 @@ from queue_source.errors import OptionError, QueueConfigurationError, QueueError
 from queue_source.messages import Received
 from queue_source.options import parse_sink_options
 from queue_source.queues import open_queue
-from queue_source.queues.sim import SimQueue
-from queue_source.queues.sim.queue import Fault
+from queue_source.queues.sim import Fault, SimQueue
 from queue_source.queues.sql import SqlQueue
 from queue_source.read.message_rows import MESSAGE_SCHEMA
 from queue_source.sinks.base import Batch, open_sink

@@ -122,6 +122,15 @@ def closed(queue: str) -> QueueConfigurationError:
     return QueueConfigurationError(queue, "is closed; open it again")
 
 
+def no_pool_takes(queue: str, source: str, tag: str, count: str) -> QueueConfigurationError:
+    """Return the error of messages that no pool of their source takes."""
+    return QueueConfigurationError(
+        queue,
+        f"no pool of source {source!r} takes messages with the tag {tag!r}: {count} were not sent; create a pool whose "
+        "filter lets it pass, or add mandatory=false to the URL to drop such messages",
+    )
+
+
 def check_lease(seconds: float) -> None:
     """Raise ValueError for a lease of no time."""
     if not seconds > 0:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
+from queue_source.common.file_locks import hold, is_held, release
 from queue_source.coordinator.session import Session
 from queue_source.errors import OptionError
 from shard_store.model import PublishToken
-
-with suppress(ImportError):  # Windows has none: no Presence is made there
-    import fcntl
 
 logger = logging.getLogger("cuesqueue")
 
@@ -36,32 +32,26 @@ class Presence:
 
         Where the folder takes no file, or its file system has no locks, other readers do not see this one.
         """
-        file, handle = self._folder / f"{self._pipeline}-{token.incarnation}", None
+        file = self._folder / f"{self._pipeline}-{token.incarnation}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(file, os.O_RDWR | os.O_CREAT)
-            fcntl.flock(handle, fcntl.LOCK_EX)  # a newer reader that checks it releases the lock at once
+            self._own = file, hold(file)
         except OSError as error:
             logger.warning(
                 "pipeline %s: another query of this driver would not notice that this one runs the same pipeline: %s",
                 token,
                 error,
             )
-            if handle is not None:
-                os.close(handle)
-            return
-        self._own = file, handle
 
     def leave(self) -> None:
         """Unregister this reader, which plans nothing more: Spark ends a reader when its thread has ended."""
         own, self._own = self._own, None
         if own is not None:
-            own[0].unlink(missing_ok=True)
-            os.close(own[1])
+            release(*own)
 
     def has_others(self, token: PublishToken) -> bool:
         """Tell whether a reader of an earlier incarnation still runs."""
-        return any(_is_locked(file) for file in self._before(token.incarnation))
+        return any(is_held(file) for file in self._before(token.incarnation))
 
     def _before(self, incarnation: int) -> Iterator[Path]:
         for file in self._folder.iterdir() if self._folder.is_dir() else ():
@@ -104,22 +94,3 @@ def await_readers_before(session: Session, presence: Presence, *, unfinished: bo
             beat = now
         if session.stopping.wait(_POLL):
             return
-
-
-def _is_locked(file: Path) -> bool:
-    try:
-        handle = os.open(file, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no locks here: no reader holds one
-        return False
-    else:
-        with suppress(OSError):
-            file.unlink(missing_ok=True)  # its process has died
-        return False
-    finally:
-        os.close(handle)

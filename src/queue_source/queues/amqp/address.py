@@ -1,5 +1,7 @@
 """The `amqp://` URL taken apart: pika's part says how to connect, ours says which source, pool and filters.
 
+And pika's exceptions, with the brokers' words in them, mapped to our errors.
+
 amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S&pool=P&tags=FILTER,FILTER
 amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S&listener=true&tags=FILTER
 amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S                              (to send)
@@ -7,16 +9,22 @@ amqp://USER:PASSWORD@HOST:PORT/VHOST?source=S                              (to s
 
 from __future__ import annotations
 
+import re
+import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import pika
+from pika import exceptions
+from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowFailed
 
-from queue_source.errors import QueueConfigurationError
+from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.queues.amqp.link import ABSENT, FORBIDDEN, LOCKED, MISMATCH
 from queue_source.queues.urls import checked_parameters, query_of, without_fragment
 from queue_source.tags import EVERYTHING, parse_filters
-from shard_store.redaction import redact_url
+from shard_store.redaction import redact_url, without_password
 
 _PIKAS = (
     "heartbeat",
@@ -91,9 +99,18 @@ def parse_address(url: str) -> Address:
     if not source:
         raise refused("the URL needs source=NAME (a topic exchange) and pool=NAME (a queue), or listener=true")
     for what in ("source", "pool"):
-        if what in parameters:
-            _check_name(what, parameters[what], refused)
-    listener = _boolean("listener", parameters.get("listener", "false"), refused)
+        text = parameters.get(what, "default")
+        if not text or len(text.encode()) > _LONGEST_NAME or not text.isprintable():
+            raise refused(f"{what}= needs 1 to {_LONGEST_NAME} bytes of printable text")
+        if text.startswith("amq."):
+            raise refused(f"{what}={text!r}: names that start with 'amq.' are the broker's own; choose another")
+    for what in ("listener", "mandatory"):
+        if parameters.get(what, "true").lower() not in ("true", "false"):
+            raise refused(f"{what}={parameters[what]!r} is neither true nor false")
+    listener = parameters.get("listener", "").lower() == "true"
+    seconds = parameters.get("consumer_timeout", str(_CONSUMER_TIMEOUT))
+    if not seconds.isascii() or not seconds.isdigit():
+        raise refused("consumer_timeout= is a number of seconds, 0 for none: the broker's own consumer_timeout")
     if listener and "pool" in parameters:
         raise refused("a listener has a private queue and no pool; leave pool= or listener=true out")
     try:
@@ -105,22 +122,21 @@ def parse_address(url: str) -> Address:
     if parameters.get("queue_type") not in (None, "classic", "quorum"):
         raise refused(f"queue_type={parameters['queue_type']!r} is not known; write classic or quorum")
     pika_parameters = [(key, value) for key, value in pairs if key in _PIKAS]
-    user = parts.username is not None and parts.password is None
+    netloc = parts.netloc
+    if parts.username is not None and password is None:  # pika needs one, if only an empty one
+        user, _, host = netloc.rpartition("@")
+        netloc = f"{user}:@{host}"
     address = Address(
         name=name,
-        connection=urlunsplit(
-            parts._replace(
-                netloc=_with_password(parts.netloc) if user else parts.netloc, query=urlencode(pika_parameters)
-            )
-        ),
+        connection=urlunsplit(parts._replace(netloc=netloc, query=urlencode(pika_parameters))),
         password=password,
         source=source,
         pool=parameters.get("pool"),
         listener=listener,
         filters=filters,
         queue_type=parameters.get("queue_type"),
-        consumer_timeout=_seconds(parameters.get("consumer_timeout", str(_CONSUMER_TIMEOUT)), refused),
-        mandatory=_boolean("mandatory", parameters.get("mandatory", "true"), refused),
+        consumer_timeout=float(seconds) or None,
+        mandatory=parameters.get("mandatory", "true").lower() == "true",
     )
     try:
         address.parameters()
@@ -131,26 +147,68 @@ def parse_address(url: str) -> Address:
     return address
 
 
-def _check_name(what: str, name: str, refused: Any) -> None:
-    if not name or len(name.encode()) > _LONGEST_NAME or not name.isprintable():
-        raise refused(f"{what}= needs 1 to {_LONGEST_NAME} bytes of printable text")
-    if name.startswith("amq."):
-        raise refused(f"{what}={name!r}: names that start with 'amq.' are the broker's own; choose another")
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+_REPLY = re.compile(r"\(\d{3}\) '([^']+)'")  # the broker's words inside pika's
+_NOT_ALLOWED = 530  # reply code of a connection: the virtual host is absent or closed to us
+_HELD_TOO_LONG = "delivery acknowledgement"  # with MISMATCH, the broker's consumer_timeout
 
 
-def _boolean(what: str, text: str, refused: Any) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise refused(f"{what}={text!r} is neither true nor false")
-    return text.lower() == "true"
+def translated(error: BaseException, address: Address) -> QueueError:
+    """Map pika's exception to the error to raise; its text holds no secret."""
+    causes = list(_causes(error))
+    for cause in causes:
+        problem = _configuration(cause, address)
+        if problem is not None:
+            return QueueConfigurationError(address.name, problem)
+    last = causes[-1]
+    if isinstance(last, exceptions.ChannelClosedByBroker) and _HELD_TOO_LONG in last.reply_text:
+        return QueueUnavailable(
+            address.name,
+            "the broker took all messages back because one was held longer than its consumer_timeout: raise that "
+            "above the longest time from receipt to commit, and say so in the URL (consumer_timeout=SECONDS)",
+        )
+    return QueueUnavailable(address.name, f"the connection failed: {_without_secrets(last, address)}")
 
 
-def _seconds(text: str, refused: Any) -> float | None:
-    if not text.isascii() or not text.isdigit():
-        raise refused("consumer_timeout= is a number of seconds, 0 for none: the broker's own consumer_timeout")
-    return float(text) or None
+def _configuration(error: BaseException, address: Address) -> str | None:
+    """Describe an error that waiting does not solve, with the next step; None for any other."""
+    said = _without_secrets(error, address)
+    if isinstance(error, exceptions.AuthenticationError | exceptions.ProbableAuthenticationError):
+        return "the broker refused the user or the password; check them (@ is written as %40, / as %2F)"
+    if isinstance(error, exceptions.ProbableAccessDeniedError) or (
+        isinstance(error, exceptions.ConnectionClosedByBroker) and error.reply_code == _NOT_ALLOWED
+    ):
+        return f"the virtual host does not exist or is closed to the user: {said}; the URL names it, as in amqp://HOST/VHOST"
+    if isinstance(error, exceptions.IncompatibleProtocolError):
+        return f"no AMQP 0-9-1 is spoken there ({said}); check the port, and amqp:// or amqps://"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {said}; name the broker's authority in ssl_options"
+    if not isinstance(error, exceptions.ChannelClosedByBroker):
+        return None
+    if error.reply_code == FORBIDDEN:
+        return f"the user lacks a permission (configure, write or read): {said}"
+    if error.reply_code == LOCKED:
+        return f"another connection has exclusive use of it: {said}; choose another name"
+    if error.reply_code == ABSENT:
+        return f"does not exist: {said}"
+    if error.reply_code == MISMATCH and _HELD_TOO_LONG not in error.reply_text:
+        return f"exists in another form: {said}; choose another name, or delete what is there"
+    return None
 
 
-def _with_password(netloc: str) -> str:
-    """Add an empty password to a user without one, as pika needs it."""
-    user, _, host = netloc.rpartition("@")
-    return f"{user}:@{host}"
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors inside pika's wrappers, from the outermost to the last try."""
+    yield error
+    inner = error.exceptions[-1] if isinstance(error, AMQPConnectionWorkflowFailed) else None
+    inner = inner or getattr(error, "exception", None)
+    if inner is None and isinstance(error, exceptions.AMQPConnectionError) and error.args:
+        inner = error.args[0]
+    if isinstance(inner, BaseException):
+        yield from _causes(inner)
+
+
+def _without_secrets(error: BaseException, address: Address) -> str:
+    text = getattr(error, "reply_text", "") or str(error) or type(error).__name__
+    quoted = _REPLY.search(text)
+    return without_password(" ".join((quoted[1] if quoted else text).split()), address.password)

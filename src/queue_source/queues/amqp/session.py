@@ -2,6 +2,9 @@
 
 A session connects when it is used, and again after the connection was lost. All deliveries belong to one channel; the
 *generation* in each receipt names it, so a receipt of an earlier connection can never acknowledge another message.
+
+A source is a durable topic exchange, a pool a durable queue bound to it. They are created when absent, and used as they
+are when they exist: a user without the right to configure can work with what an administrator has made.
 """
 
 from __future__ import annotations
@@ -19,12 +22,21 @@ from pika.exceptions import ChannelClosedByBroker
 
 from queue_source.errors import QueueError, QueueUnavailable
 from queue_source.messages import Receipt
-from queue_source.queues.amqp import topology
-from queue_source.queues.amqp.address import Address
-from queue_source.queues.amqp.errors import translated
-from queue_source.queues.amqp.link import ABSENT, Channel, Link, Stopped, fail, resolve, was_closed_for
+from queue_source.queues.amqp.address import Address, translated
+from queue_source.queues.amqp.link import (
+    ABSENT,
+    FORBIDDEN,
+    MISMATCH,
+    Channel,
+    Link,
+    Outcome,
+    Publisher,
+    Stopped,
+    fail,
+    resolve,
+    was_closed_for,
+)
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, tag_of
-from queue_source.queues.amqp.publisher import Outcome, Publisher
 
 _UNROUTED_PAUSES = (0.05, 0.15, 0.3)  # seconds between a queue's declaration and its first binding, at the most
 _QUIET = 0.005  # seconds without a delivery after which a queue has sent what it had
@@ -78,7 +90,7 @@ class Session:
                 await self._disconnect()  # when the broker closes a reader, all its deliveries are lost
                 self._link = await Link.open(self._address.parameters())
             if not self._in_place:
-                self.queue = await topology.ensure(self._link, self._address)
+                self.queue = await _ensure(self._link, self._address)
                 self._in_place = True
             return self._link
 
@@ -208,7 +220,7 @@ class Session:
             held = self._held.pop(tag)
             if held.timer is not None:
                 held.timer.cancel()
-            _requeue(self._reader, tag, False)
+            self._reader.requeue(tag)
         if overdue:
             text = (
                 f"{len(overdue)} message(s) were held for {self._longest:.0f} s, nearly the broker's consumer timeout"
@@ -233,24 +245,25 @@ class Session:
         """
         return {receipt for receipt in receipts if self._find(receipt) is None}
 
-    def own_depth(self) -> tuple[int, int]:
-        """Count the deliveries that the broker waits for here: (leased, delayed by nack)."""
+    async def depth(self) -> tuple[int, int, int]:
+        """Count the ready messages, and the deliveries that the broker waits for here: leased, and delayed by nack."""
+        answer = await (await self.open()).once("queue_declare", queue=self.queue, passive=True)
         delayed = sum(held.timer is not None for held in self._held.values())
-        return len(self._held) - delayed, delayed
+        return int(answer.method.message_count), len(self._held) - delayed, delayed
 
     async def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         """Acknowledge the messages; returns when the broker has seen it."""
         stale = await self.stale(receipts)
-        await self._finish(receipts, _acknowledge)
+        await self._finish(receipts, Channel.acknowledge)
         return stale
 
     async def reject(self, receipts: Sequence[Receipt]) -> None:
-        await self._finish(receipts, _reject)
+        await self._finish(receipts, Channel.reject)
 
     async def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         """Return the messages. AMQP has no delay: until it is over they stay here, or until the connection ends."""
         if delay <= 0:
-            await self._finish(receipts, _requeue)
+            await self._finish(receipts, Channel.requeue)
             return
         loop = asyncio.get_running_loop()
         for tag in self._tags(receipts):
@@ -260,7 +273,7 @@ class Session:
     def _delay_over(self, tag: int) -> None:
         if self._reader is not None and self._reader.alive:
             del self._held[tag]
-            _requeue(self._reader, tag, False)
+            self._reader.requeue(tag)
 
     async def _finish(self, receipts: Sequence[Receipt], say: Callable[[Channel, int, bool], None]) -> None:
         """Answer once for each message; the oldest ones go in one frame, as far as all of them are among these."""
@@ -347,13 +360,60 @@ class Session:
             raise QueueGone(error.reply_text) from error
 
 
-def _acknowledge(channel: Channel, tag: int, multiple: bool) -> None:
-    channel.raw.basic_ack(tag, multiple)
+# --- what the URL names ----------------------------------------------------------------------------------------------
 
 
-def _reject(channel: Channel, tag: int, multiple: bool) -> None:
-    channel.raw.basic_nack(tag, multiple, requeue=False)
+async def _ensure(link: Link, address: Address) -> str:
+    """Create everything that the URL names; return the name of the queue to read, "" where it names none."""
+    try:
+        await link.once("exchange_declare", exchange=address.source, exchange_type="topic", durable=True)
+    except ChannelClosedByBroker as error:
+        as_it_is = was_closed_for(error, FORBIDDEN) or (
+            was_closed_for(error, MISMATCH) and not was_closed_for(error, MISMATCH, "'type'")
+        )
+        if not as_it_is or not await exists(link, address.source, None):
+            raise
+    queue = address.pool or ""
+    if address.listener:
+        # a queue of this connection alone, deleted with it; not auto-delete, which would end it with each consumer
+        queue = str((await link.once("queue_declare", queue="", exclusive=True)).method.queue)
+        for tag_filter in address.bindings:
+            await link.once("queue_bind", queue=queue, exchange=address.source, routing_key=tag_filter)
+    elif queue:
+        await _ensure_pool(link, address, queue)
+    return queue
 
 
-def _requeue(channel: Channel, tag: int, multiple: bool) -> None:
-    channel.raw.basic_nack(tag, multiple, requeue=True)
+async def _ensure_pool(link: Link, address: Address, pool: str) -> None:
+    """Create the pool, or add the filters of the URL to those that it has; without filters a new pool takes everything.
+
+    A queue without a binding would never get a message, so its declaration and its first binding go out together.
+    """
+    pool_exists = await exists(link, address.source, pool)
+    if pool_exists and address.filters is None:
+        return
+    channel = await link.channel()
+    if not pool_exists:
+        arguments = {"x-queue-type": address.queue_type} if address.queue_type else None
+        channel.raw.queue_declare(queue=pool, durable=True, arguments=arguments)  # without waiting for an answer
+    await asyncio.gather(
+        *(
+            channel.call("queue_bind", queue=pool, exchange=address.source, routing_key=tag_filter)
+            for tag_filter in address.bindings
+        )
+    )
+    await channel.close()
+
+
+async def exists(link: Link, source: str, pool: str | None) -> bool:
+    """Tell whether the pool exists; without one, whether the source does."""
+    try:
+        if pool is None:
+            await link.once("exchange_declare", exchange=source, passive=True)
+        else:
+            await link.once("queue_declare", queue=pool, passive=True)
+    except ChannelClosedByBroker as error:
+        if was_closed_for(error, ABSENT):
+            return False
+        raise
+    return True

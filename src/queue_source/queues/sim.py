@@ -7,25 +7,70 @@ orders faults in its own process for the reader that Spark runs in another.
 
 from __future__ import annotations
 
-import os
+import re
+import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from sqlalchemy import (
+    Column,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    delete,
+    func,
+    inspect,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.engine import URL
+
+from queue_source.common.file_locks import hold, is_held, release
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.adapter import convert_each
+from queue_source.queues.adapter import convert_each, no_pool_takes
 from queue_source.queues.base import Depth
-from queue_source.queues.sim import tables as sim_tables
-from queue_source.queues.sim.address import LISTENER, parse_address
-from queue_source.queues.sim.listening import hold, is_held
 from queue_source.queues.sql import SqlQueue
-from queue_source.queues.sql.database import create_tables, messages
+from queue_source.queues.sql.database import LONGEST_NAME, Address, create_tables, messages
 from queue_source.queues.sql.rows import QueueRows
-from queue_source.tags import EVERYTHING, check_tag, matches_any
+from queue_source.queues.urls import checked_parameters, query_of, without_fragment
+from queue_source.tags import EVERYTHING, check_tag, matches_any, parse_filters
+from shard_store.redaction import redact_url
 from shard_store.sql.database import Database
 from shard_store.sql.transaction import Transaction
+
+_LISTENER = "listener-"
+"""What the names of the private queues of listeners begin with."""
+
+_NAME = re.compile(r"[\w.\-]{1,200}")
+_FORM = "write sim://SOURCE?dir=PATH, with &pool=NAME and &tags=FILTER where they are wanted"
+
+metadata = MetaData()
+
+bindings = Table(
+    "sim_bindings",
+    metadata,
+    Column("pool", String(LONGEST_NAME), primary_key=True),
+    Column("filter", String(LONGEST_NAME), primary_key=True),
+)
+faults = Table(
+    "sim_faults",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("pool", String(LONGEST_NAME), nullable=False),
+    Column("fault", Text, nullable=False),
+    Column("verb", Text),  # None: any
+    Column("times", Integer, nullable=False),
+    Column("seconds", Float, nullable=False),
+)
 
 
 class Fault(str, Enum):
@@ -60,7 +105,7 @@ class SimQueue(SqlQueue):
         sleep: Callable[[float], object] | None = None,
         patience: float = 30.0,
     ) -> None:
-        self._sim = parse_address(url)
+        self._sim = _parse(url)
         super().__init__(url, self._sim.table, clock=clock, sleep=sleep, patience=patience)
         self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.listener)
         self._is_bound = False
@@ -74,13 +119,18 @@ class SimQueue(SqlQueue):
         `seconds` is the length of a fault that has one. `verb` limits a disconnect to one of the protocol's methods, as
         in `verb="acknowledge"`.
         """
-        name, on = Fault(fault).value, "send" if verb == "publish" else verb
-        self._run(lambda c: sim_tables.order(c, self._sim.pool, name, on, times, float(seconds)))
+        on = "send" if verb == "publish" else verb
+        values = {"pool": self._sim.pool, "fault": Fault(fault).value, "verb": on, "times": times, "seconds": seconds}
+        self._run(lambda transaction: transaction.execute(faults.insert().values(values)))
 
     def ordered(self) -> dict[Fault, int]:
         """Return how often each fault is still to come."""
-        counts = self._run(lambda transaction: sim_tables.ordered(transaction, self._sim.pool), read=True)
-        return {Fault(fault): times for fault, times in counts.items()}
+
+        def count(transaction: Transaction) -> dict[Fault, int]:
+            query = select(faults.c.fault, func.sum(faults.c.times)).where(faults.c.pool == self._sim.pool)
+            return {Fault(fault): times for fault, times in transaction.execute(query.group_by(faults.c.fault))}
+
+        return self._run(count, read=True)
 
     # --- the verbs ---------------------------------------------------------------------------------------------------
 
@@ -93,14 +143,13 @@ class SimQueue(SqlQueue):
                 self._sleep(seconds)
         taken = super()._receive(max_messages, lease, wait)
         if taken and self._faulty():
-            self._spoil([message.receipt for message in taken])
+            receipts = [message.receipt for message in taken]
+            twice = len(self._met(Fault.DUPLICATE_DELIVERY, "receive", len(receipts)))
+            self._change(receipts[:twice], self._rows.duplicate)
+            early = self._met(Fault.EARLY_EXPIRY, "receive", len(receipts))
+            for receipt, seconds in zip(receipts, early, strict=False):
+                self._change([receipt], lambda transaction, ids, s=seconds: self._rows.extend(transaction, ids, s))  # type: ignore[misc]
         return taken
-
-    def _spoil(self, receipts: Sequence[Receipt]) -> None:
-        twice = len(self._met(Fault.DUPLICATE_DELIVERY, "receive", len(receipts)))
-        self._change(receipts[:twice], self._rows.duplicate)
-        for receipt, seconds in zip(receipts, self._met(Fault.EARLY_EXPIRY, "receive", len(receipts)), strict=False):
-            self._change([receipt], lambda transaction, ids, s=seconds: self._rows.extend(transaction, ids, s))  # type: ignore[misc]
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         self._connected("extend")
@@ -141,13 +190,15 @@ class SimQueue(SqlQueue):
     def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
         tags = {message.tag for message in sent}
         heard: set[str] = set()
-        pools = dict(sim_tables.pools(transaction))
-        for pool in [pool for pool in pools if pool.startswith(LISTENER) and not is_held(self._lock_of(pool))]:
+        pools: dict[str, list[str]] = {}
+        for pool, tag_filter in transaction.execute(select(bindings).order_by(bindings.c.pool)):
+            pools.setdefault(pool, []).append(tag_filter)
+        for pool in [pool for pool in pools if pool.startswith(_LISTENER) and not is_held(self._lock_of(pool))]:
             self._remove(transaction, pool)  # its process was killed
             del pools[pool]
         if not pools and self._sim.mandatory and not self._sim.is_named:
-            sim_tables.bind(transaction, self._sim.pool, None)
-            pools = {self._sim.pool: (EVERYTHING,)}
+            _bind(transaction, self._sim.pool, None)
+            pools = {self._sim.pool: [EVERYTHING]}
         for pool, filters in pools.items():
             passing = {tag for tag in tags if matches_any(filters, tag)}
             heard |= passing
@@ -155,15 +206,9 @@ class SimQueue(SqlQueue):
             if matching:
                 QueueRows(pool, self.name).insert(transaction, *zip(*matching, strict=True))
         if self._sim.mandatory and (unheard := tags - heard):
-            raise self._unrouted(min(unheard), sum(message.tag in unheard for message in sent))
+            count = sum(message.tag in unheard for message in sent)
+            raise no_pool_takes(self.name, self._sim.source, min(unheard), str(count))
         return [key if message.tag in heard else "" for message, key in zip(sent, ids, strict=True)]
-
-    def _unrouted(self, tag: str, count: int) -> QueueConfigurationError:
-        return QueueConfigurationError(
-            self.name,
-            f"no pool of source {self._sim.source!r} takes messages with the tag {tag!r}: {count} were not "
-            "sent; create a pool whose filter lets it pass, or add mandatory=false to the URL to drop such messages",
-        )
 
     def depth(self) -> Depth:
         self._connected("depth")
@@ -175,15 +220,19 @@ class SimQueue(SqlQueue):
             self.delete()
         super().close()
         if self._lock is not None:
-            self._lock_of(self._sim.pool).unlink(missing_ok=True)
-            os.close(self._lock)
+            release(self._lock_of(self._sim.pool), self._lock)
             self._lock = None
 
     # --- for people and commands -------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
         """Tell whether the pool is bound to the source; creates nothing."""
-        return self._query(lambda transaction: sim_tables.exists(transaction, self._sim.pool))
+
+        def look(transaction: Transaction) -> bool:
+            has_table = inspect(transaction.connection).has_table(bindings.name)
+            return has_table and _is_bound(transaction, self._sim.pool, None)
+
+        return self._query(look)
 
     def create(self) -> None:
         """Create the pool where it is absent."""
@@ -198,13 +247,14 @@ class SimQueue(SqlQueue):
 
     def _remove(self, transaction: Transaction, pool: str) -> None:
         QueueRows(pool, self.name).purge(transaction)
-        sim_tables.forget(transaction, pool)
+        for table in (bindings, faults):
+            transaction.execute(delete(table).where(table.c.pool == pool))
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _create(self) -> None:
         self._sim.folder.mkdir(parents=True, exist_ok=True)
-        create_tables(self._database, messages.metadata, sim_tables.metadata)
+        create_tables(self._database, messages.metadata, metadata)
         if self._sim.listener and self._lock is None:
             self._lock = hold(self._lock_of(self._sim.pool))
         if self._sim.is_named:
@@ -214,8 +264,8 @@ class SimQueue(SqlQueue):
         """Make the pool, with the filters that the URL names."""
         pool, filters = self._sim.pool, self._sim.filters
         if not self._is_bound:
-            if not self._database.read(lambda transaction: sim_tables.is_bound(transaction, pool, filters)):
-                self._database.write(lambda transaction: sim_tables.bind(transaction, pool, filters))
+            if not self._database.read(lambda transaction: _is_bound(transaction, pool, filters)):
+                self._database.write(lambda transaction: _bind(transaction, pool, filters))
             self._is_bound = True
 
     def _lock_of(self, pool: str) -> Path:
@@ -226,9 +276,93 @@ class SimQueue(SqlQueue):
             raise QueueUnavailable(self.name, f"was disconnected during {verb}, as ordered")
 
     def _met(self, fault: Fault, verb: str, max_messages: int) -> list[float]:
-        """Use up the faults that were ordered; return the seconds of each."""
-        return self._run(lambda c: sim_tables.take(c, self._sim.pool, fault.value, verb, max_messages))
+        """Use up to `max_messages` of an ordered fault, the oldest order first; return the seconds of each."""
+        ours = faults.c.pool == self._sim.pool, faults.c.fault == fault.value
+        orders = select(faults).where(*ours, or_(faults.c.verb.is_(None), faults.c.verb == verb)).order_by(faults.c.id)
+
+        def use_up(transaction: Transaction) -> list[float]:
+            taken: list[float] = []
+            for row in transaction.execute(orders).all():
+                used = min(row.times, max_messages - len(taken))
+                taken += [row.seconds] * used
+                transaction.execute(update(faults).where(faults.c.id == row.id).values(times=row.times - used))
+            transaction.execute(delete(faults).where(faults.c.times <= 0))
+            return taken
+
+        return self._run(use_up)
 
     def _faulty(self) -> bool:
         """Tell whether a fault is ordered. Reads without a lock, since mostly there is none."""
-        return self._run(lambda transaction: bool(sim_tables.ordered(transaction, self._sim.pool)), read=True)
+        return bool(self.ordered())
+
+
+# --- the URL --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """A `sim://` URL taken apart.
+
+    `table` holds the pool's messages; `filters` is None where the URL names none. `is_named`: the URL says what is read
+    here; one that does not may be a sender's.
+    """
+
+    table: Address
+    folder: Path
+    source: str
+    pool: str
+    listener: bool
+    filters: tuple[str, ...] | None
+    mandatory: bool
+    is_named: bool
+
+
+def _parse(url: str) -> _Address:
+    """Parse the URL, without touching a file. Raises `QueueConfigurationError` for whatever is wrong with it."""
+    name = redact_url(url)
+
+    def refused(problem: str) -> QueueConfigurationError:
+        return QueueConfigurationError(name, f"{problem}; {_FORM}")
+
+    parts = urlsplit(without_fragment(url))
+    parameters = checked_parameters(name, query_of(url))
+    source, pool = parts.netloc, parameters.get("pool", parts.netloc)
+    if parts.path not in ("", "/") or not _NAME.fullmatch(source) or not _NAME.fullmatch(pool):
+        raise refused("source and pool are named by letters, digits, '.', '-' and '_'")
+    if not parameters.get("dir"):
+        raise refused("it needs dir=PATH, a folder of this machine for the simulator's file")
+    for key in ("listener", "mandatory"):
+        if parameters.get(key, "true") not in ("true", "false"):
+            raise refused(f"{key}={parameters[key]!r} is neither true nor false")
+    listener = parameters.get("listener") == "true"
+    if pool.startswith(_LISTENER):
+        raise refused(f"names that start with {_LISTENER!r} are those of listeners")
+    if listener and "pool" in parameters:
+        raise refused("a listener has a private queue and no pool")
+    try:
+        filters = parse_filters(parameters["tags"]) if "tags" in parameters else None
+    except ValueError as error:
+        raise refused(str(error)) from None
+    pool = f"{_LISTENER}{uuid.uuid4().hex}" if listener else pool
+    folder = Path(parameters["dir"])
+    database = URL.create("sqlite", database=str(folder / f"{source}.sim.db"))
+    mandatory = parameters.get("mandatory", "true") == "true"
+    table = Address(database, pool, name)
+    is_named = not parameters.keys().isdisjoint(("pool", "listener", "tags"))
+    return _Address(table, folder, source, pool, listener, filters, mandatory, is_named)
+
+
+# --- pools ---------------------------------------------------------------------------------------------------------
+
+
+def _bind(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> None:
+    """Add filters to those that the pool has; without any, a new pool takes everything."""
+    if filters is None:
+        filters = () if _is_bound(transaction, pool, None) else (EVERYTHING,)
+    for tag_filter in filters:
+        transaction.execute(insert(bindings).values(pool=pool, filter=tag_filter).on_conflict_do_nothing())
+
+
+def _is_bound(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> bool:
+    bound_filters = set(transaction.execute(select(bindings.c.filter).where(bindings.c.pool == pool)).scalars())
+    return bool(bound_filters) if filters is None else bound_filters.issuperset(filters)
