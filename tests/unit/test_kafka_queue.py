@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt
 from queue_source.queues import open_queue
-from queue_source.queues.kafka.address import parse_address
-from queue_source.queues.kafka.errors import LASTING, translated
-from queue_source.queues.kafka.ledger import WIDEST, Held, Ledger, OffsetsGone, first_offset
-from queue_source.queues.kafka.messages import KEY, TAG, record_of
+from queue_source.queues.kafka.address import LASTING, parse_address, translated
+from queue_source.queues.kafka.messages import KEY, TAG, WIDEST, Held, Ledger, OffsetsGone, first_offset, record_of
 from queue_source.queues.kafka.reader import Reader
 from queue_source.queues.kafka.service import Service
 from queue_source.queues.urls import canonical, queue_name

@@ -23,7 +23,7 @@ NAMES_CODE = (
 )
 # characters that a URL parser would misread: hidden only while the URL is taken apart
 _SHOWN_PASSWORD = f":{HIDDEN}@"
-_KAFKA_PORT = 9092
+KAFKA_PORT = 9092
 
 LOG_ID_HEADER = "log_id_header"
 """The parameter of every URL that names the header of log ids (`adapter.py`)."""
@@ -184,7 +184,7 @@ def canonical(url: str) -> str:
     kind = scheme(url)
     if kind == "kafka":  # the topic of any brokers in this list; its groups have the same messages
         hosts = _split(url).netloc.lower().split(",")
-        with_ports = sorted(host if re.search(r":\d+$", host) else f"{host}:{_KAFKA_PORT}" for host in hosts)
+        with_ports = sorted(host if re.search(r":\d+$", host) else f"{host}:{KAFKA_PORT}" for host in hosts)
         return f"kafka://{','.join(with_ports)}{_split(url).path}"
     try:
         parts = _split(url)

@@ -21,10 +21,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.messages import Receipt, Received
-from queue_source.queues.kafka.address import Address
-from queue_source.queues.kafka.errors import LASTING, REBALANCING, error_of, translated
-from queue_source.queues.kafka.ledger import Held, Ledger, OffsetsGone, first_offset
-from queue_source.queues.kafka.messages import received
+from queue_source.queues.kafka.address import LASTING, REBALANCING, Address, error_of, translated
+from queue_source.queues.kafka.messages import Held, Ledger, OffsetsGone, first_offset, received
 from queue_source.queues.kafka.service import Service
 
 logger = logging.getLogger("cuesqueue")
@@ -270,7 +268,7 @@ class Reader:
                     self._commit()
                     again = time.monotonic() + _COMMIT_AGAIN
         except KafkaException as error:
-            self._fail(self._address_error(error, "reading"))
+            self._fail(translated(error, self._address, "reading"))
         except QueueError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - of any kind: who receives would take its end for an empty topic
@@ -354,16 +352,13 @@ class Reader:
         if is_first:
             self._report(error)
 
-    def _address_error(self, error: KafkaException | KafkaError, doing: str) -> QueueError:
-        return translated(error, self._address, doing)
-
     def _on_error(self, error: KafkaError) -> None:
         """Fail for what waiting does not mend, such as a refused login; the rest librdkafka tries again by itself.
 
         Once we were let in, a login or a handshake that fails is a broker that comes or goes.
         """
         if error.fatal() or (error.code() in LASTING and not self._is_in_group):
-            self._fail(self._address_error(error, "reading"))
+            self._fail(translated(error, self._address, "reading"))
         self._heard = 0.0
 
     def _commit(self) -> None:
@@ -382,7 +377,7 @@ class Reader:
             answered = self._consumer.commit(offsets=places, asynchronous=False) if places else ()
         except KafkaException as error:
             if error_of(error).code() not in REBALANCING:
-                refused = self._address_error(error, "committing offsets")
+                refused = translated(error, self._address, "committing offsets")
         with self._changed:
             for place in answered:
                 if place.error is None:
@@ -403,7 +398,7 @@ class Reader:
                 self._uncommitted.discard(place.partition)
             elif place.error.code() not in REBALANCING and place.partition not in self._uncommitted:
                 self._uncommitted.add(place.partition)
-                problem = self._address_error(place.error, f"committing partition {place.partition}")
+                problem = translated(place.error, self._address, f"committing partition {place.partition}")
                 logger.warning("%s; it is tried again, and what is done comes again if we end before", problem)
         return problem
 
@@ -416,7 +411,9 @@ class Reader:
             begin = [self._service.place(partition, ledger.position) for partition, ledger in ledgers.items()]
             consumer.incremental_assign(begin)
         except (KafkaException, QueueError) as error:
-            self._fail(error if isinstance(error, QueueError) else self._address_error(error, "taking partitions"))
+            self._fail(
+                error if isinstance(error, QueueError) else translated(error, self._address, "taking partitions")
+            )
             return
         with self._changed:
             self._ledgers |= ledgers

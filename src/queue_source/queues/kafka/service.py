@@ -1,4 +1,4 @@
-"""What is asked of the brokers without being a member of the group: the topic, offsets, and what people create.
+"""What is done without being a member of the group: questions, what people create, and sending.
 
 One handle of librdkafka for all questions, opened by the first; it joins no group. All methods may be called on any
 thread.
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from queue_source.errors import QueueConfigurationError, QueueNotFound
-from queue_source.queues.kafka.address import Address
-from queue_source.queues.kafka.errors import error_of, translated
+from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
+from queue_source.queues.adapter import closed
+from queue_source.queues.kafka.address import Address, error_of, translated
+from queue_source.queues.kafka.messages import LARGEST, Record, message_id
 
 logger = logging.getLogger("cuesqueue")
 _Result = TypeVar("_Result")
@@ -27,6 +29,7 @@ PATIENCE = 10.0
 _SILENCE = 1.0  # seconds without a first answer after which a line says what is waited for
 _NO_GROUP = "cuesqueue"  # librdkafka opens no consumer without one; nothing is ever committed by it
 _LONGEST_PEEK = 5.0
+_CONFIRMING = 30.0  # seconds for a confirmation, tries included
 _AWAY = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._WAIT_COORD})
 
 
@@ -136,7 +139,7 @@ class Service:
 
     def _opened(self) -> Any:
         if self._is_closed:
-            raise QueueConfigurationError(self._address.name, "is closed; open it again")
+            raise closed(self._address.name)
         if self._consumer is None:
             self._consumer = Consumer(self.consumer_settings())
         return self._consumer
@@ -240,3 +243,81 @@ class Service:
             consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
+
+
+class Sender:
+    """Sends records to the topic, and waits until the brokers have confirmed them. One producer for all threads."""
+
+    def __init__(self, address: Address, service: Service) -> None:
+        self._address = address
+        self._service = service
+        self._lock = threading.Lock()
+        self._producer: Any = None
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest record."""
+        size = self._address.settings.get("message.max.bytes", "")
+        return int(size) if size.isascii() and size.isdigit() else LARGEST
+
+    def send(self, records: Sequence[Record]) -> list[str]:
+        """Send them in their order, all confirmed; return their message ids."""
+        if not records:
+            return []
+        producer = self._opened()
+        ids: list[str | None] = [None] * len(records)
+        failures: list[KafkaError] = []
+        confirmed: list[int] = []
+
+        def confirm(place: int, error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                failures.append(error)
+            else:
+                ids[place] = message_id(message.topic(), message.partition(), message.offset())
+            confirmed.append(place)
+
+        with self._service.mapped("sending"):
+            for place, record in enumerate(records):
+                self._produce(producer, record, lambda error, message, place=place: confirm(place, error, message))
+            until = time.monotonic() + 2 * _CONFIRMING
+            while len(confirmed) < len(records) and time.monotonic() < until:
+                producer.flush(0.5)  # another thread's flush may serve the confirmations of ours
+            if failures:
+                raise KafkaException(failures[0])
+        if len(confirmed) < len(records):
+            raise QueueUnavailable(self._address.name, f"{len(records) - len(confirmed)} messages were not confirmed")
+        return [message for message in ids if message is not None]
+
+    def _produce(self, producer: Any, record: Record, confirm: Any) -> None:
+        until = time.monotonic() + _CONFIRMING
+        while True:
+            try:
+                producer.produce(
+                    self._address.topic, record.value, key=record.key, headers=record.headers, on_delivery=confirm
+                )
+                return
+            except BufferError:  # librdkafka's own queue is full
+                if time.monotonic() > until:
+                    raise QueueUnavailable(self._address.name, "sending: nothing is confirmed") from None
+                producer.poll(0.1)
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if self._producer is None:
+                self._service.partitions()  # a topic that is absent is reported at once, and not after a time-out
+                settings = {
+                    "enable.idempotence": True,
+                    "linger.ms": 2,
+                    "message.timeout.ms": int(_CONFIRMING * 1000),
+                    **self._service.common_settings(),
+                }
+                with self._service.mapped("sending"):
+                    self._producer = Producer(settings)
+            return self._producer
+
+    def close(self) -> None:
+        with self._lock:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.flush(1)
