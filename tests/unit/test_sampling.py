@@ -17,7 +17,7 @@ import pytest
 from queue_source.errors import BadObject, OptionError, QueueUnavailable, SchemaChanged
 from queue_source.options import parse_reader_options
 from queue_source.queues import Depth, open_queue
-from queue_source.queues.sql.queue import SqlQueue
+from queue_source.queues.sql import SqlQueue
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
 from queue_source.schema.ddl import format_columns, parse_columns

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from queue_source.queues import open_queue
+from queue_source.queues import sql as sql_queue
 from queue_source.queues.base import Queue
-from queue_source.queues.sql import queue as sql_queue
-from queue_source.queues.sql.watch import waking_early
+from queue_source.queues.sql import waking_early
 
 
 @pytest.fixture
