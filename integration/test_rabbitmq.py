@@ -362,7 +362,10 @@ def test_a_broker_short_of_memory_refuses_to_be_sent_to(server: RabbitServer, ur
 def test_an_interrupted_receive_gives_back_what_it_took_and_takes_no_more(url: str) -> None:
     with AmqpQueue(url) as queue, AmqpQueue(url) as other:
         other.create()
-        waiting = asyncio.run_coroutine_threadsafe(queue._session.receive(10, 60), queue._thread._started())
+        queue.create()
+        loop = queue._thread._loop
+        assert loop is not None
+        waiting = asyncio.run_coroutine_threadsafe(queue._session.receive(10, 60), loop)
         time.sleep(0.5)
         waiting.cancel()
         time.sleep(0.2)

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
-from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Extras, Payload, Queue, Unsendable, encode_payloads, republished
 from queue_source.queues.urls import LOG_ID_HEADER, query_of
@@ -129,6 +129,15 @@ def no_pool_takes(queue: str, source: str, tag: str, count: str) -> QueueConfigu
         f"no pool of source {source!r} takes messages with the tag {tag!r}: {count} were not sent; create a pool whose "
         "filter lets it pass, or add mandatory=false to the URL to drop such messages",
     )
+
+
+def is_found(question: Callable[[], object]) -> bool:
+    """Tell whether what the question is about exists: whether it raises no `QueueNotFound`."""
+    try:
+        question()
+    except QueueNotFound:
+        return False
+    return True
 
 
 def check_lease(seconds: float) -> None:

@@ -15,21 +15,7 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sqlalchemy import (
-    Column,
-    Float,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    delete,
-    func,
-    inspect,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import URL
 
@@ -53,23 +39,23 @@ _LISTENER = "listener-"
 _NAME = re.compile(r"[\w.\-]{1,200}")
 _FORM = "write sim://SOURCE?dir=PATH, with &pool=NAME and &tags=FILTER where they are wanted"
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
-bindings = Table(
+bindings = sa.Table(
     "sim_bindings",
     metadata,
-    Column("pool", String(LONGEST_NAME), primary_key=True),
-    Column("filter", String(LONGEST_NAME), primary_key=True),
+    sa.Column("pool", sa.String(LONGEST_NAME), primary_key=True),
+    sa.Column("filter", sa.String(LONGEST_NAME), primary_key=True),
 )
-faults = Table(
+faults = sa.Table(
     "sim_faults",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("pool", String(LONGEST_NAME), nullable=False),
-    Column("fault", Text, nullable=False),
-    Column("verb", Text),  # None: any
-    Column("times", Integer, nullable=False),
-    Column("seconds", Float, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("pool", sa.String(LONGEST_NAME), nullable=False),
+    sa.Column("fault", sa.Text, nullable=False),
+    sa.Column("verb", sa.Text),  # None: any
+    sa.Column("times", sa.Integer, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
 )
 
 
@@ -111,8 +97,6 @@ class SimQueue(SqlQueue):
         self._is_bound = False
         self._lock: int | None = None  # a listener's
 
-    # --- faults ------------------------------------------------------------------------------------------------------
-
     def order(self, fault: Fault, times: int = 1, *, seconds: float = 0.0, verb: str | None = None) -> None:
         """Let the next `times` messages (or calls) of this pool, in whatever process, meet the `fault`.
 
@@ -127,12 +111,10 @@ class SimQueue(SqlQueue):
         """Return how often each fault is still to come."""
 
         def count(transaction: Transaction) -> dict[Fault, int]:
-            query = select(faults.c.fault, func.sum(faults.c.times)).where(faults.c.pool == self._sim.pool)
+            query = sa.select(faults.c.fault, sa.func.sum(faults.c.times)).where(faults.c.pool == self._sim.pool)
             return {Fault(fault): times for fault, times in transaction.execute(query.group_by(faults.c.fault))}
 
         return self._run(count, read=True)
-
-    # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         self._opened()
@@ -191,7 +173,7 @@ class SimQueue(SqlQueue):
         tags = {message.tag for message in sent}
         heard: set[str] = set()
         pools: dict[str, list[str]] = {}
-        for pool, tag_filter in transaction.execute(select(bindings).order_by(bindings.c.pool)):
+        for pool, tag_filter in transaction.execute(sa.select(bindings).order_by(bindings.c.pool)):
             pools.setdefault(pool, []).append(tag_filter)
         for pool in [pool for pool in pools if pool.startswith(_LISTENER) and not is_held(self._lock_of(pool))]:
             self._remove(transaction, pool)  # its process was killed
@@ -229,7 +211,7 @@ class SimQueue(SqlQueue):
         """Tell whether the pool is bound to the source; creates nothing."""
 
         def look(transaction: Transaction) -> bool:
-            has_table = inspect(transaction.connection).has_table(bindings.name)
+            has_table = sa.inspect(transaction.connection).has_table(bindings.name)
             return has_table and _is_bound(transaction, self._sim.pool, None)
 
         return self._query(look)
@@ -248,9 +230,7 @@ class SimQueue(SqlQueue):
     def _remove(self, transaction: Transaction, pool: str) -> None:
         QueueRows(pool, self.name).purge(transaction)
         for table in (bindings, faults):
-            transaction.execute(delete(table).where(table.c.pool == pool))
-
-    # --- inside ------------------------------------------------------------------------------------------------------
+            transaction.execute(sa.delete(table).where(table.c.pool == pool))
 
     def _create(self) -> None:
         self._sim.folder.mkdir(parents=True, exist_ok=True)
@@ -278,15 +258,17 @@ class SimQueue(SqlQueue):
     def _met(self, fault: Fault, verb: str, max_messages: int) -> list[float]:
         """Use up to `max_messages` of an ordered fault, the oldest order first; return the seconds of each."""
         ours = faults.c.pool == self._sim.pool, faults.c.fault == fault.value
-        orders = select(faults).where(*ours, or_(faults.c.verb.is_(None), faults.c.verb == verb)).order_by(faults.c.id)
+        orders = (
+            sa.select(faults).where(*ours, sa.or_(faults.c.verb.is_(None), faults.c.verb == verb)).order_by(faults.c.id)
+        )
 
         def use_up(transaction: Transaction) -> list[float]:
             taken: list[float] = []
             for row in transaction.execute(orders).all():
                 used = min(row.times, max_messages - len(taken))
                 taken += [row.seconds] * used
-                transaction.execute(update(faults).where(faults.c.id == row.id).values(times=row.times - used))
-            transaction.execute(delete(faults).where(faults.c.times <= 0))
+                transaction.execute(sa.update(faults).where(faults.c.id == row.id).values(times=row.times - used))
+            transaction.execute(sa.delete(faults).where(faults.c.times <= 0))
             return taken
 
         return self._run(use_up)
@@ -294,9 +276,6 @@ class SimQueue(SqlQueue):
     def _faulty(self) -> bool:
         """Tell whether a fault is ordered. Reads without a lock, since mostly there is none."""
         return bool(self.ordered())
-
-
-# --- the URL --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,9 +331,6 @@ def _parse(url: str) -> _Address:
     return _Address(table, folder, source, pool, listener, filters, mandatory, is_named)
 
 
-# --- pools ---------------------------------------------------------------------------------------------------------
-
-
 def _bind(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> None:
     """Add filters to those that the pool has; without any, a new pool takes everything."""
     if filters is None:
@@ -364,5 +340,5 @@ def _bind(transaction: Transaction, pool: str, filters: Sequence[str] | None) ->
 
 
 def _is_bound(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> bool:
-    bound_filters = set(transaction.execute(select(bindings.c.filter).where(bindings.c.pool == pool)).scalars())
+    bound_filters = set(transaction.execute(sa.select(bindings.c.filter).where(bindings.c.pool == pool)).scalars())
     return bool(bound_filters) if filters is None else bound_filters.issuperset(filters)

@@ -66,8 +66,6 @@ class AmqpQueue(BaseQueue):
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    # --- the verbs ---------------------------------------------------------------------------------------------------
-
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Receive; `lease` only sets `lease_until`: the delivery is ours as long as the connection lives."""
         self._needs_queue("receive")
@@ -158,8 +156,6 @@ class AmqpQueue(BaseQueue):
     def peek(self, max_messages: int) -> list[Received]:
         """Return the next messages, received and given back: RabbitMQ marks them as redelivered."""
         return peek_by_receiving(self, max_messages)
-
-    # --- on the I/O thread -------------------------------------------------------------------------------------------
 
     async def _looking(self, work: Callable[[Link], Awaitable[_Result]]) -> _Result:
         """Do `work` on a new connection of its own, which creates nothing."""

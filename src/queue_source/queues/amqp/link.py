@@ -57,7 +57,11 @@ class IoThread:
             if self._stopped:
                 work.close()
                 raise Stopped
-            done = asyncio.run_coroutine_threadsafe(work, self._started())
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
+                self._thread.start()
+            done = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return done.result()
         except BaseException:
@@ -79,13 +83,6 @@ class IoThread:
         ended.result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name=self._name, daemon=True)
-            self._thread.start()
-        return self._loop
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

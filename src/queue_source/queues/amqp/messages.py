@@ -85,12 +85,14 @@ def received(delivery: Delivery, queue: str, receipt: Receipt, lease_until: floa
         str(key): shown_header(value) for key, value in broker_headers.items() if key not in (TAG_BEFORE, _DELIVERIES)
     }
     tag = tag_of(delivery)
+    failed = broker_headers.get(_DELIVERIES)  # quorum queues count; others only report that it was not the first time
+    count = failed + 1 if isinstance(failed, int) else 2 if method.redelivered else 1
     return Received(
         queue=queue,
         message_id=properties.message_id or _identity(tag, headers, properties.timestamp, body),
         receipt=receipt,
         body=body,
-        receive_count=_count(broker_headers.get(_DELIVERIES), method.redelivered),
+        receive_count=count,
         lease_until=lease_until,
         sent_at=None if properties.timestamp is None else float(properties.timestamp),
         tag=tag,
@@ -118,13 +120,6 @@ def _text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _count(failed: object, redelivered: bool) -> int:
-    """Return the receive count: quorum queues count, other queues only report that it was not the first time."""
-    if isinstance(failed, int):
-        return failed + 1
-    return 2 if redelivered else 1
 
 
 def _identity(tag: str, headers: Mapping[str, str], timestamp: int | None, body: bytes) -> str:

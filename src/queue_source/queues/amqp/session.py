@@ -113,8 +113,6 @@ class Session:
         if link is not None:
             await link.close()
 
-    # --- taking ------------------------------------------------------------------------------------------------------
-
     async def receive(self, max_messages: int, wait: float) -> list[tuple[Receipt, Delivery]]:
         """Receive with a consumer of this call alone, with this prefetch, so that no message is kept from others."""
         channel = await self._open_reader()
@@ -302,8 +300,6 @@ class Session:
             return None
         held = self._held.get(int(number))
         return None if held is None or held.receipt != receipt else int(number)
-
-    # --- sending -----------------------------------------------------------------------------------------------------
 
     async def republish(self, receipt: Receipt, body: bytes) -> bool:
         """Publish the copy to the queue and not to the source: other pools must not get it."""

@@ -24,7 +24,7 @@ from azure.storage.queue import QueueClient
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.adapter import BaseQueue, at_once, check_lease, convert_each, copy_of, raise_worst
+from queue_source.queues.adapter import BaseQueue, at_once, check_lease, convert_each, copy_of, is_found, raise_worst
 from queue_source.queues.azurequeue.address import (
     Access,
     error_code,
@@ -73,8 +73,6 @@ class AzureQueue(BaseQueue):
     def capabilities(self) -> Capabilities:
         """What every queue of a storage account can do; nothing is requested."""
         return Capabilities(max_batch_size=LARGEST_PAGE, max_lease=LONGEST_LEASE)
-
-    # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Receive up to 32 messages; an empty queue is asked again after pauses of up to a second."""
@@ -168,9 +166,13 @@ class AzureQueue(BaseQueue):
         """
         with service_errors(self.name):
             visible = len(self._client().peek_messages(max_messages=LARGEST_PAGE))
-            total = int(self._client().get_queue_properties().approximate_message_count or 0)
+        total = int(self._properties().approximate_message_count or 0)
         ready = visible if visible < LARGEST_PAGE else max(visible, total - len(self._leases))
         return Depth(ready, max(0, total - ready))
+
+    def _properties(self) -> Any:
+        with service_errors(self.name):
+            return self._client().get_queue_properties()
 
     def close(self) -> None:
         self._closed.set()
@@ -182,12 +184,7 @@ class AzureQueue(BaseQueue):
     # --- for people and commands -------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        try:
-            with service_errors(self.name):
-                self._client().get_queue_properties()
-        except QueueNotFound:
-            return False
-        return True
+        return is_found(self._properties)
 
     def create(self) -> None:
         with service_errors(self.name):
@@ -215,8 +212,6 @@ class AzureQueue(BaseQueue):
         with service_errors(self.name):
             messages = self._client().peek_messages(max_messages=min(max_messages, LARGEST_PAGE))
         return [self._received(message, Receipt(""), 0.0) for message in messages]
-
-    # --- requests ----------------------------------------------------------------------------------------------------
 
     def _change(self, receipts: Sequence[Receipt], seconds: int, *, ends: bool) -> set[Receipt]:
         """Let the leases end in so many seconds; `ends`: they are ours no longer. Returns those that were stale."""
@@ -307,7 +302,9 @@ class Leases:
     def find(self, receipts: Sequence[Receipt]) -> dict[Receipt, Lease]:
         """Return the leases of receipts, each once; those that are the receipts of no message are left out."""
         with self._lock:
-            self._drop_old()
+            now = time.monotonic()
+            while self._leases and next(iter(self._leases.values())).until + _KEPT_SECONDS <= now:
+                self._leases.popitem(last=False)
             known = {receipt: self._leases[receipt] for receipt in receipts if receipt in self._leases}
         matches = {receipt: _RECEIPT.fullmatch(receipt) for receipt in receipts if receipt not in known}
         return known | {receipt: Lease(parts[1], parts[2], 0.0) for receipt, parts in matches.items() if parts}
@@ -325,11 +322,3 @@ class Leases:
         with self._lock:
             if self._leases.get(receipt) is lease:
                 del self._leases[receipt]
-
-    def _drop_old(self) -> None:
-        now = time.monotonic()
-        while self._leases:
-            first = next(iter(self._leases.values()))
-            if first.until + _KEPT_SECONDS > now:
-                return
-            self._leases.popitem(last=False)

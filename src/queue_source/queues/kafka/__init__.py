@@ -23,7 +23,7 @@ from queue_source.queues.base import Capabilities, Depth
 from queue_source.queues.kafka.address import parse_address
 from queue_source.queues.kafka.messages import copy_of, first_offset, received, record_of
 from queue_source.queues.kafka.reader import Reader
-from queue_source.queues.kafka.service import Sender, Service
+from queue_source.queues.kafka.service import Service
 from queue_source.queues.urls import canonical
 
 LARGEST_BATCH = 1000
@@ -52,7 +52,6 @@ class KafkaQueue(BaseQueue):
         self._starting = starting_offsets
         self._fails = fail_on_data_loss
         self._service = Service(address)
-        self._sender = Sender(address, self._service)
         self._lock = threading.Lock()
         self._reader: Reader | None = None
         self._identity: str | None = None
@@ -68,8 +67,6 @@ class KafkaQueue(BaseQueue):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(max_batch_size=LARGEST_BATCH, max_lease=_LEASE, empty_is_certain=True, ends_leases=False)
-
-    # --- the verbs ---------------------------------------------------------------------------------------------------
 
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Receive; `lease` only sets `lease_until`: a message is ours as long as its partition is."""
@@ -98,13 +95,13 @@ class KafkaQueue(BaseQueue):
         reader = self._opened()
         if (raw := reader.raw(message.receipt)) is None:
             return False
-        self._sender.send([copy_of(raw, self._sender.largest)])
+        self._service.send([copy_of(raw, self._service.largest)])
         return not reader.finish([message.receipt])
 
     def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Append to the topic. Messages of one group, or with one `Kafka-Key`, are in one partition, in their order."""
-        largest = self._sender.largest
-        return self._sender.send(convert_each(messages, lambda message: record_of(message, largest)))
+        largest = self._service.largest
+        return self._service.send(convert_each(messages, lambda message: record_of(message, largest)))
 
     def depth(self) -> Depth:
         """Count the offsets behind the group's: more than messages, where transactions or compaction leave gaps.
@@ -136,7 +133,6 @@ class KafkaQueue(BaseQueue):
             reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
-        self._sender.close()
         self._service.close()
 
     # --- for people and commands: the topic --------------------------------------------------------------------------
@@ -167,8 +163,6 @@ class KafkaQueue(BaseQueue):
             raise QueueNotFound(self.name, "the topic does not exist; create it, or correct its name")
         raws = self._service.records(self._next({}), max_messages)
         return [received(raw, self.name, Receipt(""), 1, 0.0) for raw in raws]
-
-    # --- the member of the group -------------------------------------------------------------------------------------
 
     def _group(self) -> str:
         if self._address.group is None:

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -65,8 +65,7 @@ class Reader:
         self._uncommitted: set[int] = set()  # partitions whose offsets the brokers have refused, and not taken since
         self._heard = 0.0
         self._has_ended = False
-        self._generation = secrets.token_hex(4)
-        self._epochs = itertools.count(1)
+        self._epochs = map(f"{secrets.token_hex(4)}-{{}}".format, itertools.count(1))
         self._numbers = itertools.count()
         self._ledgers: dict[int, Ledger] = {}
         self._buffer: deque[Any] = deque()
@@ -106,8 +105,6 @@ class Reader:
         if self._thread is not None:
             self._thread.join()
 
-    # --- receiving ---------------------------------------------------------------------------------------------------
-
     def receive(self, most: int, lease: float, wait: float) -> list[Received]:
         """Hand out up to `most` messages; waits up to `wait` seconds for the first, and briefly for more.
 
@@ -132,8 +129,8 @@ class Reader:
                     self._changed.wait(min(_POLL, max(until - now, 0.01)))
                     continue
                 ends = {ledger.partition: ledger.position for ledger in self._readable()}
-            # a question that fails would lose what was taken
-            if taken or self._is_empty_from(ends):
+            # whether there is nothing from there on; a question that fails would lose what was taken
+            if taken or all(self._service.bounds(partition)[1] <= position for partition, position in ends.items()):
                 return taken
             with self._changed:
                 self._refuse_silence(time.monotonic() - started, wait)
@@ -176,10 +173,6 @@ class Reader:
         ready = all(ledger.at_end and ledger.committed is not None for ledger in self._readable())
         is_assigned = self._ledgers or time.monotonic() - self._assigned_at > _UNASSIGNED
         return bool(self._is_in_group and is_assigned and ready and not self._buffer)
-
-    def _is_empty_from(self, ends: Mapping[int, int]) -> bool:
-        """Ask the brokers whether there is nothing from these offsets on."""
-        return all(self._service.bounds(partition)[1] <= position for partition, position in ends.items())
 
     def _refuse_failed(self) -> None:
         if self.failure is not None:
@@ -257,10 +250,8 @@ class Reader:
                 self._regulate()
                 if self._hears_only_changes and time.monotonic() - self._assigned_at > _UNASSIGNED:
                     self._is_in_group = True
-                if self._room():
+                if self._room() or self._paused:  # paused: for the callbacks, since nothing comes
                     self._fill(self._consumer.poll(_POLL))
-                elif self._paused:
-                    self._fill(self._consumer.poll(_POLL))  # for the callbacks: nothing comes
                 else:
                     with self._changed:
                         self._changed.wait(_POLL)
@@ -275,16 +266,13 @@ class Reader:
             text = self._address.hide(f"{type(error).__name__}: {error}")
             self._fail(QueueUnavailable(self._address.name, f"reading: {text}"))
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        try:
-            self._consumer.close()  # calls `_on_revoke`
-        finally:
-            with self._changed:
-                self._stopping = self._has_ended = True
-                self._drop(self._ledgers.keys())
-                self._changed.notify_all()
+            try:
+                self._consumer.close()  # calls `_on_revoke`
+            finally:
+                with self._changed:
+                    self._stopping = self._has_ended = True
+                    self._drop(self._ledgers.keys())
+                    self._changed.notify_all()
 
     def _room(self) -> int:
         return _ROOM - len(self._buffer) if self._bytes < _BYTES else 0
@@ -335,7 +323,7 @@ class Reader:
         with self._changed:
             old = self._ledgers.get(partition)
             self._drop([partition])
-            self._ledgers[partition] = Ledger(partition, self._epoch(), low, old.committed if old else None)
+            self._ledgers[partition] = Ledger(partition, next(self._epochs), low, old.committed if old else None)
         # librdkafka fetches nothing more there, and so seeks nothing
         self._consumer.incremental_unassign([self._service.place(partition)])
         self._consumer.incremental_assign([self._service.place(partition, low)])
@@ -436,11 +424,8 @@ class Reader:
                     raise self._gone(f"partition {partition}: {error}") from None
                 logger.warning("queue %r: %s; the oldest that is left is read next", self._address.name, error)
                 begin = bounds[0]
-            ledgers[partition] = Ledger(partition, self._epoch(), begin, offset)
+            ledgers[partition] = Ledger(partition, next(self._epochs), begin, offset)
         return ledgers
-
-    def _epoch(self) -> str:
-        return f"{self._generation}-{next(self._epochs)}"
 
     def _on_revoke(self, consumer: Any, places: Sequence[Any]) -> None:
         """Commit what is done in partitions that pass to another member, and let them go."""

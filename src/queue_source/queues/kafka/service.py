@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
-from queue_source.queues.adapter import closed
+from queue_source.queues.adapter import closed, is_found
 from queue_source.queues.kafka.address import Address, error_of, translated
 from queue_source.queues.kafka.messages import LARGEST, Record, message_id
 
@@ -40,6 +40,8 @@ class Service:
         self._address = address
         self._lock = threading.Lock()
         self._consumer: Any = None
+        self._producing = threading.Lock()
+        self._producer: Any = None  # one for all threads
         self._reported: KafkaError | None = None
         self._is_heard = False  # or it was said that nothing was heard
         self._is_closed = False
@@ -64,8 +66,6 @@ class Service:
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         }
-
-    # --- questions ---------------------------------------------------------------------------------------------------
 
     def cluster(self) -> str:
         """Return the cluster's id, "" where the brokers have none."""
@@ -119,23 +119,18 @@ class Service:
     @contextmanager
     def _silence_told(self, doing: str) -> Iterator[None]:
         """Log one line where the block waits for a first answer: people who run a command see nothing else."""
-        if self._is_heard:
-            yield
-            return
-        timer = threading.Timer(_SILENCE, self._tell_silence, [doing])
+        text = "queue %r: %s: the brokers do not answer yet; they have %.0f s"
+        timer = threading.Timer(_SILENCE, logger.warning, [text, self._address.name, doing, PATIENCE])
         timer.daemon = True
-        timer.start()
+        if not self._is_heard:
+            timer.start()
         try:
             yield
         finally:
-            self._is_heard = True
-            timer.cancel()
-            timer.join()
-
-    def _tell_silence(self, doing: str) -> None:
-        logger.warning(
-            "queue %r: %s: the brokers do not answer yet; they have %.0f s", self._address.name, doing, PATIENCE
-        )
+            if not self._is_heard:
+                self._is_heard = True
+                timer.cancel()
+                timer.join()
 
     def _opened(self) -> Any:
         if self._is_closed:
@@ -171,11 +166,7 @@ class Service:
     # --- for people and commands -------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        try:
-            self.partitions()
-        except QueueNotFound:
-            return False
-        return True
+        return is_found(self.partitions)
 
     def create(self) -> None:
         """Create the topic, with as many partitions and copies as the brokers have for new ones."""
@@ -237,23 +228,6 @@ class Service:
             consumer.close()
         return records
 
-    def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
-
-
-class Sender:
-    """Sends records to the topic, and waits until the brokers have confirmed them. One producer for all threads."""
-
-    def __init__(self, address: Address, service: Service) -> None:
-        self._address = address
-        self._service = service
-        self._lock = threading.Lock()
-        self._producer: Any = None
-
     @property
     def largest(self) -> int:
         """Bytes of the largest record."""
@@ -264,7 +238,7 @@ class Sender:
         """Send them in their order, all confirmed; return their message ids."""
         if not records:
             return []
-        producer = self._opened()
+        producer = self._opened_producer()
         ids: list[str | None] = [None] * len(records)
         failures: list[KafkaError] = []
         confirmed: list[int] = []
@@ -276,7 +250,7 @@ class Sender:
                 ids[place] = message_id(message.topic(), message.partition(), message.offset())
             confirmed.append(place)
 
-        with self._service.mapped("sending"):
+        with self.mapped("sending"):
             for place, record in enumerate(records):
                 self._produce(producer, record, lambda error, message, place=place: confirm(place, error, message))
             until = time.monotonic() + 2 * _CONFIRMING
@@ -301,23 +275,28 @@ class Sender:
                     raise QueueUnavailable(self._address.name, "sending: nothing is confirmed") from None
                 producer.poll(0.1)
 
-    def _opened(self) -> Any:
-        with self._lock:
+    def _opened_producer(self) -> Any:
+        with self._producing:
             if self._producer is None:
-                self._service.partitions()  # a topic that is absent is reported at once, and not after a time-out
+                self.partitions()  # a topic that is absent is reported at once, and not after a time-out
                 settings = {
                     "enable.idempotence": True,
                     "linger.ms": 2,
                     "message.timeout.ms": int(_CONFIRMING * 1000),
-                    **self._service.common_settings(),
+                    **self.common_settings(),
                 }
-                with self._service.mapped("sending"):
+                with self.mapped("sending"):
                     self._producer = Producer(settings)
             return self._producer
 
     def close(self) -> None:
-        with self._lock:
+        with self._producing:
             producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
             producer.flush(1)
+        with self._lock:
+            self._is_closed = True
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

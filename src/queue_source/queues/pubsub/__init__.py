@@ -80,8 +80,6 @@ class PubSubQueue(BaseQueue):
             reports_stale=subscription.exactly_once,
         )
 
-    # --- the verbs ---------------------------------------------------------------------------------------------------
-
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Pull until something comes; then extend, since until then the subscription's own deadline counts."""
         seconds = _whole("lease", lease)
@@ -200,8 +198,6 @@ class PubSubQueue(BaseQueue):
     def peek(self, max_messages: int) -> list[Received]:
         """Return the next messages; counts as a delivery, for the dead-letter policy too."""
         return peek_by_receiving(self, max_messages)
-
-    # --- receipts ----------------------------------------------------------------------------------------------------
 
     def _sorted(self, receipts: Sequence[Receipt], *, forget: bool = True) -> tuple[list[Receipt], set[Receipt]]:
         """Divide into the receipts to ask the service about, once each, and stale ones.

@@ -24,7 +24,7 @@ from google.pubsub_v1.services.subscriber import SubscriberClient
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from queue_source.errors import QueueNotFound, QueueUnavailable
-from queue_source.queues.adapter import closed, in_batches
+from queue_source.queues.adapter import closed, in_batches, is_found
 from queue_source.queues.pubsub.address import connect, mapped, receipt_failures
 
 LARGEST_PULL = 1000  # messages
@@ -139,15 +139,10 @@ class PubSubCalls:
             ids += types.PublishResponse.pb(answer).message_ids
         return ids
 
-    # --- the subscription itself -------------------------------------------------------------------------------------
-
     def exists(self) -> bool:
         """Tell whether the subscription exists; asks the service each time."""
-        try:
-            self._subscription = self._read(_READ, _FIRST_PATIENCE)
-        except QueueNotFound:
-            self._subscription = None
-        return self._subscription is not None
+        self._subscription = None
+        return is_found(self.subscription)
 
     def create(self) -> None:
         """Create the subscription, and a topic of the same name where there is none; existing ones stay as they are."""
@@ -186,8 +181,6 @@ class PubSubCalls:
         subscriber, _ = self._open()
         with mapped(self._name, "receive", self._path):
             subscriber.seek(request=request, retry=None, timeout=_PATIENCE)
-
-    # --- the end -----------------------------------------------------------------------------------------------------
 
     def refuse_closed(self) -> None:
         if self.closed.is_set():
@@ -233,8 +226,6 @@ class PubSubCalls:
                 return stale
             self.closed.wait(_PAUSE)
         raise QueueUnavailable(self._name, f"{len(waiting)} receipts were not taken: {failures[waiting[0]]}")
-
-    # --- the channel -------------------------------------------------------------------------------------------------
 
     def _open(self) -> tuple[SubscriberClient, PublisherClient]:
         with self._lock:

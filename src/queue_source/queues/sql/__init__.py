@@ -89,20 +89,17 @@ class SqlQueue(BaseQueue):
                 return canonical(self.name)
         return f"sql:{identity}/{self._rows.queue}"
 
-    # --- the verbs ---------------------------------------------------------------------------------------------------
-
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
-        """Take up to `max_messages` messages in one transaction, the longest visible first.
-
-        Polls until `wait` is over.
-        """
+        """Take up to `max_messages` messages in one transaction, the longest visible first; poll until then."""
         now = self._clock or time.monotonic
         until = now() + wait
 
         def take(transaction: Transaction) -> list[Received]:
             return self._rows.take(transaction, max_messages, lease, started)
 
-        with waking_early(self._watched() if wait > 0 else None, self._sleep) as sleep:
+        # a test that sets the clock waits by it
+        file = self._opened().file() if wait > 0 and self._clock is None else None
+        with waking_early(file, self._sleep) as sleep:
             while True:
                 started = time.monotonic()
                 if taken := self._run(take):
@@ -117,11 +114,6 @@ class SqlQueue(BaseQueue):
                     # this takes no write lock: idle consumers do not slow down busy ones
                     if self._run(self._rows.anything_visible, read=True):
                         break
-
-    def _watched(self) -> Path | None:
-        """Return the file whose changes may be messages; None where a test sets the clock."""
-        self._opened()
-        return self._database.file() if self._clock is None else None
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         check_lease(lease)
@@ -201,8 +193,6 @@ class SqlQueue(BaseQueue):
         self._refuse_closed()
         file = self._database.file()
         return (file is None or file.exists()) and self._database.read(query)
-
-    # --- transactions ------------------------------------------------------------------------------------------------
 
     def _change(self, receipts: Sequence[Receipt], change: Callable[[Transaction, list[int]], object]) -> set[Receipt]:
         """Apply `change` to the messages that the receipts still hold; return the receipts that hold none."""

@@ -6,20 +6,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    exc,
-    inspect,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
 
@@ -39,33 +26,33 @@ _YEAR_9999 = 253_370_764_800_000_000  # its beginning: jobs that delete old mess
 _SQLITE = ("timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements", "plugin", "uri")
 _SQLITE_URI = ("mode", "cache", "immutable", "nolock", "psow", "vfs", "modeof")
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 # A message waits when visible_at <= now. It is leased when visible_at > now and it has a receipt; without a receipt it
 # was returned by nack with a delay. Times are microseconds since 1970. Ids are never used twice.
-messages = Table(
+messages = sa.Table(
     "cuesqueue_messages",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("queue", String(LONGEST_NAME), nullable=False),
-    Column("message_id", String(64), nullable=False),
-    Column("body", LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb"), nullable=False),
-    Column("tag", Text().with_variant(LONGTEXT, "mysql", "mariadb"), nullable=False),
-    Column("headers", Text().with_variant(LONGTEXT, "mysql", "mariadb"), nullable=False),
-    Column("group_name", String(LONGEST_NAME)),
-    Column("sent_at", BigInteger, nullable=False),
-    Column("visible_at", BigInteger, nullable=False),
-    Column("receive_count", Integer, nullable=False, default=0),
-    Column("receipt", String(64)),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("queue", sa.String(LONGEST_NAME), nullable=False),
+    sa.Column("message_id", sa.String(64), nullable=False),
+    sa.Column("body", sa.LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb"), nullable=False),
+    sa.Column("tag", sa.Text().with_variant(LONGTEXT, "mysql", "mariadb"), nullable=False),
+    sa.Column("headers", sa.Text().with_variant(LONGTEXT, "mysql", "mariadb"), nullable=False),
+    sa.Column("group_name", sa.String(LONGEST_NAME)),
+    sa.Column("sent_at", sa.BigInteger, nullable=False),
+    sa.Column("visible_at", sa.BigInteger, nullable=False),
+    sa.Column("receive_count", sa.Integer, nullable=False, default=0),
+    sa.Column("receipt", sa.String(64)),
     sqlite_autoincrement=True,
     mysql_charset="utf8mb4",
     mysql_collate="utf8mb4_bin",
     mariadb_charset="utf8mb4",
     mariadb_collate="utf8mb4_bin",
 )
-Index("ix_cuesqueue_messages_visible", messages.c.queue, messages.c.visible_at, messages.c.id)
-Index("ix_cuesqueue_messages_sent", messages.c.queue, messages.c.id)
-Index(
+sa.Index("ix_cuesqueue_messages_visible", messages.c.queue, messages.c.visible_at, messages.c.id)
+sa.Index("ix_cuesqueue_messages_sent", messages.c.queue, messages.c.id)
+sa.Index(
     "ix_cuesqueue_messages_group",
     messages.c.queue,
     messages.c.group_name,
@@ -92,7 +79,7 @@ def parse_address(url: str) -> Address:
     name = redact_url(url)
     try:
         parsed = make_url(url.removeprefix("sql+"))
-    except (exc.ArgumentError, ValueError):
+    except (sa.exc.ArgumentError, ValueError):
         # from None: SQLAlchemy's text holds the whole URL, with its password
         raise QueueConfigurationError(
             name, "not a database URL; write sql+sqlite:///FILE?queue=NAME or sql+postgresql://USER@HOST/DB?queue=NAME"
@@ -136,11 +123,11 @@ def open_database(
     )
 
 
-def create_tables(database: Database, *metadata: MetaData) -> None:
+def create_tables(database: Database, *metadata: sa.MetaData) -> None:
     """Create the tables that are absent; several processes may do it at once."""
 
     def absent(transaction: Transaction) -> bool:
-        present = set(inspect(transaction.connection).get_table_names())
+        present = set(sa.inspect(transaction.connection).get_table_names())
         return any(not some.tables.keys() <= present for some in metadata)
 
     def create(transaction: Transaction) -> None:
@@ -158,7 +145,7 @@ def table_id(transaction: Transaction) -> str | None:
     It is the one message of a queue that no URL can name: a table of its own would need the right to create it.
     """
     identity: str | None = transaction.execute(
-        select(messages.c.message_id).where(messages.c.queue == _ID).order_by(messages.c.id).limit(1)
+        sa.select(messages.c.message_id).where(messages.c.queue == _ID).order_by(messages.c.id).limit(1)
     ).scalar()
     return identity
 

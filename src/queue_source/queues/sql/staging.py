@@ -11,20 +11,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Index,
-    MetaData,
-    SmallInteger,
-    String,
-    Table,
-    delete,
-    insert,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
@@ -35,16 +24,16 @@ from shard_store.sql.database import Database
 from shard_store.sql.dialects import Trouble
 from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
-staged = Table(
+staged = sa.Table(
     "cuesqueue_staged",
     metadata,
-    Column("name", String(64), primary_key=True),  # one attempt at one task
-    Column("owner", String(255), nullable=False),  # whose publishing shows or abandons it: a pipeline
-    Column("rows", BigInteger, nullable=False),
-    Column("abandoned", SmallInteger, nullable=False),
-    Column("staged_at", BigInteger, nullable=False),
+    sa.Column("name", sa.String(64), primary_key=True),  # one attempt at one task
+    sa.Column("owner", sa.String(255), nullable=False),  # whose publishing shows or abandons it: a pipeline
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("abandoned", sa.SmallInteger, nullable=False),
+    sa.Column("staged_at", sa.BigInteger, nullable=False),
     mysql_charset="utf8mb4",
     mysql_collate="utf8mb4_bin",
     mysql_engine="InnoDB",
@@ -52,7 +41,7 @@ staged = Table(
     mariadb_collate="utf8mb4_bin",
     mariadb_engine="InnoDB",
 )
-Index("ix_cuesqueue_staged_owner", staged.c.owner)
+sa.Index("ix_cuesqueue_staged_owner", staged.c.owner)
 
 _s = staged.c
 
@@ -91,8 +80,8 @@ class Staging:
         values = {"name": name, "owner": self._owner, "rows": 0, "abandoned": 0}
 
         def enter(transaction: Transaction) -> None:
-            if transaction.execute(select(_s.name).where(_s.name == name)).first() is None:
-                transaction.execute(insert(staged).values(**values, staged_at=transaction.now()))
+            if transaction.execute(sa.select(_s.name).where(_s.name == name)).first() is None:
+                transaction.execute(sa.insert(staged).values(**values, staged_at=transaction.now()))
 
         self._database.write(enter)
         return name
@@ -107,7 +96,9 @@ class Staging:
         after = before + len(checked_ones)
 
         def work(transaction: Transaction) -> None:
-            entry = transaction.execute(select(_s.rows, _s.abandoned).where(_s.name == name).with_for_update()).first()
+            entry = transaction.execute(
+                sa.select(_s.rows, _s.abandoned).where(_s.name == name).with_for_update()
+            ).first()
             if entry is None or entry.abandoned:
                 raise QueueError(
                     self._address.name, "another attempt at this batch was published: this one is not needed any more"
@@ -115,7 +106,7 @@ class Staging:
             if entry.rows == after:
                 return  # the connection was lost while this was committed
             rows.insert(transaction, checked_ones, visible=False)
-            transaction.execute(update(staged).where(_s.name == name).values(rows=after))
+            transaction.execute(sa.update(staged).where(_s.name == name).values(rows=after))
 
         self._database.write(work)
         return after
@@ -128,13 +119,12 @@ class Staging:
         for chunk in chunks(names):
             ours = _s.name.in_(chunk), _s.owner == self._owner, _s.abandoned == 0
             # locked: a process that abandons them meanwhile (`cuesqueue vacuum`) either was first, which is noticed
-            # here, or
-            # cannot see them any more
-            entries = transaction.execute(select(_s.rows).where(*ours).with_for_update()).scalars().all()
+            # here, or cannot see them any more
+            entries = transaction.execute(sa.select(_s.rows).where(*ours).with_for_update()).scalars().all()
             counted = sum(entries)
             hidden = messages.c.queue.in_([hidden_queue(name) for name in chunk])
             counted_messages = transaction.execute(
-                update(messages).where(hidden).values(queue=self._address.queue, sent_at=now, visible_at=now)
+                sa.update(messages).where(hidden).values(queue=self._address.queue, sent_at=now, visible_at=now)
             ).rowcount
             if (len(entries), counted) != (len(chunk), counted_messages):
                 raise QueueError(
@@ -142,13 +132,13 @@ class Staging:
                     f"of {len(chunk)} tasks that staged messages {len(entries)} are known with {counted} messages, and "
                     f"{counted_messages} are there; nothing was published, the batch has to run again",
                 )
-            transaction.execute(delete(staged).where(_s.name.in_(chunk)))
+            transaction.execute(sa.delete(staged).where(_s.name.in_(chunk)))
         return self.abandon(transaction)
 
     def abandon(self, transaction: Transaction) -> list[str]:
         """Mark everything else that the owner has staged as abandoned; return the attempts that are to be cleaned."""
-        transaction.execute(update(staged).where(_s.owner == self._owner, _s.abandoned == 0).values(abandoned=1))
-        return list(transaction.execute(select(_s.name).where(_s.owner == self._owner)).scalars())
+        transaction.execute(sa.update(staged).where(_s.owner == self._owner, _s.abandoned == 0).values(abandoned=1))
+        return list(transaction.execute(sa.select(_s.name).where(_s.owner == self._owner)).scalars())
 
     def clean(self, abandoned: Sequence[str]) -> int:
         """Remove the messages of abandoned attempts.
@@ -165,16 +155,16 @@ def remove(database: Database, abandoned: Sequence[str]) -> int:
     """
     removed = 0
     for name in abandoned:
-        while gone := database.write(lambda transaction, n=name: _remove(transaction, n)):  # type: ignore[misc]
+        hidden = messages.c.queue == hidden_queue(name)
+
+        def remove_some(transaction: Transaction, hidden: Any = hidden, name: str = name) -> int:
+            ids = transaction.execute(sa.select(messages.c.id).where(hidden).limit(ROWS_PER_STATEMENT)).scalars().all()
+            if ids:  # still hidden: one that was shown since the SELECT must not be removed
+                transaction.execute(sa.delete(messages).where(transaction.among(messages.c.id, ids), hidden))
+            else:
+                transaction.execute(sa.delete(staged).where(_s.name == name, _s.abandoned == 1))
+            return len(ids)
+
+        while gone := database.write(remove_some):
             removed += gone
     return removed
-
-
-def _remove(transaction: Transaction, name: str) -> int:
-    hidden = messages.c.queue == hidden_queue(name)
-    ids = transaction.execute(select(messages.c.id).where(hidden).limit(ROWS_PER_STATEMENT)).scalars().all()
-    if ids:  # still hidden: one that was shown since the SELECT must not be removed
-        transaction.execute(delete(messages).where(transaction.among(messages.c.id, ids), hidden))
-    else:
-        transaction.execute(delete(staged).where(_s.name == name, _s.abandoned == 1))
-    return len(ids)

@@ -26,6 +26,7 @@ from queue_source.queues.adapter import (
     convert_each,
     copy_of,
     in_batches,
+    is_found,
     peek_by_receiving,
     raise_worst,
 )
@@ -46,7 +47,6 @@ from queue_source.queues.sqs.messages import (
     Answers,
     Attributes,
     ask,
-    attributes,
     entry_of,
     received,
     seconds,
@@ -99,39 +99,33 @@ class SqsQueue(BaseQueue):
             retention=self._attributes().retention,
         )
 
-    # --- the verbs ---------------------------------------------------------------------------------------------------
-
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         """Receive up to 10 messages, in long polls of a few seconds each; without `wait` SQS may overlook some."""
+        client, url = self._client(), self._queue_url()
+        keeps = self._attributes().dead_letter is not None
         until = time.monotonic() + wait
         while True:
             remaining = until - time.monotonic()
-            messages = self._poll(min(max_messages, BATCH), lease, seconds(remaining, _SLICE))
+            with service_errors(self.name):
+                started = time.monotonic()
+                answer = client.receive_message(
+                    QueueUrl=url,
+                    MaxNumberOfMessages=min(max_messages, BATCH),
+                    VisibilityTimeout=seconds(lease, LONGEST_LEASE),
+                    WaitTimeSeconds=seconds(remaining, _SLICE),
+                    AttributeNames=["SentTimestamp", "ApproximateReceiveCount", "MessageGroupId"],
+                    MessageAttributeNames=["All"],
+                )
+            ends = started + min(lease, LONGEST_LEASE)
+            messages = [received(self.name, entry, ends) for entry in answer.get("Messages", [])]
+            for message in messages if keeps else ():
+                self._kept.keep(message.receipt, ends, len(message.body) + 1024, message)  # bytes besides the body
             if self._closed.is_set():
                 self._change([message.receipt for message in messages], 0)
                 self._client().close()  # closes the connections that the request opened again
                 return []
             if messages or time.monotonic() >= until:
                 return messages
-
-    def _poll(self, max_messages: int, lease: float, wait: int) -> list[Received]:
-        client, url = self._client(), self._queue_url()
-        keeps = self._attributes().dead_letter is not None
-        started = time.monotonic()
-        with service_errors(self.name):
-            answer = client.receive_message(
-                QueueUrl=url,
-                MaxNumberOfMessages=max_messages,
-                VisibilityTimeout=seconds(lease, LONGEST_LEASE),
-                WaitTimeSeconds=wait,
-                AttributeNames=["SentTimestamp", "ApproximateReceiveCount", "MessageGroupId"],
-                MessageAttributeNames=["All"],
-            )
-        until = started + min(lease, LONGEST_LEASE)
-        messages = [received(self.name, entry, until) for entry in answer.get("Messages", [])]
-        for message in messages if keeps else ():
-            self._kept.keep(message.receipt, until, len(message.body) + 1024, message)  # bytes besides the body
-        return messages
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         """Extend the leases, with one call for 10 messages.
@@ -181,10 +175,9 @@ class SqsQueue(BaseQueue):
 
     def depth(self) -> Depth:
         """Count the messages, approximately, as SQS does; messages that nack has delayed count as in flight."""
-        parts = {"ready": "", "in_flight": "NotVisible", "delayed": "Delayed"}
-        names = {part: f"ApproximateNumberOfMessages{ending}" for part, ending in parts.items()}
-        answer = self._ask_attributes(list(names.values()))
-        return Depth(**{part: int(answer.get(name, 0)) for part, name in names.items()})
+        names = [f"ApproximateNumberOfMessages{ending}" for ending in ("", "NotVisible", "Delayed")]
+        answer = self._ask_attributes(names)
+        return Depth(*(int(answer.get(name, 0)) for name in names))
 
     def close(self) -> None:
         """Close the client, which also ends a `receive` in another thread, within the few seconds of its poll."""
@@ -196,11 +189,7 @@ class SqsQueue(BaseQueue):
     # --- for people and commands -------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        try:
-            self._ask_attributes(["QueueArn"])
-        except QueueNotFound:
-            return False
-        return True
+        return is_found(lambda: self._ask_attributes(["QueueArn"]))
 
     def create(self) -> None:
         """Create the queue: FIFO where the name says so, 14 days of retention, all else with the defaults of SQS."""
@@ -232,8 +221,6 @@ class SqsQueue(BaseQueue):
         Of one FIFO group it shows ten at most.
         """
         return peek_by_receiving(self, max_messages, wait=1)  # a receive that does not wait may overlook messages
-
-    # --- requests ----------------------------------------------------------------------------------------------------
 
     def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Send in batches of 10; where they go out in order, an error says how many messages were sent before it."""
@@ -291,8 +278,6 @@ class SqsQueue(BaseQueue):
     def _pause(self, longest: float) -> None:
         self._closed.wait(random.uniform(longest / 2, longest))
 
-    # --- what is read once -------------------------------------------------------------------------------------------
-
     def _client(self) -> Any:
         with self._lock:
             if self._made is None:
@@ -311,7 +296,7 @@ class SqsQueue(BaseQueue):
     def _attributes(self) -> Attributes:
         with self._lock:
             if self._set is None:
-                self._set = attributes(self._ask_attributes(["All"]))
+                self._set = Attributes.of(self._ask_attributes(["All"]))
                 most = self._set.max_receives
                 if self._set.dead_letter is None:
                     logger.warning("queue %r has no dead-letter queue: rejected messages are deleted", self.name)

@@ -74,7 +74,10 @@ def size_of(entry: Entry) -> int:
 def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Received:
     """Build a delivery from the answer of ReceiveMessage."""
     system: Mapping[str, str] = message.get("Attributes", {})
-    attributes = {name: _value(attribute) for name, attribute in message.get("MessageAttributes", {}).items()}
+    attributes = {  # text and numbers as they are, bytes as base64
+        name: base64.b64encode(at["BinaryValue"]).decode() if "BinaryValue" in at else str(at.get("StringValue", ""))
+        for name, at in message.get("MessageAttributes", {}).items()
+    }
     encoding, tag, packed = (attributes.pop(name, "") for name in (_ENCODING, _TAG, _HEADERS))
     sent = system.get("SentTimestamp")
     group = system.get("MessageGroupId")
@@ -125,25 +128,17 @@ def _attributes(tag: str, headers: Mapping[str, str]) -> dict[str, Any]:
         attributes[_TAG] = _string(tag)
     texts = {str(name): str(value) for name, value in headers.items()}
     room = _MOST_ATTRIBUTES - 2  # tag and encoding may be two attributes of ours
-    if len(texts) <= room and all(_fits(name, value) for name, value in texts.items()):
+    if len(texts) <= room and all(
+        value and len(name) <= 256 and _ATTRIBUTE_NAME.fullmatch(name) and not _FORBIDDEN.search(value)
+        for name, value in texts.items()
+    ):
         return attributes | {name: _string(value) for name, value in texts.items()}
     "".join([*texts, *texts.values()]).encode()
     return attributes | {_HEADERS: _string(json.dumps(texts))}
 
 
-def _fits(name: str, value: str) -> bool:
-    return bool(value and len(name) <= 256 and _ATTRIBUTE_NAME.fullmatch(name) and not _FORBIDDEN.search(value))
-
-
 def _string(value: str) -> dict[str, str]:
     return {"DataType": "String", "StringValue": value}
-
-
-def _value(attribute: Mapping[str, Any]) -> str:
-    """Return the value as a header: text and numbers as they are, bytes as base64."""
-    if "BinaryValue" in attribute:
-        return base64.b64encode(attribute["BinaryValue"]).decode()
-    return str(attribute.get("StringValue", ""))
 
 
 def _unpacked(packed: str) -> dict[str, str]:
@@ -167,27 +162,21 @@ Answers = dict[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """The attributes of a queue; times are seconds.
-
-    `arn` is the queue's, `dead_letter` that of its dead-letter queue.
-    """
+    """The attributes of a queue: its ARN, seconds, the ARN of its dead-letter queue, and after how many receives."""
 
     arn: str | None
     retention: float
     dead_letter: str | None
     max_receives: int | None
 
-
-def attributes(answer: Mapping[str, str]) -> Attributes:
-    """Read the answer of GetQueueAttributes; missing attributes have the values that SQS documents for them."""
-    redrive = json.loads(answer.get("RedrivePolicy") or "{}")
-    max_receives = redrive.get("maxReceiveCount")
-    return Attributes(
-        answer.get("QueueArn"),
-        float(answer.get("MessageRetentionPeriod", 345_600)),
-        redrive.get("deadLetterTargetArn"),
-        None if max_receives is None else int(max_receives),
-    )
+    @classmethod
+    def of(cls, answer: Mapping[str, str]) -> Attributes:
+        """Read the answer of GetQueueAttributes; missing ones have the values that SQS documents for them."""
+        redrive = json.loads(answer.get("RedrivePolicy") or "{}")
+        most = redrive.get("maxReceiveCount")
+        retention = float(answer.get("MessageRetentionPeriod", 345_600))
+        arns = answer.get("QueueArn"), redrive.get("deadLetterTargetArn")
+        return cls(arns[0], retention, arns[1], None if most is None else int(most))
 
 
 def ask(
