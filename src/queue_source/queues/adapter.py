@@ -166,10 +166,7 @@ def copy_of(message: Received) -> Outgoing:
 
 
 def in_batches(sizes: Iterable[int], most: int, room: int) -> list[range]:
-    """Return ranges of neighbours that go into one request: `most` at most, and no more than `room` bytes together.
-
-    A single one may be larger than that.
-    """
+    """Return ranges of neighbours, one for each request: up to `most`, and up to `room` bytes unless one is larger."""
     batches: list[range] = []
     start = place = taken = 0
     for place, size in enumerate(sizes, 1):
@@ -181,10 +178,7 @@ def in_batches(sizes: Iterable[int], most: int, room: int) -> list[range]:
 
 
 def at_once(work: Callable[[T], R], items: Sequence[T], threads: int) -> tuple[list[R], list[QueueError]]:
-    """Work on the items, several at the same time; return the results, in order, and the errors.
-
-    An item is no worse for the error of another one.
-    """
+    """Work on the items, several at once, whatever becomes of the others; return the results, and the errors."""
 
     def attempt(item: T) -> R | QueueError:
         try:

@@ -43,10 +43,7 @@ def longest_lease(lease: float, capabilities: Capabilities) -> float:
 
 
 class Lease:
-    """The lease of one delivery: it ends at `until`, and may be extended up to `cap`.
-
-    `entry` is its place among the leases that are kept.
-    """
+    """The lease of one delivery: it ends at `until`, and is extended up to `cap`; `entry` is its place in the order."""
 
     __slots__ = ("cap", "entry", "key", "terms", "until")
 

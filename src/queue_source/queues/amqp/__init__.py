@@ -124,10 +124,7 @@ class AmqpQueue(BaseQueue):
         return Depth(*self._run(self._session.depth()))
 
     def close(self) -> None:
-        """Close the connection, which also ends a `receive` in another thread.
-
-        Messages in flight are available at once.
-        """
+        """Close the connection, which ends a `receive` in another thread, and frees messages in flight at once."""
         self._closed.set()
         self._thread.stop(self._session.end())
 

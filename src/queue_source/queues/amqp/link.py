@@ -261,10 +261,7 @@ class Publisher:
     async def publish(
         self, exchange: str, key: str, messages: Sequence[tuple[bytes, BasicProperties]], *, mandatory: bool = True
     ) -> Outcome:
-        """Publish the messages, and return when the broker has answered for all of them.
-
-        Raises when the channel ends before that.
-        """
+        """Publish, and return when the broker has answered for all of them; raise when the channel ends before that."""
         batch = _Batch(len(messages), asyncio.get_running_loop().create_future())
         self._channel.watch(batch.done)
         for number, (body, properties) in enumerate(messages, 1):

@@ -54,10 +54,7 @@ def properties_for(headers: Mapping[str, str]) -> BasicProperties:
 
 
 def properties_of_copy(original: BasicProperties, tag: str) -> BasicProperties:
-    """Build the properties of a copy that is put to the back.
-
-    They are the original's, except for its id, its count and the place of its tag.
-    """
+    """Build the properties of a copy for the back: the original's but for id, count and the place of its tag."""
     before = original.headers or {}
     kept = {key: value for key, value in before.items() if key not in _NOT_COPIED}
     texts = {key: shown_header(value) for key, value in kept.items()}
@@ -123,11 +120,7 @@ def _text(value: object) -> str:
 
 
 def _identity(tag: str, headers: Mapping[str, str], timestamp: int | None, body: bytes) -> str:
-    """Derive an id for a message that its sender gave none.
-
-    It is the same at each delivery, since it only depends on the content. Headers that brokers add on the way (x-...)
-    are left out.
-    """
+    """Derive an id, the same at each delivery, from the content; headers that brokers add (x-...) do not count."""
     own = sorted((key, value) for key, value in headers.items() if not key.lower().startswith("x-"))
     metadata = json.dumps([tag, own, timestamp]).encode()
     return "content-" + hashlib.sha256(metadata + b"\0" + body).hexdigest()

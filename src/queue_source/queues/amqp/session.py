@@ -174,10 +174,7 @@ class Session:
                 await asyncio.sleep(_QUIET)
 
     async def _confirmed(self, channel: Channel) -> None:
-        """Wait until the broker has processed all requests on this channel.
-
-        Everything that it sent before is here by then.
-        """
+        """Wait until the broker has processed all requests on this channel: what it sent before is here by then."""
         async with self._consuming:
             await channel.call("basic_qos", prefetch_count=1)
 
@@ -237,10 +234,7 @@ class Session:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     async def stale(self, receipts: Iterable[Receipt]) -> set[Receipt]:
-        """Return the receipts that hold no message.
-
-        They never reach the broker, which would close the channel for them.
-        """
+        """Return the receipts that hold no message: the broker would close the channel for them."""
         return {receipt for receipt in receipts if self._find(receipt) is None}
 
     async def depth(self) -> tuple[int, int, int]:
@@ -318,10 +312,7 @@ class Session:
         return not await self.acknowledge([receipt])
 
     async def send(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> Outcome:
-        """Send to the source.
-
-        Messages that no queue takes are tried again shortly: their pool may be about to be created.
-        """
+        """Send to the source; shortly again what no queue takes, since its pool may be about to be created."""
         mandatory = self._address.mandatory
         refused, unrouted = 0, messages
         for pause in (*_UNROUTED_PAUSES, None):

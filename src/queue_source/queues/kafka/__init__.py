@@ -104,10 +104,7 @@ class KafkaQueue(BaseQueue):
         return self._service.send(convert_each(messages, lambda message: record_of(message, largest)))
 
     def depth(self) -> Depth:
-        """Count the offsets behind the group's: more than messages, where transactions or compaction leave gaps.
-
-        What other members of the group hold counts as ready.
-        """
+        """Count the offsets behind the group's, gaps of transactions and compaction too; what others hold is ready."""
         self._refuse_closed()
         reader = self._reader
         positions, held, delayed = reader.counts() if reader is not None else ({}, 0, 0)

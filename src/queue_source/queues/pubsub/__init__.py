@@ -145,10 +145,7 @@ class PubSubQueue(BaseQueue):
         self.acknowledge(alive)
 
     def republish(self, message: Received) -> bool:
-        """Send the copy to the subscription's topic: other subscriptions of that topic get it too.
-
-        Staleness is noticed with exactly-once delivery only.
-        """
+        """Send the copy to the topic, for other subscriptions too. What is stale only exactly-once delivery tells."""
         subscription = self._calls.subscription()
         _, stale = self._sorted([message.receipt], forget=False)
         if stale or (subscription.exactly_once and self._extend([message.receipt], LONGEST_LEASE)):
@@ -200,10 +197,7 @@ class PubSubQueue(BaseQueue):
         return peek_by_receiving(self, max_messages)
 
     def _sorted(self, receipts: Sequence[Receipt], *, forget: bool = True) -> tuple[list[Receipt], set[Receipt]]:
-        """Divide into the receipts to ask the service about, once each, and stale ones.
-
-        Those that are over may be forgotten.
-        """
+        """Divide into the receipts to ask the service about, once each, and stale ones; `forget` what is over."""
         now = time.monotonic()
         with self._lock:
             stale = {receipt for receipt in receipts if not receipt or self._delayed.get(receipt, 0.0) > now}

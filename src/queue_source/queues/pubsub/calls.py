@@ -58,10 +58,7 @@ class Subscription:
 
 
 class PubSubCalls:
-    """The calls for one subscription. `name` stands for the queue in errors.
-
-    All methods may be called on any thread.
-    """
+    """The calls for one subscription, on any thread; `name` stands for the queue in errors."""
 
     def __init__(self, name: str, path: str, credentials_file: str | None, endpoint: str | None) -> None:
         self._name = name

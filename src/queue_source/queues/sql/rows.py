@@ -180,10 +180,7 @@ class QueueRows:
         )
 
     def held(self, transaction: Transaction, receipts: Sequence[Receipt]) -> dict[Receipt, int]:
-        """Return the ids of the messages that the receipts hold, locked.
-
-        A receipt starts with its id, so both tests agree.
-        """
+        """Return the ids of the messages that the receipts hold, locked; a receipt starts with its id: both agree."""
         heads = (receipt.partition(".")[0] for receipt in receipts)
         ids = [int(head) for head in heads if head.isascii() and head.isdigit() and len(head) < 19]
         ours = transaction.among(_m.id, sorted(ids)), transaction.among(_m.receipt, receipts)

@@ -141,10 +141,7 @@ class Staging:
         return list(transaction.execute(sa.select(_s.name).where(_s.owner == self._owner)).scalars())
 
     def clean(self, abandoned: Sequence[str]) -> int:
-        """Remove the messages of abandoned attempts.
-
-        Those that a crash leaves are removed by the next batch, or by `vacuum`.
-        """
+        """Remove the messages of abandoned attempts; what a crash leaves goes with the next batch, or by `vacuum`."""
         return remove(self._database, abandoned)
 
 

@@ -86,10 +86,7 @@ class SqsQueue(BaseQueue):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the queue can do.
-
-        Reads the queue's attributes at the first use, and warns of a redrive policy that restarts would trigger.
-        """
+        """What the queue can do; reads its attributes, and warns of a redrive policy that restarts would trigger."""
         return Capabilities(
             max_batch_size=BATCH,
             max_lease=LONGEST_LEASE,
@@ -128,10 +125,7 @@ class SqsQueue(BaseQueue):
                 return messages
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
-        """Extend the leases, with one call for 10 messages.
-
-        Also lost are those that SQS has held for 12 hours, its limit.
-        """
+        """Extend the leases, 10 messages a call; those that SQS has held for 12 hours, its limit, are lost too."""
         check_lease(lease)
         until = time.monotonic() + lease
         stale = self._change(receipts, seconds(lease, LONGEST_LEASE))
@@ -206,20 +200,14 @@ class SqsQueue(BaseQueue):
             self._url, self._set, self._dead_letter_url = self._address.url, None, None
 
     def purge(self) -> int:
-        """Delete all messages, those in flight too.
-
-        New messages within the minute that SQS may take can be deleted as well.
-        """
+        """Delete all messages, also those in flight, and perhaps new ones within the minute that SQS may take."""
         total = self.depth().total
         with service_errors(self.name):
             self._client().purge_queue(QueueUrl=self._queue_url())
         return total
 
     def peek(self, max_messages: int) -> list[Received]:
-        """Return the next messages; counts as a receive, for the redrive policy too.
-
-        Of one FIFO group it shows ten at most.
-        """
+        """Return the next messages; counts as a receive, for the redrive policy too. Ten at most of one FIFO group."""
         return peek_by_receiving(self, max_messages, wait=1)  # a receive that does not wait may overlook messages
 
     def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:

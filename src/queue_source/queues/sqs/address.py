@@ -240,10 +240,7 @@ def error_of(queue: str, code: str, text: str, status: int = 0, operation: str =
 
 
 def short_code(code: str) -> str:
-    """Return the last word of a code such as `AWS.SimpleQueueService.NonExistentQueue`.
-
-    Or of `com.amazonaws.sqs#QueueDoesNotExist`.
-    """
+    """Return the last word of a code, as of `AWS.SimpleQueueService.NonExistentQueue` or `com.amazonaws.sqs#X`."""
     return re.split(r"[.#]", code)[-1]
 
 
