@@ -41,7 +41,7 @@ def is_held(file: Path) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, NameError):
         return True
-    except OSError:  # no locks here: nobody holds one
+    except OSError:  # no locks here: no process holds one
         return False
     else:
         with suppress(OSError):

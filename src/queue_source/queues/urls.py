@@ -33,8 +33,8 @@ LOG_ID_HEADER = "log_id_header"
 class Kind:
     """A kind of queue: its module here, the class in it, and the form of its URLs.
 
-    `extra`: what `pip` is to install; `parameters`: what its URLs take besides `log_id_header`; `instead`: where the
-    rest is said.
+    `extra`: what `pip` is to install; `parameters`: what its URLs take besides `log_id_header`; `instead`: what says
+    the others.
     """
 
     module: str
@@ -136,8 +136,8 @@ def checked_parameters(
                 hint = "for this kind of queue a filter is the option tagFilter; "
             else:
                 hint = f"it is for {' and '.join(others)} queues; " if others else ""
-            rest = f"this URL takes {', '.join(takes)}; {kind.instead if kind else ''}"
-            raise QueueConfigurationError(name, f"unknown parameter {key!r}; {hint}{rest}")
+            takes_only = f"this URL takes {', '.join(takes)}; {kind.instead if kind else ''}"
+            raise QueueConfigurationError(name, f"unknown parameter {key!r}; {hint}{takes_only}")
         if key in parameters and key != "tags" and (drivers is not None or is_ours):
             raise QueueConfigurationError(name, f"the URL has several {key}= parameters; name one")
         parameters[key] = f"{parameters[key]},{value}" if key in parameters else value

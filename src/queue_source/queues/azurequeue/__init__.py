@@ -305,9 +305,9 @@ class Leases:
             now = time.monotonic()
             while self._leases and next(iter(self._leases.values())).until + _KEPT_SECONDS <= now:
                 self._leases.popitem(last=False)
-            known = {receipt: self._leases[receipt] for receipt in receipts if receipt in self._leases}
-        matches = {receipt: _RECEIPT.fullmatch(receipt) for receipt in receipts if receipt not in known}
-        return known | {receipt: Lease(parts[1], parts[2], 0.0) for receipt, parts in matches.items() if parts}
+            leases = {receipt: self._leases[receipt] for receipt in receipts if receipt in self._leases}
+        matches = {receipt: _RECEIPT.fullmatch(receipt) for receipt in receipts if receipt not in leases}
+        return leases | {receipt: Lease(parts[1], parts[2], 0.0) for receipt, parts in matches.items() if parts}
 
     def extend(self, receipt: Receipt, lease: Lease, pop_receipt: str, until: float) -> None:
         """Note the next receipt of a lease, whose lock the caller holds."""

@@ -119,8 +119,12 @@ class Service:
     @contextmanager
     def _silence_told(self, doing: str) -> Iterator[None]:
         """Log one line where the block waits for a first answer: people who run a command see nothing else."""
-        text = "queue %r: %s: the brokers do not answer yet; they have %.0f s"
-        timer = threading.Timer(_SILENCE, logger.warning, [text, self._address.name, doing, PATIENCE])
+
+        def tell() -> None:
+            name = self._address.name
+            logger.warning("queue %r: %s: the brokers do not answer yet; they have %.0f s", name, doing, PATIENCE)
+
+        timer = threading.Timer(_SILENCE, tell)
         timer.daemon = True
         if not self._is_heard:
             timer.start()

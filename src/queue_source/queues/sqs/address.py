@@ -130,12 +130,12 @@ def create(client: Any, address: Address) -> str:
     attributes = {"MessageRetentionPeriod": RETENTION, **({"FifoQueue": "true"} if address.fifo else {})}
     with service_errors(address.shown):
         made = str(client.create_queue(QueueName=address.queue, Attributes=attributes)["QueueUrl"])
-    wanted, own = (_ACCOUNT.search(url or "") for url in (address.url, made))  # some emulators have none
-    if wanted and own and wanted[1] != own[1]:
+    expected, own = (_ACCOUNT.search(url or "") for url in (address.url, made))  # some emulators have none
+    if expected and own and expected[1] != own[1]:
         raise QueueConfigurationError(
             address.shown,
             f"the credentials are those of account {own[1]}, so that there is {made} now; delete it if it is not "
-            f"needed, and use credentials of account {wanted[1]}",
+            f"needed, and use credentials of account {expected[1]}",
         )
     return made
 
