@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from queue_source.errors import QueueConfigurationError, QueueError
 from queue_source.queues.base import Capabilities, Depth, Payload, Queue
-from queue_source.queues.programs import CappedQueue
 from queue_source.queues.urls import KINDS, NAMES_CODE, kind_of, names_code, queue_name, scheme
 from shard_store.redaction import redact_url as redact
 
@@ -99,7 +98,11 @@ def open_queue(
     queue = _open(url, options)
     if on_error is not None:
         cast(Any, queue).on_error = on_error
-    return queue if max_outstanding is None else CappedQueue(queue, max_outstanding)
+    if max_outstanding is None:
+        return queue
+    from queue_source.queues.programs import CappedQueue  # here: executors import this module, and never need it
+
+    return CappedQueue(queue, max_outstanding)
 
 
 def _open(url: str, options: Mapping[str, Any]) -> Queue:

@@ -230,8 +230,8 @@ class Kept(Generic[T]):
     def keep(self, receipt: Receipt, until: float, size: int, item: T) -> None:
         """Keep what is leased until then (`time.monotonic()`); what is over, and else the oldest, makes room."""
         with self._lock:
+            self._bytes += size - self._items.pop(receipt, (0.0, 0, item))[1]
             self._items[receipt] = until, size, item
-            self._bytes += size
             now = time.monotonic()
             while self._items and (self._bytes > _KEPT_BYTES or next(iter(self._items.values()))[0] <= now):
                 self._bytes -= self._items.popitem(last=False)[1][1]
