@@ -94,7 +94,7 @@ class SimQueue(SqlQueue):
         self._sim = _parse(url)
         super().__init__(url, self._sim.table, clock=clock, sleep=sleep, patience=patience)
         self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.listener)
-        self._any_fault = sa.select(faults.c.id).where(faults.c.pool == self._sim.pool).limit(1)
+        self._any_fault = sa.select(faults.c.id).where(faults.c.pool == self._sim.pool)
         self._is_bound = False
         self._lock: int | None = None  # a listener's
 
