@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
 from queue_source.queues.adapter import closed, is_found
-from queue_source.queues.kafka.address import Address, error_of, translated
+from queue_source.queues.kafka.address import LASTING, Address, error_of, translated
 from queue_source.queues.kafka.messages import LARGEST, Record, message_id
 
 logger = logging.getLogger("cuesqueue")
@@ -114,7 +114,9 @@ class Service:
 
     def _ask(self, doing: str, question: Callable[[Any], _Result]) -> _Result:
         with self.mapped(doing), self._lock, self._silence_told(doing):  # the handle is not closed during a call
-            return question(self._opened())
+            answer = question(self._opened())
+            self._reported = None
+            return answer
 
     @contextmanager
     def _silence_told(self, doing: str) -> Iterator[None]:
@@ -144,8 +146,8 @@ class Service:
         return self._consumer
 
     def _note(self, error: KafkaError) -> None:
-        """Keep what librdkafka reports by itself: a refused login is reported only here."""
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._reported is None:
+        """Keep what librdkafka reports by itself: a refused login is reported only here, and tried again after it."""
+        if self._reported is None or error.code() in LASTING or self._reported.code() not in LASTING:
             self._reported = error
 
     @contextmanager
