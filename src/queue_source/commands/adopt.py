@@ -179,7 +179,7 @@ class _Checkpoint:
         """Return the files in one of its folders by number and form, without unfinished copies and checksums."""
         selector = pafs.FileSelector(f"{self._inner}/{folder}", allow_not_found=True)
         names = [i.base_name for i in self._filesystem.get_file_info(selector) if i.type == pafs.FileType.File]
-        return {(int(found[1]), bool(found[2])): found[0] for found in map(_LOG.fullmatch, names) if found}
+        return {(int(log[1]), bool(log[2])): log[0] for log in map(_LOG.fullmatch, names) if log}
 
     def _lines(self, file: str) -> Iterator[str]:
         """Yield the lines after the first one, which has the version of the log."""

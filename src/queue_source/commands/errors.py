@@ -25,11 +25,11 @@ from queue_source.commands.output import (
     cut,
     end_with_refused,
     hide_secrets,
-    known,
     line_width,
     print_change,
     print_result,
     tell,
+    without_unknown,
 )
 from queue_source.commands.parameters import (
     DryRun,
@@ -201,7 +201,7 @@ def show(
         problem = "has no error" if not errors else "has several errors"
         raise OptionError("ID", f"the store {problem} whose id begins with {error_id}; see `cuesqueue errors list`")
     fields = _as_dict(errors[0])
-    print_result(fields if as_json else known(fields), as_json, title="error")
+    print_result(fields if as_json else without_unknown(fields), as_json, title="error")
 
 
 @group.command("requeue")

@@ -97,18 +97,18 @@ class Program(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in _REMOVED:
             ctx.fail(f"cuesqueue {args[0]} {_REMOVED[args[0]]}")
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, self.load(str(name)), rest
+        name, _, arguments = super().resolve_command(ctx, args)
+        return name, self.load(str(name)), arguments
 
     def load(self, name: str) -> Any:
         """Import a command, or a group of them."""
         module, _, attribute = _COMMANDS["send" if name == "publish" else name][0].partition(":")
-        found = getattr(import_module(module if "." in module else f"{__package__}.{module}"), attribute)
+        command = getattr(import_module(module if "." in module else f"{__package__}.{module}"), attribute)
         outer = typer.Typer(rich_markup_mode=None)
-        if isinstance(found, typer.Typer):
-            outer.add_typer(found, name=name)
+        if isinstance(command, typer.Typer):
+            outer.add_typer(command, name=name)
         else:
-            outer.command(name)(found)
+            outer.command(name)(command)
         return typer.main.get_group(outer).commands[name]
 
     def invoke(self, ctx: Any) -> Any:

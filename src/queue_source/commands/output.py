@@ -61,7 +61,7 @@ def stderr() -> Console:
 def progress(label: str, total: int | None, visible: bool) -> Iterator[Callable[..., None]]:
     """Show a progress bar, if `visible` and on a terminal; call the yielded function with the number done so far.
 
-    `total` is None where it is not known; the function takes a new `total`, and a `description` to show beside it.
+    `total` is None where it is not known; the function takes a new `total`, and a `description` for its line.
     """
     if not visible or not sys.stderr.isatty():
         yield lambda done, **_: None
@@ -106,7 +106,7 @@ def print_change(counts: Mapping[str, Any], what: str, *, dry_run: bool, as_json
     print_result({**counts, "dry_run": dry_run}, as_json, title=f"would be {what}" if dry_run else what)
 
 
-def known(fields: Mapping[str, Any]) -> dict[str, Any]:
+def without_unknown(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what is None: a table would call what has not happened unknown."""
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -16,7 +16,7 @@ import typer
 
 from queue_source.commands.comparison import LISTED, Announcer, Period, Report, iso, pages_of
 from queue_source.commands.comparison import reconcile as compare
-from queue_source.commands.output import FAILED, Json, known, print_result, progress, tell
+from queue_source.commands.output import FAILED, Json, print_result, progress, tell, without_unknown
 from queue_source.commands.parameters import DryRun, Store, argument, duration_of, flag, named_options, option
 from queue_source.errors import OptionError
 from queue_source.messages import ListedObject
@@ -273,7 +273,7 @@ def _result(report: Report, written: int | None) -> dict[str, Any]:
 
 def _print(result: dict[str, Any]) -> None:
     hidden = ("says", "unpublished", "compared_with", "digest")
-    rows = known({name: value for name, value in result.items() if name not in hidden})
+    rows = without_unknown({name: value for name, value in result.items() if name not in hidden})
     print_result(rows, False, title=result["prefix"])
     tell(result["says"])
     for kind, uris in result["unpublished"].items():

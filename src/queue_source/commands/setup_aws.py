@@ -86,8 +86,8 @@ class Setup:
                         stop=tenacity.stop_after_attempt(10),
                         reraise=True,
                     )
-                    wanted = {"Bucket": self.bucket, "NotificationConfiguration": change["configuration"]}
-                    put(self._s3.put_bucket_notification_configuration, **wanted)
+                    request = {"Bucket": self.bucket, "NotificationConfiguration": change["configuration"]}
+                    put(self._s3.put_bucket_notification_configuration, **request)
 
     def reader_options(self) -> dict[str, str]:
         """Return the options for `spark.readStream.format("cuesqueue")`."""
@@ -140,13 +140,13 @@ class Setup:
             yield _set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, required]})})
         configuration = self._s3.get_bucket_notification_configuration(Bucket=self.bucket)
         configuration.pop("ResponseMetadata", None)
-        wanted: dict[str, Any] = {"Id": self.queue, "QueueArn": self._arn(self.queue), "Events": _EVENTS}
+        notification: dict[str, Any] = {"Id": self.queue, "QueueArn": self._arn(self.queue), "Events": _EVENTS}
         if self.prefix:
-            wanted["Filter"] = {"Key": {"FilterRules": [{"Name": "prefix", "Value": self.prefix}]}}
+            notification["Filter"] = {"Key": {"FilterRules": [{"Name": "prefix", "Value": self.prefix}]}}
         present = configuration.get("QueueConfigurations", [])
-        if _meaning(wanted) not in map(_meaning, present):
-            others = [notification for notification in present if notification.get("Id") != wanted["Id"]]
-            configuration["QueueConfigurations"] = [*others, wanted]
+        if _meaning(notification) not in map(_meaning, present):
+            others = [other for other in present if other.get("Id") != notification["Id"]]
+            configuration["QueueConfigurations"] = [*others, notification]
             yield {"action": "set-bucket-notifications", "bucket": self.bucket, "configuration": configuration}
 
     @property

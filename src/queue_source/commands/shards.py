@@ -17,11 +17,11 @@ from queue_source.commands.output import (
     Json,
     counted,
     end_with_refused,
-    known,
     print_change,
     print_result,
     print_table,
     tell,
+    without_unknown,
 )
 from queue_source.commands.parameters import (
     DryRun,
@@ -110,11 +110,11 @@ def list_shards(
     """List shards: objects, and messages that are contents themselves."""
     chosen = choice.criteria()
     with open_store(store, create=False) as opened:
-        found = list(find_shards(opened, chosen, limit=limit + 1))
-    more = len(found) > limit
-    del found[limit:]
+        matching = list(find_shards(opened, chosen, limit=limit + 1))
+    more = len(matching) > limit
+    del matching[limit:]
     if as_json:
-        print_result({"shards": list(map(shard_as_dict, found)), "more": more}, as_json, title="shards")
+        print_result({"shards": list(map(shard_as_dict, matching)), "more": more}, as_json, title="shards")
         return
     rows = [
         [
@@ -125,7 +125,7 @@ def list_shards(
             "" if shard.size is None else str(shard.size),
             shard.shard_id,
         ]
-        for shard in found
+        for shard in matching
     ]
     print_table(counted(len(rows), "shard"), ("key", "state", "source", "since (UTC)", "bytes", "shard"), rows)
     if more:
@@ -151,10 +151,10 @@ def show(
     if as_json:
         print_result(story, as_json, title="shard")
         return
-    print_result(known({"outcome": story["outcome"], **(story["shard"] or {})}), as_json, title="shard")
+    print_result(without_unknown({"outcome": story["outcome"], **(story["shard"] or {})}), as_json, title="shard")
     for name in ("planned", "attempts", "errors", "changes"):
         for entry in story[name] if isinstance(story[name], list) else [story[name]] if story[name] else []:
-            print_result(known(entry), as_json, title=name.removesuffix("s"))
+            print_result(without_unknown(entry), as_json, title=name.removesuffix("s"))
 
 
 @group.command()

@@ -83,22 +83,22 @@ def limits_of(max_lag: str | None, max_silence: str | None, max_errors: int | No
 def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: StatusLimits, as_json: bool) -> bool:
     """Print the state once; return whether all is well."""
     statuses = status(store, source=source, pipeline=pipeline)
-    wrong = {one.pipeline: complaints(one, limits) for one in statuses}
+    wrong = {each.pipeline: complaints(each, limits) for each in statuses}
     healthy = not any(wrong.values()) and (bool(statuses) or not (pipeline or source))
     receivers = [] if pipeline or source else store.receivers()
     waiting = [] if pipeline else [waits for waits in store.waiting() if source in (None, waits.source)]
     if as_json:
-        pipelines = [{**asdict(one), "complaints": wrong[one.pipeline]} for one in statuses]
+        pipelines = [{**asdict(each), "complaints": wrong[each.pipeline]} for each in statuses]
         routed = {"receivers": list(map(asdict, receivers)), "waiting": list(map(asdict, waiting))}
         present = {name: values for name, values in routed.items() if values}
         print_result({"healthy": healthy, "pipelines": pipelines, **present}, as_json, title="status")
         return healthy
     if len(statuses) <= _WHOLE:
-        for one in statuses:
-            typer.echo(hide_secrets(f"{one.pipeline}: {one.state}"))
-            for name, text in status_lines(one):
+        for each in statuses:
+            typer.echo(hide_secrets(f"{each.pipeline}: {each.state}"))
+            for name, text in status_lines(each):
                 _line(name, text)
-            for sentence in wrong[one.pipeline]:
+            for sentence in wrong[each.pipeline]:
                 _line("unhealthy", sentence)
     else:
         _print_lines(statuses, wrong)

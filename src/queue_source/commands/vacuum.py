@@ -68,8 +68,8 @@ def vacuum_command(
             folder = path if "://" in path else str(Path(path).absolute())
             with progress("files", None, not as_json) as advance:
                 counts = asdict(vacuum(opened, folder, older_than=age, dry_run=dry_run, progress=advance))
-        left = vacuum_staged(opened, older_than=age, dry_run=dry_run)
-    counts |= {"staged_messages": left.found, "staged_removed": left.removed}
+        staged_messages = vacuum_staged(opened, older_than=age, dry_run=dry_run)
+    counts |= {"staged_messages": staged_messages.found, "staged_removed": staged_messages.removed}
     print_result({**counts, "dry_run": dry_run}, as_json, title="would be removed" if dry_run else "vacuum")
 
 

@@ -1,7 +1,7 @@
 """The options of reader, sink and views: each declared once, parsed once into frozen groups.
 
 Spark's string maps become these groups, or one `OptionError` that names the option and the next step, on the driver,
-each time Spark builds a reader, a writer or a view. What an option needs beside it is declared with the option; here
+each time Spark builds a reader, a writer or a view. What else an option requires is declared with the option; here
 are defaults that depend on other options, and `checks` compares values. No pyarrow, no Spark and no library of a queue
 is loaded here: commands and executors use these modules too.
 """
@@ -92,8 +92,8 @@ _SECRET_PROPERTY = re.compile("credential|account-?key|connection-?string|author
 def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     """Parse the options of `spark.readStream.format("cuesqueue")`; names in any case. Raises OptionError."""
     values = _with_kafka(READER, options)
-    given: tuple[SecretUrl, ...] = values["queueUrl"] or ()
-    urls = () if values.holds("queueUrl=store") else given
+    queue_urls: tuple[SecretUrl, ...] = values["queueUrl"] or ()
+    urls = () if values.holds("queueUrl=store") else queue_urls
     prefixes: tuple[str, ...] = values["backfillPrefixes"] or ()
     values["allowedPrefixes"] = allowed = values["allowedPrefixes"] or prefixes
     source = values["source"] or _source_from(urls)
@@ -109,11 +109,11 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
             urls=urls,
             connections=connections(_all_urls(values, urls), values),
             routes=_whole("routes", values["routes"], absolute_path),
-            from_store=given != urls or values["routes"] is not None,
+            from_store=queue_urls != urls or values["routes"] is not None,
             wait_time=min(_WAIT, values["visibilityTimeout"] / 2) if wait is None else wait,
         ),
         notifications=_notifications(values, allowed),
-        backfill=_backfill(values, prefixes, alone=not given),
+        backfill=_backfill(values, prefixes, alone=not queue_urls),
         batches=build(
             reader.BatchOptions,
             values,

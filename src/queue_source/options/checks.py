@@ -1,6 +1,6 @@
 """Values that contradict each other, the session or the opened queues: each check raises an OptionError.
 
-What an option needs beside it, or cannot have, is declared with the option.
+What else an option requires or excludes is declared with the option.
 """
 
 from __future__ import annotations

@@ -161,11 +161,11 @@ def options_of(*groups: type) -> tuple[Option, ...]:
 class Values(dict[str, Any]):
     """Option name -> value, of the options that were given; a look-up of another one returns its default.
 
-    So an option that nobody set is neither parsed nor checked. One that the place does not have is None.
+    So an option that was not set is neither parsed nor checked. One that the place does not have is None.
     """
 
-    def __init__(self, options: Mapping[str, Option], given: Mapping[str, Any]) -> None:
-        super().__init__(given)
+    def __init__(self, options: Mapping[str, Option], set_values: Mapping[str, Any]) -> None:
+        super().__init__(set_values)
         self.options = options
 
     def __missing__(self, name: str) -> Any:
@@ -174,8 +174,8 @@ class Values(dict[str, Any]):
     def holds(self, condition: str) -> bool:
         """Tell whether a condition holds, as described at `Rule`."""
         for part in condition.split("&"):
-            name, sign, wanted = part.partition("=")
-            is_so = as_text(self[name.removesuffix("!")]) in wanted.split("|") if sign else self._acts(name)
+            name, sign, choices = part.partition("=")
+            is_so = as_text(self[name.removesuffix("!")]) in choices.split("|") if sign else self._acts(name)
             if is_so is name.endswith("!"):
                 return False
         return True
