@@ -86,8 +86,9 @@ class Cell:
             queue.publish(["no notification"] if self.sink.errors_inside else [])
 
     def complete(self) -> None:
-        """The missing object is there from now on."""
-        (self.folder / "objects" / "missing.json").write_text("\n".join(json.dumps({"value": row}) for row in LATE))
+        """The missing object is there from now on, in one version."""
+        if not (missing := self.folder / "objects" / "missing.json").exists():
+            missing.write_text("\n".join(json.dumps({"value": row}) for row in LATE))
 
     def announce_again(self) -> None:
         with open_queue(f"sql+{self.elsewhere}?queue=files") as queue:
