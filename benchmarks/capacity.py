@@ -23,8 +23,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from queue_source.queues import open_queue
-from shard_store.kept_store import kept_store
 from shard_store.model import Plan, Split
+from shard_store.store import kept_store
 from support.driver_loop import DriverLoop, reader_options
 from support.servers.postgres import new_database, postgres_server
 

@@ -15,7 +15,7 @@ from benchmarks.registry import Measurement, Role, Settings, alternate, benchmar
 from benchmarks.store import databases
 from queue_source.options import parse_sink_options
 from queue_source.queues.sql import SqlQueue
-from queue_source.read.message_rows import MESSAGE_SCHEMA
+from queue_source.read.fixed_rows import MESSAGE_SCHEMA
 from queue_source.sinks.base import Batch, open_sink
 from shard_store.model import BEGINNING, Content, Range, end_at
 from shard_store.store import ShardStore, open_store

@@ -23,7 +23,7 @@ from pyiceberg.catalog import load_catalog
 from benchmarks.registry import Measurement, Role, Settings, benchmark
 from benchmarks.sinks import rows_of
 from queue_source.options import parse_sink_options
-from queue_source.read.reference_rows import REFERENCE_SCHEMA
+from queue_source.read.fixed_rows import REFERENCE_SCHEMA
 from queue_source.sinks.base import Batch, open_sink
 from shard_store.model import BEGINNING, Content, Range, Reference, end_at
 from shard_store.store import ShardStore, open_store

@@ -20,8 +20,8 @@ import sqlalchemy as sa
 
 from benchmarks.registry import Measurement, Role, Settings, benchmark
 from queue_source.announcements.routes import Routes, parse_routes
-from queue_source.coordinator.holding.in_flight import InFlight
-from queue_source.coordinator.receiver import Receiver
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.receivers import Receiver
 from queue_source.options import parse_receiver_options
 from queue_source.queues import open_queue
 from shard_store.store import ShardStore, open_store

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from queue_source.messages import Received
 from queue_source.queues import open_queue
 from queue_source.queues.sql import SqlQueue
-from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
+from queue_source.sinks.queue import HASH_HEADER, INDEX_HEADER
 from shard_store.sql.schema import attempts
 from shard_store.store import open_store
 from support.engine.harness import Driver

@@ -22,7 +22,7 @@ from queue_source.options.content import FILE_FORMATS
 from queue_source.options.declaring import OnChange, Option
 from queue_source.options.places import ALIASES, MEANINGLESS, READER, SINK, VIEWS, Place
 from queue_source.serve.metrics import METRICS, OWN
-from queue_source.serve.routed import ROUTED
+from queue_source.serve.reads import ROUTED
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_docs.py"

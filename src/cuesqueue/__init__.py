@@ -32,9 +32,7 @@ if TYPE_CHECKING:
         QueueUnavailable,
         SchemaChanged,
     )
-    from queue_source.foreach_batch.delivery import Delivery, Output, delivery
-    from queue_source.foreach_batch.references import references
-    from queue_source.foreach_batch.rejects import reject_rows
+    from queue_source.foreach_batch import Delivery, Output, delivery, references, reject_rows
     from queue_source.messages import Received
     from queue_source.queues import Capabilities, Depth, Payload, Queue, open_queue, queue_name, register_queue
     from queue_source.queues.adapter import log_id
@@ -129,9 +127,7 @@ _PLACES = {
     "queue_source.commands.status": "history status",
     "queue_source.errors": "BadObject CuesqueueError MalformedNotification ObjectStoreError OptionError "
     "QueueConfigurationError QueueError QueueNotFound QueueUnavailable SchemaChanged",
-    "queue_source.foreach_batch.delivery": "Delivery Output delivery",
-    "queue_source.foreach_batch.references": "references",
-    "queue_source.foreach_batch.rejects": "reject_rows",
+    "queue_source.foreach_batch": "Delivery Output delivery references reject_rows",
     "queue_source.messages": "Received",
     "queue_source.queues": "Capabilities Depth Payload Queue open_queue queue_name register_queue",
     "queue_source.queues.adapter": "log_id",

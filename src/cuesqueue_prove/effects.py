@@ -21,8 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 
 import cuesqueue
-from cuesqueue_prove.folder import Journal, Places, Settings
-from cuesqueue_prove.walls import Walls, is_written
+from cuesqueue_prove.folder import Journal, Places, Settings, Walls, is_written
 
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE")
 _OWN = ("shard_store.", "queue_source.")

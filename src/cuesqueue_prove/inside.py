@@ -25,9 +25,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from cuesqueue import OptionError, open_queue, queue_name
 from cuesqueue_prove.effects import Effects, replace
 from cuesqueue_prove.folder import SETTINGS, Journal, Places, Settings
-from cuesqueue_prove.runs import end_with_parent
+from cuesqueue_prove.runs import end_with_parent, write_python
 from cuesqueue_prove.samples import Form, makers
-from cuesqueue_prove.workers import write_python
 from queue_source.options import ReaderOptions, parse_reader_options, parse_sink_options
 from queue_source.options.places import READER, given_texts
 

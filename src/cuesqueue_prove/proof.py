@@ -14,8 +14,7 @@ from typing import Any
 
 from cuesqueue import OptionError
 from cuesqueue_prove.folder import Settings
-from cuesqueue_prove.reasons import reasons
-from cuesqueue_prove.results import Difference, Made, Rule, compare, read_result
+from cuesqueue_prove.results import Difference, Made, Rule, compare, read_result, reasons
 from cuesqueue_prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run
 
 _FAST = (EFFECT, "before-publish", "published", COMMIT_LOG, "acknowledged")

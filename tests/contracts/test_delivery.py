@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from queue_source.errors import OptionError
-from queue_source.foreach_batch.delivery import delivery
-from shard_store.batches import outputs
+from queue_source.foreach_batch import delivery
+from shard_store.batches import starting
 from shard_store.errors import PipelineTakenOver, ShardsLost, StoreConfigurationError, StoreUnavailable
 from shard_store.model import ShardState
 from shard_store.sql import schema
@@ -201,7 +201,7 @@ def test_a_driver_that_is_no_longer_the_owner_commits_nothing(
 def test_a_driver_finds_only_plans_of_its_own(store: ShardStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that was paused before its function asks: the plan on record is that of its replacement."""
     Pipeline.start(store, driver="replacement").planned("a")
-    monkeypatch.setattr("queue_source.foreach_batch.delivery.driver_identity", lambda: "paused")
+    monkeypatch.setattr("queue_source.foreach_batch.driver_identity", lambda: "paused")
     with pytest.raises(PipelineTakenOver), delivery(store, "p", 0):
         pass
 
@@ -460,10 +460,10 @@ def test_only_objects_of_the_batch_are_given_up(store: ShardStore) -> None:
 def test_an_output_that_another_process_has_recorded_meanwhile_is_not_recorded_over_it(tmp_path: Path) -> None:
     """It has looked before: whoever comes second rolls its rows back."""
     engine = sa.create_engine(f"sqlite:///{tmp_path}/rows.db")
-    outputs.create(engine)
+    starting.create(engine)
     for name, fails in (("first", False), ("second", False), ("second", True)):
         with engine.begin() as connection, pytest.raises(sa.exc.IntegrityError) if fails else nullcontext():
-            outputs.record(connection, name, "o", "p", batch_id=1)
+            starting.record(connection, name, "o", "p", batch_id=1)
     with engine.connect() as connection:
-        assert outputs.recent(connection, "o", "p", 0) == ["second"]
+        assert starting.recent(connection, "o", "p", 0) == ["second"]
     engine.dispose()

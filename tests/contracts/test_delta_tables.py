@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.sinks import partitioned_files
+from queue_source.sinks import splits
 from support.delta_tables import DeltaLake, table_by_hand
 from support.iceberg_tables import Query, table_of
 from support.store_backends import StoreBackend
@@ -141,10 +141,10 @@ def test_rows_of_one_task_are_one_file_for_each_partition_however_they_are_mixed
     lake.options["partitionBy"] = "name"
     deliver(lake, table_of(range(1000)))
     assert (len(lake.actions("add")), lake.ids()) == (3, list(range(1000)))
-    monkeypatch.setattr(partitioned_files, "BUFFERED_BYTES", 1000)
+    monkeypatch.setattr(splits, "BUFFERED_BYTES", 1000)
     deliver(lake, pa.concat_tables([table_of(range(1000, 1500)), table_of(range(1500, 2000))]))
     assert (len(lake.actions("add")), lake.ids()) == (6, list(range(2000)))
-    monkeypatch.setattr(partitioned_files, "OPEN_FILES", 0)
+    monkeypatch.setattr(splits, "OPEN_FILES", 0)
     deliver(lake, table_of(range(2000, 3000)))
     assert lake.ids() == list(range(3000))
 

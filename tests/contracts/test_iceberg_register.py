@@ -379,8 +379,8 @@ def test_an_object_that_its_store_refuses_is_bad_and_a_bucket_that_is_refused_fa
         return opened(uri, storage)
 
     monkeypatch.setattr("queue_source.sinks.iceberg.registering.register.open_object", open_object)
-    monkeypatch.setattr("queue_source.read.refused.open_object", open_object)
-    monkeypatch.setattr("queue_source.read.refused.PAUSES", ())
+    monkeypatch.setattr("queue_source.read.objects.open_object", open_object)
+    monkeypatch.setattr("queue_source.read.objects.PAUSES", ())
     query = Registering(lake)
     query.objects([one, two])
     assert (query.causes(), lake.ids()) == ({"1.parquet": "forbidden-object"}, [2])

@@ -19,9 +19,9 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options import AzureOptions, StorageOptions, parse_sink_options
-from queue_source.sinks import partitioned_files
+from queue_source.sinks import splits
 from queue_source.sinks.base import open_sink
-from queue_source.sinks.iceberg.catalogs import file_properties, storage_of
+from queue_source.sinks.iceberg.tables import file_properties, storage_of
 from shard_store.store import open_store
 from support.iceberg_tables import Lake, Query, by_id, read_with_rust, table_of
 from support.servers.ministack import client, new_name
@@ -236,8 +236,8 @@ def test_each_file_holds_rows_of_one_partition_and_readers_pass_over_the_others(
 
 def test_large_tasks_write_row_groups_early_and_lose_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.options["partitionBy"] = "bucket(8, id)"
-    monkeypatch.setattr(partitioned_files, "BUFFERED_BYTES", 2_000)
-    monkeypatch.setattr(partitioned_files, "OPEN_FILES", 3)
+    monkeypatch.setattr(splits, "BUFFERED_BYTES", 2_000)
+    monkeypatch.setattr(splits, "OPEN_FILES", 3)
     batches = [table_of(range(first, first + 50)) for first in range(0, 1000, 50)]
     Query(lake).batch(pa.concat_tables(batches))
     found = list(lake.table().scan().plan_files())

@@ -13,7 +13,7 @@ import pytest
 
 from queue_source.errors import ObjectStoreError, OptionError, SchemaChanged
 from queue_source.options import parse_reader_options
-from queue_source.read.reference_rows import REFERENCE_SCHEMA, reference_value
+from queue_source.read.fixed_rows import REFERENCE_SCHEMA, reference_value
 from queue_source.schema import sampling
 from queue_source.sinks.base import Batch
 from queue_source.sinks.splits import SplitSink

@@ -13,8 +13,7 @@ from pyspark.sql.types import ArrayType, StructType, VariantType
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.options import parse_reader_options
 from queue_source.sinks.splits import SplitSink
-from queue_source.spark.load import LoadQuery
-from queue_source.spark.load_preview import preview
+from queue_source.spark.load import LoadQuery, preview
 from support.iceberg_tables import Lake
 from support.registering import Loading
 from support.servers.s3 import DENIED, s3_server

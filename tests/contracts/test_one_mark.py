@@ -26,7 +26,7 @@ import pytest
 import sqlalchemy as sa
 from deltalake import DeltaTable, write_deltalake
 
-from queue_source.foreach_batch.delivery import delivery
+from queue_source.foreach_batch import delivery
 from queue_source.queues import open_queue
 from queue_source.sinks.base import Batch
 from queue_source.sinks.iceberg import commits

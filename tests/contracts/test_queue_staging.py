@@ -14,7 +14,7 @@ from queue_source.queues.base import Unsendable
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import messages, parse_address
 from queue_source.queues.sql.staging import Staging, hidden_queue, staged
-from shard_store.sql.transaction import Transaction
+from shard_store.sql.database import Transaction
 from support.servers.proxy import commit_cutter
 from support.store_backends import StoreBackend
 

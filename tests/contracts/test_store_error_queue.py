@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.coordinator.ending.error_queue import ErrorQueue
+from queue_source.coordinator.errors import ErrorQueue
 from queue_source.queues.sql import SqlQueue
 from shard_store.error_table import handling
 from shard_store.model import ErrorRecord

@@ -26,7 +26,7 @@ from shard_store.model import (
     position_at,
     shard_key,
 )
-from shard_store.sql.transaction import Transaction
+from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.servers.postgres import new_database

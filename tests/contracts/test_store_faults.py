@@ -15,10 +15,9 @@ from sqlalchemy.engine import Connection, make_url
 
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
 from shard_store.model import ShardState, Split
-from shard_store.sql.database import Database
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.dialects import Trouble
 from shard_store.sql.schema import leases
-from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.servers.postgres import new_database
 from support.servers.proxy import CommitCutter, commit_cutter

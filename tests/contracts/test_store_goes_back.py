@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from queue_source.foreach_batch.delivery import delivery
+from queue_source.foreach_batch import delivery
 from queue_source.queues.sql.database import messages
 from shard_store.errors import LostProgress
 from shard_store.model import Plan

@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 
 from shard_store.errors import StoreConfigurationError
 from shard_store.sql import install as installing
-from shard_store.sql.database import Database
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import (
     REVISION,
     applied,
@@ -28,7 +28,6 @@ from shard_store.sql.schema import (
     registered,
     version,
 )
-from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.kept_checkpoints import ARCHIVES, unpack
 from support.servers.postgres import new_database

@@ -19,8 +19,8 @@ from queue_source.messages import Outgoing
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import messages, parse_address
 from queue_source.queues.sql.staging import Staging, remove, staged
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, pipelines
-from shard_store.sql.transaction import Transaction
 from shard_store.store import ShardStore, open_store
 from support.store_backends import SERVERS, Pipeline, StoreBackend
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from queue_source.logs.setup import LEFT_OUT, LINES
+from queue_source.logs.lines import LEFT_OUT, LINES
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "logs.md").read_text("utf-8")
@@ -65,7 +65,7 @@ def test_all_lines_are_of_one_logger() -> None:
 
 
 def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
-    from queue_source.coordinator.ending import error_log
+    from queue_source.coordinator import errors
 
     assert f"at most {LINES} times a minute" in PAGE
-    assert f"a limit of their own, {error_log.LINES} a minute" in PAGE
+    assert f"a limit of their own, {errors.LINES} a minute" in PAGE

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from queue_source.announcements.json_paths import JsonPaths
-from queue_source.announcements.parser import FORMATS, parse_notification
+from queue_source.announcements.parser import FORMATS, JsonPaths, parse_notification
 from support.snippets import ROOT, blocks
 
 PAGE = ROOT / "docs" / "reference" / "notifications.md"

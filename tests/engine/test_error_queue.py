@@ -7,7 +7,7 @@ import json
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from queue_source.foreach_batch.rejects import reject_rows
+from queue_source.foreach_batch import reject_rows
 from queue_source.queues import open_queue
 from support.engine.queries import settled
 from support.engine.world import World

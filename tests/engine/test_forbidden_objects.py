@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from queue_source.announcements.hidden_names import is_hidden
+from queue_source.common.globs import is_hidden
 from support.engine.queries import Query, described, run
 from support.engine.world import Row, World
 from support.servers.s3 import ARCHIVED, DENIED, S3Server, s3_server

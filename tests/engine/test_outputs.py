@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from queue_source.foreach_batch.delivery import delivery
+from queue_source.foreach_batch import delivery
 from shard_store.model import shard_key
 from shard_store.sql.schema import of_pipeline
 from shard_store.store import open_store

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from queue_source.queues import open_queue
 from queue_source.queues.sql import SqlQueue
-from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
+from queue_source.sinks.queue import HASH_HEADER, INDEX_HEADER
 from support.engine.world import World, eventually
 
 pytestmark = pytest.mark.engine

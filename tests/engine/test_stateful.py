@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count, window
 
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, splits
-from shard_store.sql.transaction import Transaction
 from shard_store.store import open_store
 from support.engine.queries import Query, described, start_frame
 from support.engine.world import World, eventually

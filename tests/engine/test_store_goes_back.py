@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
-from queue_source.foreach_batch.delivery import delivery
+from queue_source.foreach_batch import delivery
 from shard_store.sql.schema import attempts, pipelines
 from shard_store.store import open_store
 from support.engine.queries import Query, combine, described, read, start_frame

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
-from queue_source.foreach_batch.delivery import delivery
+from queue_source.foreach_batch import delivery
 from shard_store.sql.schema import pipelines
 from shard_store.store import open_store
 from support.engine.queries import described, read, settled, start, start_frame

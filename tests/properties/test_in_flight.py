@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.coordinator.holding.held_message import UNACKNOWLEDGED, State
-from queue_source.coordinator.holding.in_flight import InFlight, Opened
-from queue_source.coordinator.holding.room import Limits
+from queue_source.coordinator.in_flight import InFlight, Opened
+from queue_source.coordinator.messages import UNACKNOWLEDGED, State
+from queue_source.coordinator.room import Limits
 from queue_source.messages import MessageKey, Receipt, key_of
 from shard_store.model import BEGINNING, Content, PublishToken, Shard, ShardKey, ShardState, Snapshot
 from support.deliveries import TERMS, hold, received

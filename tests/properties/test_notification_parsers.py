@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.announcements.json_paths import JsonPaths
-from queue_source.announcements.parser import FORMATS, parse_notification
+from queue_source.announcements.parser import FORMATS, JsonPaths, parse_notification
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement
 from queue_source.uris import plain_uri

@@ -23,15 +23,23 @@ import pytest
 import shard_store
 from cuesqueue import OptionError
 from cuesqueue_prove.effects import Effects
-from cuesqueue_prove.folder import SETTINGS, Journal, Places, Settings
+from cuesqueue_prove.folder import SETTINGS, Journal, Places, Settings, Walls, without_credentials
 from cuesqueue_prove.inside import _PATH_WRITERS, lead_catalogs
 from cuesqueue_prove.proof import _FAST, _TELLING, Proof, Prover, prover
-from cuesqueue_prove.reasons import reasons, repeated_batches, shared_checkpoints, taken_elsewhere, weaker_semantics
-from cuesqueue_prove.results import Difference, Made, Rule, compare, read_result
-from cuesqueue_prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run, _is_alive
+from cuesqueue_prove.results import (
+    Difference,
+    Made,
+    Rule,
+    compare,
+    read_result,
+    reasons,
+    repeated_batches,
+    shared_checkpoints,
+    taken_elsewhere,
+    weaker_semantics,
+)
+from cuesqueue_prove.runs import COMMIT_LOG, EFFECT, RANDOM, STEPS, Ended, Kill, Run, _is_alive, write_python
 from cuesqueue_prove.samples import Form, Maker, choose_key, read_records
-from cuesqueue_prove.walls import Walls, without_credentials
-from cuesqueue_prove.workers import write_python
 from shard_store.failpoints import POINTS
 
 JSON = b'{"id": 7, "country": "DE"}\n{"id": 8, "country": "DE"}\n'

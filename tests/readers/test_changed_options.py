@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from queue_source.coordinator.holding import ready
+from queue_source.coordinator import ready
 from queue_source.errors import OptionError
 from queue_source.messages import MESSAGE_URI
 from queue_source.options.places import READER, SINK

@@ -13,8 +13,8 @@ from unittest import mock
 
 import pytest
 
-from queue_source.coordinator.ending import cleaning as cleaner
-from queue_source.coordinator.ending.cleaning import moved_to
+from queue_source.coordinator import cleaning as cleaner
+from queue_source.coordinator.cleaning import moved_to
 from queue_source.errors import OptionError
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.in_flight import InFlight
 from queue_source.messages import Receipt
 from queue_source.options import EVERYTHING
 from queue_source.queues import Depth, open_queue

@@ -12,7 +12,7 @@ import pytest
 
 from queue_source.errors import BadObject, ObjectReplaced, ObjectStoreError
 from queue_source.options import parse_reader_options
-from queue_source.read import refused
+from queue_source.read import objects
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
 from queue_source.storage.files import ObjectFile
@@ -38,7 +38,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that a task would have made."""
     made: list[float] = []
     monkeypatch.setattr(
-        refused, "time", SimpleNamespace(sleep=made.append)
+        objects, "time", SimpleNamespace(sleep=made.append)
     )  # not the module's: other threads sleep too
     return made
 
@@ -102,7 +102,7 @@ def test_a_task_waits_for_all_its_refused_objects_together(s3: S3Server, url: st
     uris = put(s3, *(f"b/{number}" for number in range(20)))
     s3.refusals |= {f"b/{number}": DENIED for number in range(19)}
     assert len(read(work(s3, url, *uris))[1]) == 19
-    assert sum(pauses) == sum(refused.PAUSES)
+    assert sum(pauses) == sum(objects.PAUSES)
 
 
 @pytest.mark.parametrize("refusal", [DENIED, DENIED._replace(get_only=True)])

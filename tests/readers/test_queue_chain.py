@@ -12,7 +12,7 @@ import pytest
 
 from queue_source.messages import Received
 from queue_source.queues import open_queue
-from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
+from queue_source.sinks.queue import HASH_HEADER, INDEX_HEADER
 from shard_store import failpoints
 from shard_store.failpoints import FailpointReached
 from support.driver_loop import until

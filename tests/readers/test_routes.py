@@ -19,7 +19,7 @@ from contracts.test_store_statements import counting
 from queue_source.announcements.routes import Routes, parse_routes
 from queue_source.commands.comparison import Period, reconcile
 from queue_source.commands.main import app
-from queue_source.coordinator.receiver import Receiver, Totals
+from queue_source.coordinator.receivers import Receiver, Totals
 from queue_source.errors import OptionError
 from queue_source.options import parse_listing_options, parse_receiver_options
 from queue_source.queues import open_queue

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator.holding import ready
+from queue_source.coordinator import ready
 from queue_source.queues import Depth, open_queue
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.model import BEGINNING, Position, end_at, position_at

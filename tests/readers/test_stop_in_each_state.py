@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queue_source.coordinator import coordinator
-from queue_source.coordinator.holding.held_message import State
+from queue_source.coordinator.messages import State
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import Receipt
 from queue_source.queues import Depth, Queue, open_queue

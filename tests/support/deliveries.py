@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.in_flight import InFlight
 from queue_source.messages import MessageKey, Receipt, Received
 from queue_source.queues.leases import Terms
 

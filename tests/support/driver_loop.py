@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from queue_source.coordinator import Coordinator, prepare
-from queue_source.coordinator.holding.held_message import State
-from queue_source.coordinator.holding.in_flight import InFlight
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.messages import State
 from queue_source.options import ReaderOptions, SecretUrl, connection_options, parse_reader_options
 from queue_source.options.checks import check_suitability
 from queue_source.queues import Queue, open_queue

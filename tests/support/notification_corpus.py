@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from queue_source.announcements.json_paths import JsonPaths
-from queue_source.announcements.parser import parse_notification
+from queue_source.announcements.parser import JsonPaths, parse_notification
 from queue_source.messages import Announcement, ObjectNotice
 
 FOLDER = Path(__file__).parents[1] / "data" / "notifications"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from queue_source.options import parse_sink_options
-from queue_source.read.message_rows import MESSAGE_SCHEMA
+from queue_source.read.fixed_rows import MESSAGE_SCHEMA
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_work
 from queue_source.sinks.base import Batch, open_sink

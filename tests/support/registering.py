@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
-from queue_source.read.reference_rows import REFERENCE_SCHEMA
+from queue_source.read.fixed_rows import REFERENCE_SCHEMA
 from shard_store.model import BEGINNING, Content, Range, Reference, end_at
 from support.iceberg_tables import Query, by_id
 from support.store_backends import rows

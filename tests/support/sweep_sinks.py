@@ -20,11 +20,11 @@ import sqlalchemy as sa
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-from queue_source.foreach_batch.delivery import delivery
+from queue_source.foreach_batch import delivery
 from queue_source.queues import open_queue
 from queue_source.queues.sql.database import messages
 from queue_source.queues.sql.staging import staged
-from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
+from queue_source.sinks.queue import HASH_HEADER, INDEX_HEADER
 from shard_store.failpoints import POINTS, ROUTING_POINTS, reach
 from shard_store.sql import schema
 from shard_store.store import ShardStore, open_store

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import sqlalchemy as sa
 
-from queue_source.coordinator.intake.receiving import Receivers
+from queue_source.coordinator.opening import Receivers
 from queue_source.errors import ObjectStoreError
 from shard_store.store import open_store
 from support.crash_sweep import SweepLoop

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from queue_source.coordinator.ending.acknowledging import Acknowledger
-from queue_source.coordinator.holding.in_flight import InFlight, Leftovers, Opened
-from queue_source.coordinator.holding.leases import LeaseKeeper
-from queue_source.coordinator.holding.room import Limits
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.in_flight import InFlight, Leftovers, Opened
+from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.room import Limits
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt, Received, key_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator.ending.error_log import LINES, PERIOD, ErrorLog
+from queue_source.coordinator.errors import LINES, PERIOD, ErrorLog
 from queue_source.coordinator.session import Metrics
 from queue_source.queues import open_queue
 from shard_store.model import ErrorRecord, Plan, PublishToken

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_source.announcements.json_paths import JsonPaths
-from queue_source.announcements.parser import parse_notification
+from queue_source.announcements.parser import JsonPaths, parse_notification
 from queue_source.common.globs import _parse, name_matcher, path_glob
 from queue_source.errors import MalformedNotification
 

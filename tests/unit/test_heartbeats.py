@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queue_source.coordinator.upkeep.heartbeats import send_heartbeats
+from queue_source.coordinator.maintenance import send_heartbeats
 from shard_store.errors import PipelineTakenOver, StoreUnavailable
 from shard_store.model import PublishToken
 from shard_store.shards.activity import Report

@@ -27,10 +27,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.notebooks",),
     *inside(
         "shard_store.sql",
-        "memory schema shared_file",
-        "row_sets",
+        "schema shared_file",
         "dialects",
-        "engines transaction",
+        "engines",
         "database",
         "install migrations",
     ),
@@ -41,8 +40,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.error_table",),
     *inside(
         "shard_store.batches",
-        "outputs snapshots",
-        "positions readings",
+        "readings snapshots",
+        "positions",
         "publishing",
         "progress",
         "plans starting",
@@ -55,9 +54,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     *inside("shard_store.upkeep", "timing", "cleaning", "pruning"),
     ("shard_store.upkeep",),
     ("shard_store.store",),
-    ("shard_store.kept_store",),
     ("shard_store",),
-    ("queue_source.common.aws", "queue_source.common.azure", "queue_source.errors"),
+    ("queue_source.common.clouds", "queue_source.errors"),
     ("queue_source.messages", "queue_source.tags"),
     ("queue_source.common.local_paths", "queue_source.uris"),
     ("queue_source.common.globs", "queue_source.common.columns", "queue_source.common.times"),
@@ -82,16 +80,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("queue_source.read",),
     *inside(
         "queue_source.coordinator",
-        "holding.held_message holding.shares precedence threads",
-        "holding.message_table holding.ready session",
-        "holding.room receiver",
-        "ending.error_log ending.error_queue holding.in_flight upkeep.presence",
-        "changes ending.acknowledging holding.leases intake.prefix_watch intake.receiving",
-        "intake.routing",
-        "intake.backfill intake.recorded",
-        "ending.cleaning intake.opening intake.own_receivers progress upkeep.maintenance",
-        "offsets upkeep.reporting",
-        "coordinator upkeep.heartbeats",
+        "messages ready session threads",
+        "cleaning errors room",
+        "in_flight",
+        "acknowledging leases recorded",
+        "backfill progress receivers",
+        "maintenance opening",
+        "coordinator",
         "start",
     ),
     ("queue_source.coordinator",),
@@ -104,11 +99,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cuesqueue",),
     *inside(
         "cuesqueue_prove",
-        "folder samples",
-        "walls",
-        "effects reading runs workers",
+        "folder",
+        "effects runs samples",
         "inside results",
-        "reasons",
         "proof",
         "command",
     ),
@@ -183,8 +176,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 """Third-party packages that have a place of their own, and the units that are it."""
 
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("queue_source.common.aws", "botocore"): "what SQS and S3 do alike with it",
-    ("queue_source.common.azure", "azure"): "what queues and containers do alike with it",
+    ("queue_source.common.clouds", "botocore"): "what SQS and S3 do alike with it",
+    ("queue_source.common.clouds", "azure"): "what queues and containers do alike with it",
     ("queue_source.commands.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.commands.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
     ("cuesqueue_prove.results", "pyiceberg"): "reads the table that a job has written",
@@ -196,7 +189,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): "reads and lists objects of S3, and finds what options leave open, for pyarrow too",
     ("queue_source.storage.buckets.gcs", "google"): "lists, deletes and moves, which pyarrow cannot do in pages",
     ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
-    ("queue_source.foreach_batch.rejects", "sqlalchemy"): "the type of the user's own transaction",
+    ("queue_source.foreach_batch", "sqlalchemy"): "the type of the user's own transaction",
 }
 """(module, package) that may be imported against `ONLY_IN`, and why."""
 
@@ -324,7 +317,7 @@ def test_the_shard_store_stands_on_its_own() -> None:
     ("importer", "source", "wrong"),
     [
         ("shard_store.store", "import queue_source.errors", True),
-        ("shard_store.sql.transaction", "from shard_store.batches import plans", True),
+        ("shard_store.sql.database", "from shard_store.batches import plans", True),
         ("shard_store.shards.changes", "from shard_store.shards import ownership", True),
         ("shard_store.upkeep.pruning", "from shard_store.operators import repair", True),
         ("shard_store.upkeep.pruning", "from shard_store.error_table.records import FINAL", False),
@@ -362,7 +355,7 @@ import sys
 from pyspark.sql.types import StructType
 from queue_source.options import parse_reader_options, parse_sink_options
 from queue_source.sinks.base import open_sink
-from queue_source.spark.reader import CuesqueueStreamReader
+from queue_source.spark.source import CuesqueueStreamReader
 from queue_source.spark.writer import CuesqueueStreamWriter
 store = {"store": "sqlite:////tmp/store.db", "pipeline": "p"}
 CuesqueueStreamReader(

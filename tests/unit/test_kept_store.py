@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shard_store import kept_store as module
+from shard_store import store as module
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
-from shard_store.kept_store import kept_store
 from shard_store.sql.database import Database
 from shard_store.sql.schema import applied, version
-from shard_store.store import open_store
+from shard_store.store import kept_store, open_store
 
 
 @pytest.fixture

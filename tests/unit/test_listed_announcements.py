@@ -6,9 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from queue_source.announcements.contents import announced_objects
-from queue_source.announcements.events import announcement_of
-from queue_source.announcements.listed import listed_contents
+from queue_source.announcements.contents import announced_objects, announcement_of, listed_contents
 from queue_source.messages import ListedObject, Receipt, Received
 from queue_source.options import NotificationOptions
 

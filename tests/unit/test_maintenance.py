@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator.ending.error_log import ErrorLog
-from queue_source.coordinator.holding.in_flight import InFlight
-from queue_source.coordinator.holding.room import Limits
+from queue_source.coordinator.errors import ErrorLog
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.room import Limits
 from queue_source.coordinator.session import Session
-from queue_source.coordinator.upkeep.maintenance import Maintenance
 from queue_source.errors import QueueUnavailable
 from queue_source.queues import Depth
 from queue_source.queues.base import Capabilities

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.spark.noted_plan import NotedPlan, noted_plans
+from queue_source.spark.writer import NotedPlan, noted_plans
 from shard_store.model import Noted
 
 PLAN, ANOTHER = "a" * 64, "b" * 64

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from queue_source.announcements.json_paths import JsonPaths
-from queue_source.announcements.parser import FORMATS, parse_notification
+from queue_source.announcements.parser import FORMATS, JsonPaths, parse_notification
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice
 from support.notification_corpus import EVENTS, FOLDER, Event

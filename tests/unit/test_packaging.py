@@ -48,7 +48,7 @@ def test_type_checkers_see_all_packages_as_typed() -> None:
 def test_executors_load_no_database_and_no_queue_to_read() -> None:
     """Every new worker imports this module to unpickle the reader: what it does not need would be most of its start."""
     unused = ("sqlalchemy", "alembic", "boto3", "queue_source.coordinator", "queue_source.queues.sql")
-    code = f"import sys, queue_source.spark.reader; print([name for name in {unused} if name in sys.modules])"
+    code = f"import sys, queue_source.spark.source; print([name for name in {unused} if name in sys.modules])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

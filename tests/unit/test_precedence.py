@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator.intake import backfill
-from queue_source.coordinator.precedence import Precedence
+from queue_source.coordinator import backfill
+from queue_source.coordinator.session import Precedence
 from support.buckets import MemoryStore
 from support.coordinator_world import World
 from support.driver_loop import until

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.coordinator.session import Session
-from queue_source.coordinator.upkeep.presence import Presence, await_readers_before
+from queue_source.coordinator.session import Presence, Session, await_readers_before
 from queue_source.errors import OptionError
 from shard_store.model import PublishToken
 from shard_store.store import open_store
@@ -120,7 +119,7 @@ def test_nobody_waits_for_newer_readers_or_those_of_other_pipelines_or_the_dead(
     folder = tmp_path / "here"
     dead = (
         "import sys, pathlib\n"
-        "from queue_source.coordinator.upkeep.presence import Presence\n"
+        "from queue_source.coordinator.session import Presence\n"
         "from shard_store.model import PublishToken\n"
         "Presence(pathlib.Path(sys.argv[1]), 'store', 'p').enter(PublishToken('p', 1))\n"
         "import os; os._exit(9)\n"

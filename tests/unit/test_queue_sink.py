@@ -16,10 +16,9 @@ from queue_source.options import parse_sink_options
 from queue_source.queues import open_queue
 from queue_source.queues.sim import Fault, SimQueue
 from queue_source.queues.sql import SqlQueue
-from queue_source.read.message_rows import MESSAGE_SCHEMA
+from queue_source.read.fixed_rows import MESSAGE_SCHEMA
 from queue_source.sinks.base import Batch, open_sink
-from queue_source.sinks.queue import QueueSink, Written
-from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER, Messages, RowRefused, check_columns
+from queue_source.sinks.queue import HASH_HEADER, INDEX_HEADER, Messages, QueueSink, RowRefused, Written, check_columns
 from shard_store.model import Plan
 from shard_store.store import ShardStore, open_store
 from support.store_backends import Pipeline

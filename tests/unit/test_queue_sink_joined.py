@@ -24,7 +24,7 @@ from queue_source.options import parse_sink_options
 from queue_source.queues import open_queue
 from queue_source.queues.sql.database import messages
 from queue_source.queues.sql.staging import staged
-from queue_source.sinks.queue_rows import HASH_HEADER, INDEX_HEADER
+from queue_source.sinks.queue import HASH_HEADER, INDEX_HEADER
 from queue_source.spark import writer as writer_module
 from queue_source.spark.compat import WRITES_ARROW
 from queue_source.spark.writer import CuesqueueStreamWriter

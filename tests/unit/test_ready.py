@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queue_source.coordinator.holding import ready as module
-from queue_source.coordinator.holding.ready import LEAST_PART, Ready, ReadyQueue
-from queue_source.coordinator.holding.shares import shares_of
+from queue_source.coordinator import ready as module
+from queue_source.coordinator.ready import LEAST_PART, Ready, ReadyQueue, shares_of
 from shard_store.model import BEGINNING, Content, Position, Range, end_at, is_end, position_at, shard_key
 
 GROUP = ("q", "g")

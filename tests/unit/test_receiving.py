@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from queue_source.coordinator.holding.in_flight import InFlight
-from queue_source.coordinator.holding.room import Limits
-from queue_source.coordinator.intake.receiving import Receivers
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.opening import Receivers
+from queue_source.coordinator.room import Limits
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import Receipt, Received

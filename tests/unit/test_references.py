@@ -14,16 +14,14 @@ import pyarrow as pa
 import pytest
 
 import cuesqueue
-from queue_source.announcements.contents import announced_objects
-from queue_source.announcements.listed import listed_contents
+from queue_source.announcements.contents import announced_objects, listed_contents
 from queue_source.announcements.parser import parse_notification
 from queue_source.errors import BadObject, OptionError
 from queue_source.messages import ListedObject, Receipt, Received
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue
-from queue_source.read.fixed_rows import default_columns, fixed_rows, names_parts
+from queue_source.read.fixed_rows import REFERENCE_SCHEMA, default_columns, fixed_rows, names_parts
 from queue_source.read.partitions import partition
-from queue_source.read.reference_rows import REFERENCE_SCHEMA
 from queue_source.read.task import Work, read_work
 from queue_source.spark.compat import arrow_schema
 from queue_source.spark.source import CuesqueueSource

@@ -26,9 +26,7 @@ from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 
 from queue_source.common.columns import parse_partitioning
 from queue_source.errors import BadObject
-from queue_source.sinks.iceberg.files import write_files
-from queue_source.sinks.iceberg.name_mapping import completed
-from queue_source.sinks.iceberg.partitions import partition_spec
+from queue_source.sinks.iceberg.files import partition_spec, write_files
 from queue_source.sinks.iceberg.registering.data_files import (
     Candidate,
     TableOfFiles,
@@ -36,8 +34,8 @@ from queue_source.sinks.iceberg.registering.data_files import (
     location_of,
     same_place,
 )
-from queue_source.sinks.iceberg.registering.footers import Footer, _bounds, _statistics_of, read_footer
-from queue_source.sinks.iceberg.registering.thrift import parse_struct
+from queue_source.sinks.iceberg.registering.footers import Footer, _bounds, _statistics_of, parse_struct, read_footer
+from queue_source.sinks.iceberg.schemas import completed
 from queue_source.storage.files import open_object
 from support.registering import parquet
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.foreach_batch.rejects import reject_rows
+from queue_source.foreach_batch import reject_rows
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.store import open_store
 from support.store_backends import Pipeline, rows
@@ -36,7 +36,7 @@ def test_a_driver_that_was_replaced_rejects_no_rows_of_its_replacements_batch(
 ) -> None:
     with open_store(f"sqlite:///{tmp_path}/store.db") as store:
         Pipeline.start(store, driver="replacement").planned("a")
-        monkeypatch.setattr("queue_source.foreach_batch.rejects.driver_identity", lambda: "paused")
+        monkeypatch.setattr("queue_source.foreach_batch.driver_identity", lambda: "paused")
         with pytest.raises(PipelineTakenOver):
             reject_rows([b"x"], store=store, pipeline="p")
         assert rows(store, "errors") == []

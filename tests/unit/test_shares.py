@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 
-from queue_source.coordinator.holding.shares import shares_of
+from queue_source.coordinator.ready import shares_of
 
 QUEUED = {"a": [f"a{n}" for n in range(100)], "b": [f"b{n}" for n in range(100)]}
 

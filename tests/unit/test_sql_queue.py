@@ -24,8 +24,8 @@ from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavai
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import open_database, parse_address
 from queue_source.queues.sql.rows import QueueRows
+from shard_store.sql.database import Transaction
 from shard_store.sql.dialects import Trouble
-from shard_store.sql.transaction import Transaction
 
 
 @pytest.fixture

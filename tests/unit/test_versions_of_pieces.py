@@ -11,7 +11,7 @@ import pytest
 
 from queue_source.announcements.contents import announced_objects
 from queue_source.announcements.facts import looked_up
-from queue_source.coordinator.holding.ready import may_come_in_pieces
+from queue_source.coordinator.ready import may_come_in_pieces
 from queue_source.messages import Receipt, Received
 from queue_source.options import ReaderOptions, parse_reader_options
 from queue_source.storage.buckets import Known, open_bucket

@@ -27,29 +27,24 @@ CALLBACKS = {
     ): "sizes and times are asked for by the function that it was given",
     (
         "announcements.facts",
-        "coordinator.holding.ready",
+        "coordinator.ready",
     ): "what is read in pieces is asked of the function that it was given",
-    ("coordinator.holding.in_flight", "coordinator.ending.acknowledging"): "the condition that ends a wait",
-    ("coordinator.holding.in_flight", "coordinator.coordinator"): "the condition that ends a wait",
-    ("coordinator.holding.in_flight", "coordinator.intake.receiving"): "the condition that ends a wait",
-    (
-        "coordinator.holding.shares",
-        "coordinator.holding.ready",
-    ): "the next one of the items that it was given to put in turn",
+    ("coordinator.in_flight", "coordinator.acknowledging"): "the condition that ends a wait",
+    ("coordinator.in_flight", "coordinator.coordinator"): "the condition that ends a wait",
+    ("coordinator.in_flight", "coordinator.opening"): "the condition that ends a wait",
     (
         "shard_store.batches.starting",
-        "coordinator.changes",
+        "coordinator.start",
     ): "options that changed are refused by the function that it was given",
     ("shard_store.shards.sources", "queues.urls"): "older names of queues are read by the function that it was given",
-    ("formats.pieces", "read.combined"): "halves are read by the function that it was given",
+    ("formats.base", "read.combined"): "halves are read by the function that it was given",
 }
 """Calls up the layers that are meant, and why."""
 
 RUNNERS = {
     "queue_source.options.declaring": "makes the groups of options that are declared with it",
     "queue_source.coordinator.threads": "runs each part on a thread",
-    "shard_store.sql.database": "runs what it is given in a transaction, and again after passing trouble",
-    "shard_store.sql.transaction": "takes what it is given, one after the other, and makes chunks of it",
+    "shard_store.sql.database": "runs what it is given in a transaction, and again after passing trouble; makes chunks",
 }
 """Modules whose purpose is to call what they are given."""
 
@@ -117,10 +112,7 @@ def test_no_call_of_the_reader_process_climbs_back_up_the_layers(tmp_path: Path)
     with traced() as trace, world.loop(allowedPrefixes=f"{tmp_path}/", maxFilesPerTrigger="10") as loop:
         until(lambda: world.depth() == EMPTY, loop.batch)
     seen = {callee for _, callee in trace.calls}
-    parts = (
-        *("intake.receiving", "intake.opening", "intake.routing", "holding.in_flight", "progress"),
-        *("ending.acknowledging", "holding.leases", "upkeep.heartbeats"),
-    )
+    parts = "opening", "recorded", "in_flight", "progress", "acknowledging", "leases", "maintenance"
     assert {f"queue_source.coordinator.{part}" for part in parts} <= seen
     assert {"queue_source.announcements.parser", "shard_store.batches.plans", "shard_store.batches.publishing"} <= seen
     assert trace.climbs() == set()

@@ -183,21 +183,21 @@ DEFECTS = (
     Defect(
         "acknowledged-by-the-first-shard",
         "A message that announced two objects was acknowledged when the first of them was done.",
-        "queue_source/coordinator/holding/message_table.py",
+        "queue_source/coordinator/messages.py",
         "message.pending.discard(shard)",
         "message.pending.clear()",
     ),
     Defect(
         "lease-from-the-answer",
         "A lease was counted from the answer of a slow queue, and ended before it was extended.",
-        "queue_source/coordinator/holding/leases.py",
+        "queue_source/coordinator/leases.py",
         "self._tell_lost(self._in_flight.end_extending(keys, asked + lease, lost))",
         "self._tell_lost(self._in_flight.end_extending(keys, clock() + lease, lost))",
     ),
     Defect(
         "restored-store-acknowledges",
         "A reader acknowledged messages on the word of a store that had gone back in time.",
-        "queue_source/coordinator/ending/acknowledging.py",
+        "queue_source/coordinator/acknowledging.py",
         "if not self._session.store.is_trusted:\n            return",
         "pass",
     ),
@@ -277,7 +277,7 @@ DEFECTS = (
     Defect(
         "error-queue-not-idempotent",
         "An error that was sent twice could not be recognised by who read the error queue.",
-        "queue_source/coordinator/ending/error_queue.py",
+        "queue_source/coordinator/errors.py",
         'return Outgoing(body, f"error.{error.scope}", headers, deduplication_id=error_id)',
         'return Outgoing(body, f"error.{error.scope}", headers)',
     ),

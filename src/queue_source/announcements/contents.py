@@ -1,25 +1,34 @@
-"""Turns messages into the contents that they announce: parsing, prefixes, identities.
+"""Turns messages, and listings, into the contents that they announce: parsing, prefixes, identities.
 
 Pure, except for requested sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import NamedTuple
+from urllib.parse import quote_plus
 
 from queue_source.announcements.facts import InPieces, Stat, Stated, content_of, lacks_facts, with_facts
-from queue_source.announcements.hidden_names import is_hidden
-from queue_source.announcements.json_paths import JsonPaths
-from queue_source.announcements.parser import parse_notification
+from queue_source.announcements.parser import JsonPaths, parse_notification
+from queue_source.common.globs import is_hidden
 from queue_source.errors import MalformedNotification
-from queue_source.messages import MESSAGE_URI, REPUBLISH_COUNT, ObjectNotice, Received, kept_message
+from queue_source.messages import (
+    MESSAGE_URI,
+    REPUBLISH_COUNT,
+    ListedObject,
+    ObjectNotice,
+    Outgoing,
+    Received,
+    kept_message,
+)
 from queue_source.options import NotificationOptions
 from queue_source.tags import matches_any
 from queue_source.uris import climbs
-from shard_store.model import Content, ErrorRecord, Payload, micros
+from shard_store.model import LISTING, Content, ErrorRecord, Payload, micros
 from shard_store.redaction import redact_url
 
 _PREFIXES = 3  # prefixes in an error
@@ -311,3 +320,85 @@ def _stated(
     if not unknown:
         return {}
     return {uri: stated for uri, stated in zip(unknown, stat(unknown), strict=True) if stated is not None}
+
+
+def listed_contents(
+    objects: Iterable[ListedObject],
+    options: NotificationOptions,
+    now: datetime | None = None,
+    *,
+    whatever_time: bool = False,
+) -> list[Content | None]:
+    """Return the content of each object; None for one that is left out, as it would be if it were announced.
+
+    The message's id identifies the listed version: so a listing opens a quarantined shard again once for
+    each version of its object. Ages are counted from `now`, by the clock of the listing; if None, from the time of this
+    machine. `whatever_time`: also objects that only their time excludes.
+    """
+    return [
+        _content(listed, options) if whatever_time or is_chosen(listed.modified, options, now) else None
+        for listed in objects
+    ]
+
+
+def _content(listed: ListedObject, options: NotificationOptions) -> Content | None:
+    uri = listed.uri
+    if listed.size == 0 and uri.endswith("/"):  # the empty objects that represent folders
+        return None
+    if not uri.startswith(options.allowed_prefixes) or climbs(uri) or not is_wanted(uri, options):
+        return None
+    seen = listed.version or listed.etag or listed.modified.astimezone(timezone.utc).isoformat()
+    notice = ObjectNotice(uri, listed.size, listed.etag, listed.version, modified=listed.modified)
+    return content_of(notice, options, queue=LISTING, message_id=f"listed {seen}")
+
+
+def announcement_of(listed: ListedObject, *, plain: bool = False) -> Outgoing | None:
+    """Build the message; None for an object that no message can name.
+
+    `plain`: the URI alone, whatever store it is in.
+    """
+    scheme, _, path = listed.uri.partition("://")
+    bucket, _, key = path.partition("/")
+    if scheme == "s3" and not plain:
+        quoted = quote_plus(key, safe="/", errors="surrogatepass")
+        facts = {"size": listed.size, "eTag": listed.etag, "versionId": listed.version}
+        record = s3_record(bucket, quoted, iso_time(listed.modified), **facts)
+        return Outgoing(json.dumps({"Records": [record]}).encode())
+    if scheme == "gs" and not plain:
+        return Outgoing(json.dumps(_gcs_object(bucket, key, listed)).encode())
+    if any(ord(character) < 32 for character in listed.uri):
+        return None
+    text = listed.uri.removeprefix("file://")  # in the URI of a file percent-encoded characters would be decoded
+    version = listed.version or listed.etag
+    headers = {} if version is None else {OBJECT_VERSION: version}
+    try:
+        return Outgoing(text.encode(), headers=headers)
+    except UnicodeEncodeError:
+        return None
+
+
+def s3_record(bucket: str, key: str, time: str, **facts: object) -> dict[str, object]:
+    """Build the record by which Amazon announces an object. `key` is form-encoded; `facts`: its size, eTag ..."""
+    return {
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "eventTime": time,
+        "eventName": "ObjectCreated:Put",
+        "s3": {
+            "s3SchemaVersion": "1.0",
+            "bucket": {"name": bucket, "arn": f"arn:aws:s3:::{bucket}"},
+            "object": {"key": key, **{name: fact for name, fact in facts.items() if fact is not None}},
+        },
+    }
+
+
+def _gcs_object(bucket: str, key: str, listed: ListedObject) -> dict[str, object]:
+    resource = {"kind": "storage#object", "bucket": bucket, "name": key, "size": str(listed.size)}
+    resource |= {} if listed.etag is None else {"etag": listed.etag}
+    resource |= {} if listed.version is None else {"generation": listed.version}
+    return {**resource, "updated": iso_time(listed.modified)}
+
+
+def iso_time(time: datetime) -> str:
+    """Format a time as Amazon does."""
+    return time.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

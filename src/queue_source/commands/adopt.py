@@ -25,7 +25,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import raise_mapped, resolve
 from queue_source.uris import plain_uri
 from shard_store import open_store
-from shard_store.sql.transaction import chunks
+from shard_store.sql.database import chunks
 from shard_store.store import ShardStore
 
 _LOG = re.compile(r"([0-9]+)(\.compact)?")

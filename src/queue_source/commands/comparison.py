@@ -15,8 +15,7 @@ from typing import Any
 
 import tenacity
 
-from queue_source.announcements.events import announcement_of
-from queue_source.announcements.listed import listed_contents
+from queue_source.announcements.contents import announcement_of, listed_contents
 from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError, QueueError
 from queue_source.messages import ListedObject, Outgoing
 from queue_source.options import ListingOptions
@@ -26,7 +25,7 @@ from queue_source.storage.buckets.base import Bucket, Page
 from shard_store.completeness.certificates import EMPTY, Scope, Tally, verdict
 from shard_store.completeness.comparing import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
 from shard_store.model import micros, time_of
-from shard_store.sql.transaction import ROWS_PER_STATEMENT, chunks
+from shard_store.sql.database import ROWS_PER_STATEMENT, chunks
 from shard_store.store import ShardStore
 
 LISTED = "listing"

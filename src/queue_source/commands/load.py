@@ -83,7 +83,7 @@ def load(
 
     query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)  # before Spark starts
     if dry_run:
-        from queue_source.spark.load_preview import preview
+        from queue_source.spark.load import preview
 
         print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return

@@ -15,7 +15,7 @@ from urllib.parse import quote_plus
 
 import typer
 
-from queue_source.announcements.events import iso_time, s3_record
+from queue_source.announcements.contents import iso_time, s3_record
 from queue_source.commands.output import Json, print_result, print_table, progress, tell
 from queue_source.commands.parameters import QueueUrl, argument, flag, named_options, option
 from queue_source.errors import OptionError, QueueConfigurationError

@@ -36,8 +36,8 @@ from queue_source.storage.local import file_time
 from queue_source.storage.open_files import S3_SCHEMES
 from shard_store import open_store
 from shard_store.model import MICROSECOND
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import attempts, pipelines
-from shard_store.sql.transaction import Transaction, chunks
 from shard_store.store import ShardStore
 
 # as `sinks.splits` names them; other files stay

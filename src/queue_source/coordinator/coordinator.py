@@ -9,20 +9,17 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from queue_source.coordinator.ending.acknowledging import Acknowledger
-from queue_source.coordinator.ending.error_log import ErrorLog
-from queue_source.coordinator.ending.error_queue import ErrorQueue
-from queue_source.coordinator.holding.in_flight import InFlight
-from queue_source.coordinator.intake.backfill import Backfill
-from queue_source.coordinator.intake.own_receivers import OwnReceivers
-from queue_source.coordinator.intake.receiving import Receivers
-from queue_source.coordinator.intake.recorded import Recorded
-from queue_source.coordinator.offsets import Offsets
-from queue_source.coordinator.progress import Progress
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.backfill import Backfill
+from queue_source.coordinator.errors import ErrorLog, ErrorQueue
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.maintenance import Maintenance, Reporting
+from queue_source.coordinator.opening import Receivers
+from queue_source.coordinator.progress import Offsets, Progress
+from queue_source.coordinator.receivers import OwnReceivers
+from queue_source.coordinator.recorded import Recorded
 from queue_source.coordinator.session import Session
 from queue_source.coordinator.threads import Threads
-from queue_source.coordinator.upkeep.maintenance import Maintenance
-from queue_source.coordinator.upkeep.reporting import Reporting
 from queue_source.errors import QueueError
 from queue_source.formats.base import may_be_cut
 from queue_source.messages import by_queue

@@ -1,47 +1,40 @@
-"""Starts a reader: takes over what the incarnation before left, and builds the session and all that depends on it."""
+"""Starts a reader: compares its options with those before, recovers what was unfinished, and builds its parts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import tenacity
 
 from queue_source.announcements.facts import Stat
-from queue_source.coordinator.changes import refuse_changes
+from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.backfill import Backfill, OpenBucket, PrefixWatch
+from queue_source.coordinator.cleaning import Cleaner
 from queue_source.coordinator.coordinator import Coordinator, Parts
-from queue_source.coordinator.ending.acknowledging import Acknowledger
-from queue_source.coordinator.ending.cleaning import Cleaner
-from queue_source.coordinator.ending.error_log import ErrorLog
-from queue_source.coordinator.ending.error_queue import ErrorQueue
-from queue_source.coordinator.holding.in_flight import InFlight
-from queue_source.coordinator.holding.leases import LeaseKeeper
-from queue_source.coordinator.holding.room import limits_of
-from queue_source.coordinator.holding.shares import shares_of
-from queue_source.coordinator.intake.backfill import Backfill, OpenBucket
-from queue_source.coordinator.intake.opening import Opener
-from queue_source.coordinator.intake.own_receivers import OwnReceivers
-from queue_source.coordinator.intake.prefix_watch import PrefixWatch
-from queue_source.coordinator.intake.receiving import Receivers
-from queue_source.coordinator.intake.recorded import Recorded
-from queue_source.coordinator.intake.routing import Ownership
-from queue_source.coordinator.offsets import Offsets
-from queue_source.coordinator.progress import Progress
-from queue_source.coordinator.session import Metrics, Session, with_back_off
+from queue_source.coordinator.errors import ErrorLog, ErrorQueue
+from queue_source.coordinator.in_flight import InFlight
+from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.maintenance import Maintenance, Reporting, send_heartbeats
+from queue_source.coordinator.opening import Opener, Receivers
+from queue_source.coordinator.progress import Offsets, Progress
+from queue_source.coordinator.ready import shares_of
+from queue_source.coordinator.receivers import OwnReceivers
+from queue_source.coordinator.recorded import Ownership, Recorded
+from queue_source.coordinator.room import limits_of
+from queue_source.coordinator.session import Metrics, Presence, Session, await_readers_before, with_back_off
 from queue_source.coordinator.threads import Threads
-from queue_source.coordinator.upkeep.heartbeats import send_heartbeats
-from queue_source.coordinator.upkeep.maintenance import Maintenance
-from queue_source.coordinator.upkeep.presence import Presence, await_readers_before
-from queue_source.coordinator.upkeep.reporting import Reporting
 from queue_source.errors import OptionError
 from queue_source.options import ReaderOptions
 from queue_source.options.checks import warn_of_retention
+from queue_source.options.places import WHILE_PARTLY_READ, WHILE_UNFINISHED
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
 from shard_store.batches.starting import Started
-from shard_store.model import WITHOUT_MESSAGE, Runtime, Semantics
+from shard_store.model import BEGINNING, WITHOUT_MESSAGE, Content, Runtime, Semantics, is_end
 from shard_store.shards.sources import Naming
 from shard_store.store import ShardStore
 
@@ -184,3 +177,69 @@ def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:
     lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
     versions = options.notifications.allow_overwrites if kind.is_announced and semantics.keeps_shards else None
     return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions)
+
+
+_SHOWN = 300  # characters of an id: senders of messages choose them
+
+
+class _Unfinished(NamedTuple):
+    """What an earlier reader left unfinished; `in_part`: of which a part is published."""
+
+    content: Content
+    in_part: bool
+
+
+def refuse_changes(options: ReaderOptions, started: Started) -> None:
+    """Raise OptionError, with the next step, where unfinished work could not be finished as it was begun."""
+    unfinished = list(_unfinished_work(options, started))
+    if not unfinished:
+        return
+    changed = {name: was for name, was in started.settings.items() if options.settings.get(name, was) != was}
+    for name in WHILE_UNFINISHED:
+        if name in changed:
+            raise _refusal(name, changed[name], options.settings[name], unfinished)
+    in_part = [item for item in unfinished if item.in_part]
+    for name in WHILE_PARTLY_READ:
+        if name in changed and in_part:
+            raise _refusal(name, changed[name], options.settings[name], in_part, ", of which a part is published")
+    if "allowedPrefixes" in changed and options.content.kind.is_announced:
+        _check_prefixes(options, [item.content for item in unfinished])
+
+
+def _unfinished_work(options: ReaderOptions, started: Started) -> Iterator[_Unfinished]:
+    """Yield what is unfinished and ours, in a batch or not, unless an operator gave it up.
+
+    Where the store keeps no shards, or calls them done already, only the batches have it.
+    """
+    ranges = [entry for snapshot in started.unconfirmed for entry in snapshot.ranges]
+    cut = {entry.key for entry in ranges if entry.start != BEGINNING or not is_end(entry.end)}
+    ours = {shard.key for shard in started.unfinished}
+    for shard in started.unfinished:
+        if shard.key not in started.given_up:
+            yield _Unfinished(shard.content, shard.position != BEGINNING or shard.key in cut)
+    if options.delivery.delivery_semantics != "exactly-once":
+        for entry in ranges:
+            if entry.key not in ours:
+                yield _Unfinished(entry.content, entry.key in cut)
+
+
+def _check_prefixes(options: ReaderOptions, contents: Iterable[Content]) -> None:
+    allowed = options.notifications.allowed_prefixes
+    outside = [content.uri for content in contents if not content.uri.startswith(allowed)]
+    if outside:
+        raise OptionError(
+            "allowedPrefixes",
+            f"allows {len(outside):,} unfinished object(s) no longer, such as {outside[0][:_SHOWN]!r}; run the query "
+            "with the prefixes that it had until nothing is left (trigger availableNow), or give these objects up with "
+            "cuesqueue shards quarantine",
+        )
+
+
+def _refusal(name: str, was: str, now: str, unfinished: list[_Unfinished], why: str = "") -> OptionError:
+    return OptionError(
+        name,
+        f"was {was or 'not given'!r} and is {now or 'not given'!r}, and {len(unfinished):,} object(s) or message(s) "
+        f"are not finished{why}, such as {unfinished[0].content.shard_id[:_SHOWN]!r}; run the query with "
+        f"{was or 'none'!r} until nothing is left (trigger availableNow), and then with {now or 'none'!r}; or give "
+        "the new query another 'pipeline'",
+    )

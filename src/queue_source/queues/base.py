@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 from queue_source.messages import REPUBLISH_COUNT, Outgoing, Receipt, Received, republish_count
 
 if TYPE_CHECKING:
-    from shard_store.sql.database import Database
-    from shard_store.sql.transaction import Transaction
+    from shard_store.sql.database import Database, Transaction
 
 Self = TypeVar("Self", bound="Queue")
 

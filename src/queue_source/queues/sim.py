@@ -30,8 +30,7 @@ from queue_source.queues.sql.rows import QueueRows
 from queue_source.queues.urls import checked_parameters, query_of, without_fragment
 from queue_source.tags import EVERYTHING, check_tag, matches_any, parse_filters
 from shard_store.redaction import redact_url
-from shard_store.sql.database import Database
-from shard_store.sql.transaction import Transaction
+from shard_store.sql.database import Database, Transaction
 
 _LISTENER = "listener-"
 """What the names of the private queues of listeners begin with."""

@@ -3,16 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from queue_source.errors import OptionError
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, check_metadata_field, metadata_column
 from queue_source.options import ContentOptions
-from queue_source.read.message_rows import MESSAGE_SCHEMA, message_value
-from queue_source.read.reference_rows import REFERENCE_SCHEMA, as_file, reference_value
-from shard_store.model import Content
+from shard_store.model import Content, Payload, Reference, time_of
+
+MESSAGE_SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("key", pa.string()),
+        ("tag", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("queue", pa.string()),
+        ("sent_at", pa.timestamp("us", tz="UTC")),
+        ("receive_count", pa.int32()),
+    ]
+)
+
+
+def message_value(name: str, content: Content) -> object:
+    """Return the value of a column of a message, whose body came with the plan."""
+    payload = content.payload or Payload(b"", "")
+    if name in ("queue", "receive_count"):
+        return getattr(content, name)
+    if name == "headers":
+        return list(payload.headers)
+    if name == "sent_at":
+        return None if payload.sent_at is None else round(payload.sent_at * 1_000_000)
+    return getattr(payload, name)
+
+
+REFERENCE_SCHEMA = pa.schema(
+    [
+        ("uri", pa.string()),
+        ("size", pa.int64()),
+        ("etag", pa.string()),
+        ("version", pa.string()),
+        ("last_modified", pa.timestamp("us", tz="UTC")),
+        ("event_time", pa.timestamp("us", tz="UTC")),
+        ("queue", pa.string()),
+        ("message_id", pa.string()),
+        ("tag", pa.string()),
+        ("receive_count", pa.int32()),
+    ]
+)
+_ANNOUNCED = {"version": "version", "last_modified": "modified", "event_time": "event_time", "tag": "tag"}
+_NOTHING = Reference()  # of objects announced while their content was still read
+
+
+def reference_value(name: str, content: Content) -> object:
+    """Return the value of a column of an object; null if it was unknown when the object was announced."""
+    if name in _ANNOUNCED:
+        return getattr(content.reference or _NOTHING, _ANNOUNCED[name])
+    return getattr(content, name)
+
+
+def as_file(content: Content, metadata: ObjectMetadata) -> ObjectMetadata:
+    """Return the metadata of a row with the facts about its object as a file."""
+    modified = (content.reference or _NOTHING).modified
+    return replace(
+        metadata,
+        file_path=content.uri,
+        file_name=content.uri.rpartition("/")[2],
+        file_size=content.size,
+        file_modification_time=None if modified is None else time_of(modified),
+    )
+
 
 _ROWS = 1_000  # in an Arrow batch: messages may have 1 MB each
 

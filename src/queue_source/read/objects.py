@@ -1,15 +1,14 @@
-"""One object, or a range of one: from its URI to Arrow batches in the declared schema, or a BadObject.
-
-The entry of the executor side. All or nothing: no row is returned before the whole object is known to be good, where it
-may be bad in its middle (`batches`). Other objects (plain text, whose bad records are reported one by one) are
-streamed. Either way a worker's memory is bounded by blocks, not by the object.
-"""
+"""One object, or a range of one: from its URI to Arrow batches in the declared schema, or a BadObject."""
 
 from __future__ import annotations
 
+import itertools
+import tempfile
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -19,9 +18,77 @@ from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metad
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
-from queue_source.read.gathering import all_or_nothing
-from queue_source.storage.files import ObjectFile, open_object
+from queue_source.storage.files import ObjectFile, bucket_of, open_object
 from queue_source.storage.memory import BoundedMemory, release_memory
+
+HELD_BYTES = 64 << 20
+"""Bytes of rows that are held in memory until their object's end is known to be good."""
+MIN_ROWS = 8_192
+"""Rows from which on a batch goes by itself: each costs the JVM some 0.2 ms, however few rows are in it."""
+MIN_BYTES = 4 << 20
+"""Bytes from which on it does."""
+_FEW = 64 << 10
+
+
+def all_or_nothing(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the batches once the last of them is read; an error of `batches` is raised before the first.
+
+    More than `HELD_BYTES` goes to a temporary file on local disk.
+    """
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += _size(batch)
+        if size > HELD_BYTES:
+            break
+    else:
+        yield from held
+        return
+    with tempfile.TemporaryFile(prefix="cuesqueue-held-") as file:
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(pa.PythonFile(file, "w"), schema, options=options) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        file.seek(0)
+        yield from held
+        held.clear()
+        with pa.ipc.open_stream(pa.PythonFile(file, "r")) as reader:
+            yield from reader
+
+
+def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in the same order, with small batches joined."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows >= MIN_ROWS and not held:
+            yield batch
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        size += _size(batch)
+        if rows >= MIN_ROWS or size >= MIN_BYTES:
+            yield from _join(held)
+            held, rows, size = [], 0, 0
+    yield from _join(held)
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch.
+
+    Those of a small one are the bytes of its buffers, which is 20 times as fast: its table may be small too.
+    """
+    buffers: int = batch.get_total_buffer_size()
+    return buffers if buffers < _FEW else batch.nbytes
+
+
+def _join(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
 
 BATCH_ROWS = 65_536
 """Rows of the largest batch that is handed to Spark."""
@@ -175,3 +242,92 @@ def _batches(
                 else:
                     columns.append(next(data))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+PAUSES = (0.5, 1.0, 2.0, 4.0)
+"""Seconds before a next try, for all refused objects of a task together: what was just permitted takes a while."""
+
+PROBES = 256
+"""How many other objects of a bucket are tried, at most: nearly all of a plan may be forbidden."""
+
+_Item = TypeVar("_Item")
+
+
+class Refusals:
+    """The refused objects of one task.
+
+    `others`: URIs that may be readable, the likeliest ones first; used when nothing of the bucket was read yet.
+    `fails`: no object is tried again, since the first bad one ends the query.
+    """
+
+    def __init__(
+        self, storage: StorageOptions, max_attempts: int, others: Callable[[], Iterable[str]], *, fails: bool = False
+    ) -> None:
+        self._storage = storage
+        self._max_attempts = max_attempts
+        self._others = others
+        self._fails = fails
+        self._pauses = iter(PAUSES)
+        self._known: list[str] | None = None
+        self._read: dict[str, str] = {}
+
+    def read(self, uri: str, read: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
+        """Yield what `read` yields; it is called again where the object is refused, or replaced, before the first item.
+
+        Raises BadObject for what is given up, and ObjectReplaced after as many tries.
+        """
+        for tries in itertools.count(1):
+            try:
+                yield from read()
+                self.was_read(uri)
+                return
+            except ObjectReplaced:  # the next try reads the present version
+                if tries >= self._max_attempts:
+                    raise
+            except ObjectRefused as refused:
+                if (bad := self.give_up(uri, refused, tries)) is not None:
+                    raise bad from refused
+
+    def was_read(self, uri: str) -> None:
+        """Remember the object as the likeliest one of its bucket to be readable."""
+        self._read[bucket_of(uri)] = uri
+
+    def give_up(self, uri: str, refused: ObjectRefused, tries: int) -> BadObject | None:
+        """Return the verdict after so many tries, or None for another try. Waits a moment, in which a refusal may pass.
+
+        Raises ObjectStoreError when everything may be refused.
+        """
+        if self._fails:
+            return BadObject("forbidden-object", str(refused))
+        if tries < self._max_attempts:
+            time.sleep(next(self._pauses, 0.0))
+            return None
+        if refused.own or self._others_are_readable(uri):
+            return BadObject("forbidden-object", f"{refused} (after {tries} tries)")
+        raise ObjectStoreError(
+            f"{refused}, after {tries} tries, and nothing else of {bucket_of(uri)} could be read: if that is wrong, "
+            "correct the credentials or the permissions; if it is right, send the query a message that announces an "
+            "object of it that can be read, or take this one out with `cuesqueue shards quarantine`"
+        ) from refused
+
+    def _others_are_readable(self, uri: str) -> bool:
+        """Tell whether another object of the bucket can be read now: credentials may have ended during the task."""
+        bucket = bucket_of(uri)
+        read = self._read.get(bucket)
+        if read is not None and read != uri and self._can_be_read(read):
+            return True
+        if self._known is None:
+            self._known = list(self._others())
+        others = (other for other in self._known if other not in (uri, read) and bucket_of(other) == bucket)
+        readable = next(filter(self._can_be_read, itertools.islice(others, PROBES)), None)
+        if readable is not None:
+            self.was_read(readable)
+        return readable is not None
+
+    def _can_be_read(self, uri: str) -> bool:
+        try:
+            with open_object(uri, self._storage) as file:
+                file.read(1)  # the size of an archived object is reported even so
+        except (BadObject, ObjectStoreError):
+            return False
+        return True

@@ -58,7 +58,7 @@ class PlanStore:
 
         No connection to a server is kept: each process of a large cluster would have one.
         """
-        from shard_store.kept_store import kept_store  # as above
+        from shard_store.store import kept_store  # as above
 
         self.check()
         with ExitStack() as stack:

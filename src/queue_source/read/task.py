@@ -17,16 +17,21 @@ from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options import ContentOptions
 from queue_source.options.content import FormatOptions
-from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, read_together
-from queue_source.read.error_records import KILLS, bad_object, bad_records, fatal_object
+from queue_source.read.combined import SMALL, TOGETHER, Message, may_be_joined, parsed_messages, read_together
 from queue_source.read.fixed_rows import check_begun, fixed_rows
-from queue_source.read.gathering import gathered
-from queue_source.read.isolation import Marks, interval_of, read_alone, read_tried
-from queue_source.read.message_records import Message, parsed_messages
-from queue_source.read.objects import BATCH_ROWS, ExpectedObject, read_object
+from queue_source.read.isolation import (
+    KILLS,
+    Marks,
+    bad_object,
+    bad_records,
+    fatal_object,
+    interval_of,
+    read_alone,
+    read_tried,
+)
+from queue_source.read.objects import BATCH_ROWS, ExpectedObject, Refusals, gathered, read_object
 from queue_source.read.partitions import Piece
 from queue_source.read.plan_store import PlanStore
-from queue_source.read.refused import Refusals
 from queue_source.schema.location import schema_changed
 from shard_store.failpoints import reach
 from shard_store.model import (

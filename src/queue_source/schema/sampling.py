@@ -14,8 +14,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from queue_source.announcements.contents import announced_messages, announced_objects, is_allowed, is_wanted
-from queue_source.announcements.listed import listed_contents
+from queue_source.announcements.contents import (
+    announced_messages,
+    announced_objects,
+    is_allowed,
+    is_wanted,
+    listed_contents,
+)
 from queue_source.common.times import format_duration
 from queue_source.errors import BadObject, ObjectStoreError, OptionError, QueueError
 from queue_source.formats.base import format_of

@@ -1,37 +1,126 @@
-"""The web application: the page, `/metrics` and `/healthz`. Each answer is made from one or a few reads."""
+"""The web application: the page, its charts, `/metrics` and `/healthz`. Each answer is made from one or a few reads."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from queue_source.commands.output import number, size_text, time_text
 from queue_source.commands.shards import find_shards, shard_stories, story_as_dict
-from queue_source.serve import charts
+from queue_source.commands.status import amounts, since, status_lines
+from queue_source.serve import app
 from queue_source.serve.guard import LOGIN, Access, Guard, given_token, logged_in
 from queue_source.serve.metrics import Export
 from queue_source.serve.reads import StoreReads
-from queue_source.serve.rendering import page
 from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
 from shard_store.errors import ShardStoreError
+from shard_store.model import time_of
 from shard_store.operators.shards import ShardCriteria
-from shard_store.operators.status import PipelineStatus, StatusLimits, complaints
-from shard_store.redaction import redact_text
+from shard_store.operators.status import SLOT_SECONDS, Hour, PipelineStatus, Published, Slot, StatusLimits, complaints
+from shard_store.redaction import redact_text, visible
 from shard_store.sql import install
 from shard_store.store import ShardStore
+
+_LONGEST = 1_024  # as long as keys of objects may be
+
+
+def _readable(value: Any) -> Any:
+    """Hide secrets and control characters: URIs may be signed, and some characters change the direction of text."""
+    return visible(redact_text(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _moment(micros: int) -> str:
+    """Format a time of the store, in UTC, to the minute."""
+    return time_of(micros).strftime("%Y-%m-%d %H:%M")
+
+
+def _cut(value: Any) -> Any:
+    """Shorten a text to what people read: senders of messages choose names, and a page has many."""
+    if not isinstance(value, str) or len(value) <= _LONGEST:
+        return value
+    return f"{value[:_LONGEST]}... ({len(value):,} characters)"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("queue_source.serve"),
+        autoescape=True,
+        finalize=_readable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"time": time_text, "number": number, "size": size_text, "cut": _cut}
+    environment.globals |= {"since": since, "amounts": amounts, "lines": status_lines, "moment": _moment}
+    return environment
+
+
+_TEMPLATES = _environment()
+
+
+def page(template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
+    return HTMLResponse(_TEMPLATES.get_template(template).render(**values), status_code)
+
+
+DAYS = 7
+TOGETHER = 50
+"""Pipelines that are shown in one chart; of more, the chart would read their whole history at each look."""
+_HOUR = 3600
+
+
+def series(store: ShardStore, status: Sequence[PipelineStatus], pipeline: str | None) -> dict[str, Any]:
+    """Return the last hour in steps of five minutes, and a week in hours. `status`: of the pipelines shown."""
+    if not status:
+        return {"recent": _grid((), SLOT_SECONDS, 0, 0), "hours": _grid((), _HOUR, 0, 0)}
+    now = max(
+        status_of_pipeline.heartbeat_at.timestamp() + status_of_pipeline.silence for status_of_pipeline in status
+    )  # the database's clock
+    since = datetime.fromtimestamp(now - DAYS * 24 * _HOUR, timezone.utc)
+    hours = store.hours(since=since, pipeline=pipeline)
+    first = min((hour.start.timestamp() for hour in hours), default=now)
+    return {
+        "recent": _grid(store.recent(pipeline=pipeline), SLOT_SECONDS, now - _HOUR, now),
+        "hours": _grid(hours, _HOUR, min(first, now - 24 * _HOUR), now),
+    }
+
+
+def _grid(periods: Iterable[Hour | Slot], step: int, first: float, now: float) -> dict[str, list[float | None]]:
+    """Return rates a second, and lags of the slowest pipeline. A period without work has rate 0, and no lag."""
+    times = list(range(int(first // step) * step, int(now) + 1, step)) if now else []
+    by_time: dict[int, list[Published]] = {time: [] for time in times}
+    for period in periods:
+        by_time.get(round(period.start.timestamp()), []).append(period.published)
+    lasted = [max(1.0, min(float(step), now - time)) for time in times]
+    parts = list(by_time.values())
+    has_rows = any(published.rows is not None for part in parts for published in part)
+    return {
+        "times": list(times),
+        "objects": [sum(p.objects for p in part) / s for part, s in zip(parts, lasted, strict=True)],
+        "rows": [
+            sum(p.rows or 0 for p in part) / s if has_rows else None for part, s in zip(parts, lasted, strict=True)
+        ],
+        "errors": [sum(sum(p.errors.values()) for p in part) for part in parts],
+        "lag_p50": [max((p.lag_p50 for p in part if p.lag_p50 is not None), default=None) for part in parts],
+        "lag_p99": [max((p.lag_p99 for p in part if p.lag_p99 is not None), default=None) for part in parts],
+    }
+
 
 STATIC = Path(__file__).parent / "static"
 ASSETS = ("page.css", "icon.svg", "charts.js", "refresh.js", "uPlot.iife.min.js", "uPlot.min.css")
@@ -97,7 +186,7 @@ class Site:
             unhealthy=sum(map(bool, wrong.values())),
             causes=[(cause, recent[cause], count) for cause, count in causes.most_common(PIPELINES)],
             texts=self._texts(None) if causes else {},
-            chart="" if 0 < len(statuses) <= charts.TOGETHER else None,
+            chart="" if 0 < len(statuses) <= app.TOGETHER else None,
             number=number,
             pages=max(1, -(-len(statuses) // PIPELINES)),
             routed=self._reads.routed().first(PIPELINES),
@@ -152,9 +241,9 @@ class Site:
     def charts(self, request: Request) -> Response:
         name = _text(request, "pipeline", "") or None
         statuses = self._reads.status() if name is None else (self._the(name),)
-        if len(statuses) > charts.TOGETHER:
+        if len(statuses) > app.TOGETHER:
             raise HTTPException(400, "name a pipeline")
-        return JSONResponse(self._reads.read(lambda store: charts.series(store, statuses, name)))
+        return JSONResponse(self._reads.read(lambda store: app.series(store, statuses, name)))
 
     def metrics(self, request: Request) -> Response:
         text, content_type = self._export.text(request.headers.get("accept", ""))

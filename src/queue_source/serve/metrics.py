@@ -17,8 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from queue_source.serve.reads import StoreReads
-from queue_source.serve.routed import ROUTED, Routed
+from queue_source.serve.reads import ROUTED, Routed, StoreReads
 from shard_store.errors import ShardStoreError
 from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus
 from shard_store.redaction import visible

@@ -20,7 +20,7 @@ from shard_store.batches.publishing import Looked, Published, Unpublished
 from shard_store.errors import LostProgress
 from shard_store.failpoints import reach
 from shard_store.model import PlanIdentity
-from shard_store.sql.transaction import Transaction
+from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
 
 logger = logging.getLogger("cuesqueue")

@@ -46,7 +46,7 @@ def this_worker() -> Worker:
     try:
         import pyarrow  # noqa: F401
 
-        import queue_source.spark.reader  # noqa: F401
+        import queue_source.spark.source  # noqa: F401
     except ImportError as missing:
         error = str(missing)
     python = ".".join(map(str, sys.version_info[:2]))

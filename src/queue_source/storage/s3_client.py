@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from queue_source.common.aws import new_session, role_session
+from queue_source.common.clouds import new_session, role_session
 from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions, with_secrets
 from queue_source.storage.open_files import ObjectVersion, s3_refusal

@@ -35,9 +35,9 @@ from shard_store.model import (
 from shard_store.shards import announcing, changes
 from shard_store.shards.activity import Activity, settings_of
 from shard_store.shards.ownership import count_change, fence
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, shards
 from shard_store.sql.schema import snapshots as snapshot_rows
-from shard_store.sql.transaction import Transaction
 
 _KEPT = 4 << 20
 """Bytes of a message that are kept with its error."""

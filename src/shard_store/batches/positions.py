@@ -27,9 +27,9 @@ from shard_store.model import (
 )
 from shard_store.shards.announcing import Place
 from shard_store.shards.ownership import owned_by
-from shard_store.sql.memory import went_back
+from shard_store.sql.database import Transaction, chunks
+from shard_store.sql.engines import went_back
 from shard_store.sql.schema import shards
-from shard_store.sql.transaction import Transaction, chunks
 
 Entry = TypeVar("Entry", Range, Move)
 _PLACE = sa.select(shards.c.shard_key, shards.c.position)

@@ -44,8 +44,8 @@ from shard_store.model import (
     Snapshot,
 )
 from shard_store.shards.ownership import count_change, fence
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, of_pipeline, pipelines
-from shard_store.sql.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,9 @@ from shard_store.model import (
 from shard_store.shards.activity import Activity, Amounts, LastBatch, counted, histogram, settings_of
 from shard_store.shards.announcing import end
 from shard_store.shards.ownership import fence
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import attempts, errors, of_pipeline, pipelines, shards, splits
 from shard_store.sql.schema import snapshots as snapshot_rows
-from shard_store.sql.transaction import Transaction, chunks
 
 
 @dataclass(frozen=True, slots=True)

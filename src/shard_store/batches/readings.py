@@ -32,8 +32,8 @@ from shard_store.error_table.records import found_bad, record
 from shard_store.model import ALONE, ErrorRecord, PlanIdentity, Position, Reading, ReadMark, ShardKey
 from shard_store.shards.announcing import GIVEN_UP
 from shard_store.shards.ownership import counts_inserts, fence
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, errors, read_marks
-from shard_store.sql.transaction import Transaction
 
 _BEGUN = ALONE - 1
 _JUDGED = ALONE - 2

@@ -17,8 +17,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.model import Content, Move, Payload, PublishToken, Range, Reference, ShardKey, Snapshot
+from shard_store.sql.database import ROWS_PER_STATEMENT, Transaction
 from shard_store.sql.schema import snapshots
-from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 
 CHUNK_BYTES = 4 << 20
 """Of the contents in one chunk, about; one content that is larger has a chunk of its own."""

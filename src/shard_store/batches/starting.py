@@ -1,14 +1,18 @@
-"""Starting a pipeline: a new incarnation, what the one before left behind, and what is published already."""
+"""Starts a pipeline: its incarnation, its settings, what was left unfinished; and the outputs of its deliveries.
+
+It is made where it is needed, by the user's own engine, so it uses nothing that only some databases know.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Connection, Engine, Row
 
 from shard_store.batches import snapshots
 from shard_store.batches.progress import other_stores, what_was_wrong
@@ -18,8 +22,51 @@ from shard_store.shards.activity import Intake, Report, counters_of, intake_of, 
 from shard_store.shards.ownership import as_shard, current, owned_by
 from shard_store.shards.sources import Names, Naming, lock_source, settle_names
 from shard_store.sql import install
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
-from shard_store.sql.transaction import Transaction
+from shard_store.sql.schema import outputs as table
+
+
+def create(engine: Engine) -> None:
+    """Make the table where it is not there; several processes may do so at once."""
+    if sa.inspect(engine).has_table(table.name):
+        return
+    try:
+        table.create(engine)
+    except sa.exc.DBAPIError:
+        if not sa.inspect(engine).has_table(table.name):  # else another was faster
+            raise
+
+
+def is_recorded(connection: Connection, delivery_hash: str, output: str) -> bool:
+    query = sa.select(sa.func.count()).where(table.c.delivery_hash == delivery_hash, table.c.output == output)
+    return bool(connection.execute(query).scalar_one())
+
+
+def recent(connection: Connection, output: str, owner: str, since: int) -> list[str]:
+    """Return the delivery hashes that are recorded of batches with this number and later ones."""
+    c = table.c
+    query = sa.select(c.delivery_hash).where(c.pipeline == owner, c.output == output, c.batch_id >= since)
+    return list(connection.execute(query).scalars())
+
+
+def owner(pipeline: str, store_id: str) -> str:
+    """Return whose outputs these are: pipelines of several stores, perhaps of one name, may write into one database."""
+    most = (Name.length or 0) - len(store_id) - 1
+    name = pipeline if len(pipeline) <= most else hashlib.sha256(pipeline.encode()).hexdigest()
+    return f"{name}@{store_id}"
+
+
+def record(connection: Connection, delivery_hash: str, output: str, owner: str, batch_id: int) -> None:
+    """Record the output in the caller's transaction; raises sqlalchemy.exc.IntegrityError when it is there.
+
+    What is recorded of other batches is not needed any more, whatever their number: a checkpoint may be new. Spark runs
+    a batch when those before it are done, and the caller has looked for what the store has lost.
+    """
+    others = table.c.pipeline == owner, table.c.output == output, table.c.delivery_hash != delivery_hash
+    connection.execute(table.delete().where(*others))
+    values = {"delivery_hash": delivery_hash, "output": output, "pipeline": owner, "batch_id": batch_id}
+    connection.execute(table.insert().values(**values, delivered_at=sa.func.current_timestamp()))
 
 
 @dataclass(frozen=True, slots=True)

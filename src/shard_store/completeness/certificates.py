@@ -14,8 +14,8 @@ from sqlalchemy.engine import Row
 from shard_store.completeness.comparing import COUNTED, UNPUBLISHED, Category
 from shard_store.errors import StoreConfigurationError
 from shard_store.notebooks import NotebookTable
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import certificates
-from shard_store.sql.transaction import Transaction
 
 KEPT = 1000
 """URIs of each kind of unpublished objects that a certificate keeps."""

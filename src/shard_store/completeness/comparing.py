@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from shard_store.completeness.listing import SURE, earliest, latest
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, Semantics, ShardKey, ShardState, shard_key
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import pipelines, shards, sources
-from shard_store.sql.transaction import Transaction
 
 HOUR = 3_600_000_000
 

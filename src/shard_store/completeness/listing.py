@@ -17,9 +17,8 @@ from sqlalchemy.engine import Row
 from shard_store.model import LISTING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.shards.announcing import take_up
 from shard_store.shards.ownership import as_shard, current, fence, insert_absent, read_shards
-from shard_store.sql.database import Database
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import listings, pipelines, shards, sources
-from shard_store.sql.transaction import Transaction
 
 SURE = 3_600_000_000
 """Microseconds by which an object has to be younger than what was forgotten last, or it may have been forgotten too.

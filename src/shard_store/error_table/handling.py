@@ -18,8 +18,8 @@ from shard_store.error_table.search import PAGE, StoredError, read, selected
 from shard_store.model import BEGINNING, STORE, Position, PublishToken, ShardKey, ShardState
 from shard_store.shards.changes import Audit, record_changes
 from shard_store.shards.ownership import fence
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import errors, of_pipeline, pipelines, shards
-from shard_store.sql.transaction import Transaction, chunks
 
 MAX_INPUT = 65_536
 """Bytes of an input that are sent; the table keeps more."""

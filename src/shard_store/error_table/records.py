@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from shard_store.model import WHOLE, ErrorRecord, Move, PlanIdentity, Position, ShardKey, shard_key
 from shard_store.shards.activity import Amounts, count
 from shard_store.shards.ownership import fence
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import attempts, errors
-from shard_store.sql.transaction import Transaction, chunks
 
 _LARGE = 1 << 20  # bytes that every database takes
 

@@ -15,9 +15,8 @@ from sqlalchemy.engine import Row
 
 from shard_store.error_table.records import error_state
 from shard_store.model import MICROSECOND, Position, ShardKey, is_end, iso_time, offset_of
-from shard_store.sql.database import Database
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import attempts, errors
-from shard_store.sql.transaction import Transaction
 
 PAGE = 200
 """Errors in memory at once: each may hold a few megabytes of input."""

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from shard_store.error_table.records import record
 from shard_store.model import WHOLE, ErrorRecord, Move, PlanIdentity, ShardKey
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import errors, shards
-from shard_store.sql.transaction import Transaction
 
 logger = logging.getLogger("cuesqueue")
 

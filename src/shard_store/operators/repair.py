@@ -18,8 +18,8 @@ from shard_store.model import Pending, Position, ShardKey, ShardState, end_at, s
 from shard_store.shards.announcing import Ending, endings, mark_reopened
 from shard_store.shards.changes import Audit, record_changes
 from shard_store.shards.sources import lock_source
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import pipelines, shards, sources
-from shard_store.sql.transaction import Transaction, chunks
 
 ADOPTED = "adopted"
 """The queue of shards that another reader has read. They have no owner."""

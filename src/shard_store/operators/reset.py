@@ -22,6 +22,7 @@ from shard_store.operators.status import RUNNING, state_of
 from shard_store.shards.activity import Report, counters_of, intake_of, settings_of, window_of
 from shard_store.shards.changes import Audit
 from shard_store.shards.sources import lock_source
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import (
     CLEANED,
     attempts,
@@ -35,7 +36,6 @@ from shard_store.sql.schema import (
     sources,
     splits,
 )
-from shard_store.sql.transaction import Transaction
 
 _PLAN = ("plan_hash", "plan_incarnation", "plan_start", "plan_after", "plan_end", "plan_left_out", "plan_lost")
 

@@ -33,9 +33,8 @@ from shard_store.notebooks import NotebookTable, fields_table
 from shard_store.redaction import redact_text, visible
 from shard_store.shards import changes
 from shard_store.shards.changes import StoredChange
-from shard_store.sql.database import Database
+from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction
 from shard_store.sql.schema import attempts, errors, pipelines, shard_changes, shards, splits
-from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 
 _DIGITS = re.compile("[0-9a-f]{4,64}")
 

@@ -30,8 +30,8 @@ from shard_store.shards.activity import (
     intake_of,
     percentile,
 )
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, snapshots
-from shard_store.sql.transaction import Transaction
 
 RUNNING, STOPPED, DEAD = "running", "stopped", "dead"
 """The states of a pipeline. Stopped: its reader has ended by itself; dead: its heartbeats have ended, and nothing else

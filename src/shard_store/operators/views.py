@@ -18,7 +18,7 @@ from shard_store.completeness.comparing import UNPUBLISHED, Category
 from shard_store.error_table.records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, ShardState, micros, shard_key, split_key
-from shard_store.sql.database import Database
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import (
     AnyText,
     AsHex,
@@ -31,7 +31,6 @@ from shard_store.sql.schema import (
     sources,
     splits,
 )
-from shard_store.sql.transaction import Transaction
 
 PAGE = 10_000
 OPENING = 4 << 20

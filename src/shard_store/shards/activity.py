@@ -22,8 +22,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import history, of_pipeline, pipelines
-from shard_store.sql.transaction import Transaction
 
 SHORTEST = 10_000.0
 """Microseconds: all that is shorter counts as this."""

@@ -31,8 +31,8 @@ from shard_store.model import (
 )
 from shard_store.shards import changes
 from shard_store.shards.changes import Change, State, state_of
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import attempts, errors, shards
-from shard_store.sql.transaction import Transaction, chunks
 
 _CURABLE = frozenset(("missing-object", "object-changed", "forbidden-object"))
 """Causes that a new announcement of the same version may have ended: all others are about bytes that were read."""

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.model import ShardKey
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import shard_changes
-from shard_store.sql.transaction import Transaction, chunks
 
 State = Mapping[str, Any]
 """What is known of a shard before or after a change, by column."""

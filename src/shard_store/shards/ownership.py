@@ -26,9 +26,9 @@ from shard_store.model import (
 )
 from shard_store.shards.activity import Amounts, Report, count, counted, counters_of, locked_now
 from shard_store.shards.announcing import announced_anew, in_newest_version, newest_of, take_up
-from shard_store.sql.memory import went_back
+from shard_store.sql.database import Transaction, chunks
+from shard_store.sql.engines import went_back
 from shard_store.sql.schema import of_pipeline, pipelines, shards
-from shard_store.sql.transaction import Transaction, chunks
 
 
 class _Stored(NamedTuple):

@@ -27,8 +27,8 @@ from shard_store.shards.ownership import (
     fence,
     read_shards,
 )
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import pipelines, receivers, shards, sources
-from shard_store.sql.transaction import Transaction, chunks
 
 COUNTS = ("messages", "recorded", "duplicates", "changed", "ignored", "unrouted", "malformed")
 """What is counted of a receiver, in the order in which people read it."""

@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.errors import StoreConfigurationError
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import shards, sources
-from shard_store.sql.transaction import Transaction
 
 
 def _unchanged(name: str) -> str:

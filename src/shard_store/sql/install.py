@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sqlalchemy as sa
 
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
-from shard_store.sql.database import Database
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import (
     READERS_FROM,
     REVISION,
@@ -33,7 +33,6 @@ from shard_store.sql.schema import (
     pipelines,
     version,
 )
-from shard_store.sql.transaction import Transaction
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable

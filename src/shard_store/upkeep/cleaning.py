@@ -18,8 +18,8 @@ from sqlalchemy.engine import Row
 
 from shard_store.batches.positions import PUBLISHED
 from shard_store.model import MICROSECOND, ShardKey, ShardState, shard_key, uri_key
+from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import CLEANED, cleanings, registered, shards, sources
-from shard_store.sql.transaction import Transaction, chunks
 from shard_store.upkeep.timing import trusted_time
 
 SETTLED = timedelta(minutes=10)

@@ -16,7 +16,7 @@ from shard_store.error_table.handling import UNDELIVERED, awaits_delivery
 from shard_store.error_table.records import FINAL
 from shard_store.model import BEGINNING, MICROSECOND, WITHOUT_MESSAGE, Semantics, micros
 from shard_store.shards.activity import window_of
-from shard_store.sql.database import Database
+from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction
 from shard_store.sql.schema import (
     attempts,
     certificates,
@@ -32,7 +32,6 @@ from shard_store.sql.schema import (
     sources,
     splits,
 )
-from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction
 from shard_store.upkeep import cleaning
 from shard_store.upkeep.timing import note_time, trusted_time
 

@@ -19,9 +19,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from shard_store.model import MICROSECOND
-from shard_store.sql.database import Database
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import Name, leases
-from shard_store.sql.transaction import Transaction
 
 _LONGEST = 86_400.0
 """Seconds. No interval is longer, unless its winner says so: an end beyond that is of a clock that was wrong."""

@@ -32,7 +32,7 @@ SETTINGS = {
 
 class Query(TypedDict, total=False):
     """`sink`: cuesqueue, parquet, noop, or foreachBatch: `foreign` and `appending` into SQLite, with and without a look
-    at the batch's id, `upsert` with `queue_source.foreach_batch.delivery`.
+    at the batch's id, `upsert` with `queue_source.foreach_batch`.
 
     `foreign`: the database of those. `trigger`: the keywords of trigger().
 

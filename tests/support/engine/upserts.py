@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame
 from sqlalchemy.dialects.postgresql import insert
 
-from queue_source.foreach_batch.delivery import delivery
+from queue_source.foreach_batch import delivery
 from support.engine.world import Row
 
 _metadata = sa.MetaData()

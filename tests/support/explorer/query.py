@@ -14,12 +14,12 @@ from unittest import mock
 import pyarrow as pa
 import sqlalchemy as sa
 
-from queue_source.foreach_batch.delivery import delivery
+from queue_source.foreach_batch import delivery
 from queue_source.read.task import read_work
 from queue_source.sinks.base import Batch, open_sink
 from queue_source.spark.compat import arrow_schema
-from queue_source.spark.noted_plan import noted_plans
-from queue_source.spark.reader import WorkPartition
+from queue_source.spark.source import WorkPartition
+from queue_source.spark.writer import noted_plans
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
 from shard_store.model import SINK, PlanIdentity, Reading, Split
 from support.explorer.casts import TABLES, Kind
@@ -203,7 +203,7 @@ class Query:
         return winners
 
     def _deliver(self, rows: list[str], number: int) -> None:
-        in_driver = mock.patch("queue_source.foreach_batch.delivery.presence_folder", return_value=self.world.driver)
+        in_driver = mock.patch("queue_source.foreach_batch.presence_folder", return_value=self.world.driver)
         with in_driver, delivery(self.world.store, self.order, number) as batch:
             self.world.promises.check_hash(batch.hash, (self.checkpoint.name, number))
             with batch.output("audit", self.world.elsewhere) as output:

@@ -11,16 +11,16 @@ from pyspark.sql.types import StructType
 
 from queue_source.announcements.routes import Route, Routes
 from queue_source.coordinator import prepare
-from queue_source.coordinator.ending.cleaning import Cleaner
-from queue_source.coordinator.holding.leases import LeaseKeeper
-from queue_source.coordinator.intake.opening import Opener
-from queue_source.coordinator.receiver import Receiver
+from queue_source.coordinator.cleaning import Cleaner
+from queue_source.coordinator.leases import LeaseKeeper
+from queue_source.coordinator.opening import Opener
+from queue_source.coordinator.receivers import Receiver
 from queue_source.coordinator.threads import Threads
 from queue_source.options import ReaderOptions, parse_reader_options, parse_receiver_options
 from queue_source.queues.leases import terms_of
 from queue_source.read.plan_store import PlanStore
-from queue_source.spark.noted_plan import NotedPlan
-from queue_source.spark.reader import CuesqueueStreamReader
+from queue_source.spark.source import CuesqueueStreamReader
+from queue_source.spark.writer import NotedPlan
 from queue_source.storage.files import stat_objects
 from queue_source.tags import EVERYTHING
 from shard_store import failpoints

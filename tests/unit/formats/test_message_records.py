@@ -18,8 +18,8 @@ from queue_source.formats.base import BadRecords
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.text import json as json_format
 from queue_source.options.content import FormatOptions
-from queue_source.read import message_records
-from queue_source.read.message_records import parsed_messages
+from queue_source.read import combined
+from queue_source.read.combined import parsed_messages
 from shard_store.model import Payload
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("_metadata", pa.struct([("message_id", pa.string())]))])
@@ -133,8 +133,8 @@ def test_together_or_alone_the_rows_are_the_same(bodies: list[bytes], mode: str,
     schema = pa.schema([*SCHEMA, ("_rescued_data", pa.string())]) if rescues else SCHEMA
     options = FormatOptions("json", mode=mode, rescued_data_column="_rescued_data" if rescues else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(message_records, "_ALONE", 1)
+        patch.setattr(combined, "_ALONE", 1)
         together = read(bodies, options, schema)
-        patch.setattr(message_records, "_ALONE", 1000)
+        patch.setattr(combined, "_ALONE", 1000)
         patch.setattr(json_format, "_SMALL", small)
         assert read(bodies, options, schema) == together

@@ -6,7 +6,7 @@ import pytest
 
 from queue_source.errors import OptionError
 from queue_source.options.connections import AzureOptions, StorageOptions
-from queue_source.sinks.delta.access import delta_storage_options, delta_uri
+from queue_source.sinks.delta.tables import delta_storage_options, delta_uri
 from queue_source.storage import s3_client
 
 KEYS = StorageOptions(endpoint="http://localhost:9000", region="eu-central-1", access_key="id", secret_key="secret")

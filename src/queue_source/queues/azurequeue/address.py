@@ -27,7 +27,7 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.queue import LinearRetry, QueueClient
 from requests.adapters import HTTPAdapter
 
-from queue_source.common.azure import new_credential
+from queue_source.common.clouds import new_credential
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.queues.urls import KINDS, checked_parameters, query_of
 from shard_store.redaction import redact_text, redact_url

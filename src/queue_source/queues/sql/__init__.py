@@ -32,9 +32,8 @@ from queue_source.queues.sql.database import (
 )
 from queue_source.queues.sql.rows import QueueRows, checked
 from queue_source.queues.urls import canonical
-from shard_store.sql.database import Database
+from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction, chunks
 from shard_store.sql.engines import same_database
-from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 
 _POLL = (0.05, 0.2)  # seconds between two polls of an empty queue, drawn at random so that pollers do not run in step
 _LOOK = 0.01  # seconds between two checks of the version of a SQLite file

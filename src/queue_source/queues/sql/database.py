@@ -13,10 +13,9 @@ from sqlalchemy.engine import URL, make_url
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.queues.urls import KINDS, checked_parameters
 from shard_store.redaction import redact_url
-from shard_store.sql.database import Database, ErrorKinds
+from shard_store.sql.database import Database, ErrorKinds, Transaction
 from shard_store.sql.dialects import Trouble
 from shard_store.sql.install import schema_lock
-from shard_store.sql.transaction import Transaction
 
 LONGEST_NAME = 255  # of queues and groups: both are index columns
 _ID = " table"  # no queue's name: those have no spaces around them

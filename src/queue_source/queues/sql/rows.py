@@ -24,7 +24,7 @@ from queue_source.errors import QueueError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Depth
 from queue_source.queues.sql.database import LONGEST_NAME, messages
-from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
+from shard_store.sql.database import ROWS_PER_STATEMENT, Transaction, chunks
 
 _LARGE = 1 << 20  # bytes that every database takes
 _MICROSECONDS = 1_000_000

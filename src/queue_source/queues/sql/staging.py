@@ -20,9 +20,8 @@ from queue_source.messages import Outgoing
 from queue_source.queues.adapter import convert_each
 from queue_source.queues.sql.database import Address, create_tables, messages, open_database
 from queue_source.queues.sql.rows import QueueRows, checked
-from shard_store.sql.database import Database
+from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction, chunks
 from shard_store.sql.dialects import Trouble
-from shard_store.sql.transaction import ROWS_PER_STATEMENT, Transaction, chunks
 
 metadata = sa.MetaData()
 

@@ -22,7 +22,7 @@ import boto3
 from botocore import exceptions
 from botocore.config import Config
 
-from queue_source.common.aws import new_session, role_session
+from queue_source.common.clouds import new_session, role_session
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.queues.urls import checked_parameters, query_of
 from shard_store.redaction import redact_text, redact_url

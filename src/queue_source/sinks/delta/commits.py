@@ -16,7 +16,7 @@ from queue_source.sinks.marks import END, HASH, STORE, Commit, Mark
 from shard_store.errors import ShardStoreError
 from shard_store.model import PlanIdentity
 from shard_store.redaction import redact_text
-from shard_store.sql import transaction as sql
+from shard_store.sql import database as sql
 
 _PROGRESS, _DELIVERY = "cuesqueue", "cuesqueue-delivery"
 _DIGITS = 15

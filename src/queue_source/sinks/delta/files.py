@@ -1,24 +1,208 @@
-"""Writes the rows of one task to Parquet files of a Delta table. Runs in executors, without delta-rs."""
+"""Writes the data files of a Delta table, by partition, with the statistics that its readers prune by."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
-from queue_source.errors import CuesqueueError
+from queue_source.errors import CuesqueueError, OptionError
+from queue_source.formats.types import is_bytes, is_plain
 from queue_source.options.connections import StorageOptions
-from queue_source.sinks.delta.partitions import check_partition, folder_of, split
-from queue_source.sinks.delta.schemas import check_nulls
-from queue_source.sinks.delta.statistics import Statistics
-from queue_source.sinks.partitioned_files import OpenFile, PartitionedFiles, Values
-from queue_source.sinks.splits import make_durable
+from queue_source.sinks.delta.schemas import check_nulls, parts, text_of
+from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, make_durable
 from queue_source.storage.files import is_local, resolve
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+def check_partitioning(table: str, fields: Iterable[pa.Field], partition_by: Sequence[str], *, new: bool) -> None:
+    """Raise OptionError for columns by which the table cannot be partitioned, or whose values cannot be written."""
+    types = {field.name: field.type for field in fields}
+    for name in partition_by:
+        if name not in types:
+            raise OptionError("partitionBy", f"there is no column {name!r} to partition by")
+        kind = types[name]
+        # deltalake 1.6 cannot read decimals between -1 and 0 with pyarrow
+        unfit = pt.is_floating(kind) or pt.is_binary(kind) or (new and pt.is_decimal(kind))
+        if unfit or not is_plain(kind):
+            raise OptionError(
+                "partitionBy" if new else "delta",
+                f"column {name!r} of {table} is of type {text_of(kind)}, by which this sink writes no partitions; "
+                f"{'leave it out' if new else 'name another table'}",
+            )
+    if new and len(partition_by) == len(types):
+        raise OptionError("partitionBy", "names all columns, and files would have none; leave one out")
+
+
+def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """Yield the values, as the table's log has them, and the rows of each partition, without its columns."""
+    if not columns:
+        yield (), batch
+        return
+    rows = batch.select([name for name in batch.schema.names if name not in columns])
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    encoded = [pc.dictionary_encode(batch.column(name), null_encoding="encode") for name in columns]
+    for column in encoded:
+        _, codes = np.unique(codes * len(column.dictionary) + column.indices.to_numpy(), return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    begins = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), batch.num_rows]
+    for begin, end in itertools.pairwise(begins):
+        first = int(order[begin])
+        values = tuple(_text(column.dictionary[column.indices[first].as_py()].as_py()) for column in encoded)
+        some = order[begin:end]  # copied, so that one partition does not keep all in memory
+        yield values, rows if len(begins) == 2 else rows.take(pa.array(some))
+
+
+def _text(value: Any) -> str | None:
+    """Return a value as the protocol of Delta writes it. It has no empty text: that is null."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        return text if value.tzinfo is None else f"{text.replace(' ', 'T')}Z"  # else readers take it as local time
+    if isinstance(value, date):
+        return value.isoformat()
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+def check_partition(fields: Iterable[pa.Field], values: Mapping[str, str | None]) -> None:
+    """Raise CuesqueueError for an empty text in a column that must not be null."""
+    for field in fields:
+        if not field.nullable and values.get(field.name, "") is None:
+            raise CuesqueueError(
+                f"column {field.name!r} of the Delta table must not be null, and rows hold an empty text in it, "
+                "which a partition of Delta cannot tell from null"
+            )
+
+
+def folder_of(values: Mapping[str, str | None]) -> str:
+    """Return the folder of a partition, as Hive names it: some readers look there, and not in the table's log."""
+    return "".join(f"{quote(name, safe='')}={quote(value or _NULL, safe='')}/" for name, value in values.items())
+
+
+_INDEXED = 32
+"""Columns with statistics, unless the table says otherwise; so many have other writers of Delta."""
+_TEXT = 32
+"""Characters of a text that bounds a column."""
+_LAST_CHARACTER = "\U0010ffff"
+
+Leaf = tuple[tuple[str, ...], pa.DataType]
+"""A column of the Parquet file: its path, and its type."""
+
+
+class Statistics:
+    """Collects what the footer of a file does not know while its rows are written, and makes the text at its end."""
+
+    def __init__(self, columns: pa.Schema, configuration: Mapping[str, str]) -> None:
+        """`columns` are those of the file."""
+        self._chosen = _chosen(columns, configuration)
+        self._floats = [path for path, kind in self._chosen.values() if pt.is_floating(kind)]
+        self._with_nan: set[tuple[str, ...]] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        """Look for NaN, which Parquet's bounds leave out: it is greater than all others to Spark."""
+        for path in self._floats:
+            if path not in self._with_nan and pc.any(pc.is_nan(_values(rows, path))).as_py():
+                self._with_nan.add(path)
+
+    def text(self, footer: pq.FileMetaData) -> str:
+        """Return the statistics of the file as JSON."""
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        summary: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+        for number, (path, kind) in self._chosen.items():
+            columns = [group.column(number) for group in groups]
+            _put(summary["nullCount"], path, sum(column.statistics.null_count for column in columns))
+            filled = [c.statistics for c in columns if c.statistics.null_count < c.num_values]
+            low = high = None
+            if not is_bytes(kind) and all(statistics.has_min_max for statistics in filled):
+                try:
+                    low = min((_bound(statistics.min, is_low=True) for statistics in filled), default=None)
+                    high = max((_bound(statistics.max, is_low=False) for statistics in filled), default=None)
+                except OverflowError:  # a date or time that Python does not have
+                    low = None
+                except UnicodeDecodeError:
+                    low, high = "", _LAST_CHARACTER
+            if path in self._with_nan:
+                low, high = -math.inf if low is None else low, math.inf  # a group of rows may have nothing else
+            if low is not None and high is not None:  # to deltalake's filters it has no rows where there is none
+                _put(summary["minValues"], path, low)
+                _put(summary["maxValues"], path, high)
+        return _json(summary)
+
+
+def _values(rows: pa.Table, path: tuple[str, ...]) -> Any:
+    column = rows.column(path[0])
+    return pc.struct_field(column, path[1:]) if path[1:] else column
+
+
+def _leaves(path: tuple[str, ...], field: pa.Field) -> Iterator[Leaf | None]:
+    """Yield the columns of a Parquet file for a column of the table, in their order; None inside of arrays and maps."""
+    inner = [leaf for part in parts(field.type) for leaf in _leaves((*path, part.name), part)]
+    if inner:
+        yield from inner if pt.is_struct(field.type) else [None] * len(inner)
+    else:
+        yield path, field.type
+
+
+def _chosen(columns: pa.Schema, configuration: Mapping[str, str]) -> dict[int, Leaf]:
+    """Return number in the file -> column, of those that have statistics."""
+    leaves = [leaf for column in columns for leaf in _leaves((column.name,), column)]
+    plain = {number: leaf for number, leaf in enumerate(leaves) if leaf is not None}
+    names = configuration.get("delta.dataSkippingStatsColumns")
+    if names is not None:
+        paths = [tuple(part.strip("`") for part in re.findall(r"`[^`]*`|[^.]+", name)) for name in names.split(",")]
+        return {n: leaf for n, leaf in plain.items() if any(leaf[0][: len(path)] == path for path in paths)}
+    try:
+        most = int(configuration.get("delta.dataSkippingNumIndexedCols", _INDEXED))
+    except ValueError:
+        most = _INDEXED
+    return plain if most < 0 else dict(list(plain.items())[:most])
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def _bound(value: Any, *, is_low: bool) -> Any:
+    """Return a bound that is no narrower, as other readers have it: a text is cut, a time has milliseconds."""
+    if isinstance(value, str) and len(value) > _TEXT:
+        return value[:_TEXT] + ("" if is_low else _LAST_CHARACTER)
+    if isinstance(value, datetime):
+        moment = value.replace(tzinfo=None) + timedelta(microseconds=0 if is_low else 999)
+        return moment.isoformat(timespec="milliseconds") + ("Z" if value.tzinfo else "")
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _json(value: Any) -> str:
+    """Return the text; decimals as numbers with all their digits, as Spark writes and reads them."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_json(v)}" for name, v in value.items()) + "}"
+    if isinstance(value, float) and math.isinf(value):
+        value = "Infinity" if value > 0 else "-Infinity"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
+
 
 FILE_BYTES = 512 * 1024 * 1024
 """A file of this size gets no further rows."""

@@ -13,12 +13,12 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
-from queue_source.sinks.iceberg.catalogs import CatalogFactory, load_table
 from queue_source.sinks.iceberg.files import sync_local
+from queue_source.sinks.iceberg.tables import CatalogFactory, load_table
 from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark
 from shard_store.batches.publishing import created_at
 from shard_store.errors import ShardStoreError
-from shard_store.sql.transaction import Transaction
+from shard_store.sql.database import Transaction
 
 _CREATED = "cuesqueue.pipeline-created"
 """By which versions up to 0.3.0 told pipelines of one name in several stores from each other."""

@@ -8,11 +8,10 @@ import pyarrow as pa
 
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
-from queue_source.sinks.iceberg.catalogs import CatalogFactory
 from queue_source.sinks.iceberg.commits import IcebergTarget
 from queue_source.sinks.iceberg.files import TaskFiles, write_files
 from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema
-from queue_source.sinks.iceberg.tables import TableMaker, Target, tried_again
+from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, tried_again
 from queue_source.sinks.marks import OnceIn
 from shard_store.failpoints import reach
 from shard_store.store import ShardStore

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from queue_source.common.azure import new_credential
+from queue_source.common.clouds import new_credential
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets

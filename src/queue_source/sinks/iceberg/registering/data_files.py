@@ -30,9 +30,17 @@ from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncat
 from queue_source.common.columns import PartitionField
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.metadata import path_values
-from queue_source.sinks.iceberg.registering.columns import Column, check_required, covers, every, match, wanted_fields
+from queue_source.sinks.iceberg.registering.columns import (
+    Column,
+    PartitionOf,
+    check_required,
+    covers,
+    every,
+    folder_columns,
+    match,
+    wanted_fields,
+)
 from queue_source.sinks.iceberg.registering.footers import Footer, Statistics, leaves, wrong
-from queue_source.sinks.iceberg.registering.partitions import PartitionOf, folder_columns
 from queue_source.sinks.iceberg.schemas import united
 
 _MISREAD = re.compile(r"[?#\\\x00-\x1f\x7f]|\s$")

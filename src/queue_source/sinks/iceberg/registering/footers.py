@@ -1,7 +1,6 @@
-"""Reads from the footer of a Parquet file its columns, and statistics of each. Reads no page.
+"""The footer of a Parquet file, by a small reader of Thrift that no damaged footer ends.
 
-PyIceberg's `parquet_file_to_data_file` would end the process at some damage (`thrift.py`). It also takes the bounds of
-some row groups for those of all, and does not know names that columns had before. Its types and conversions are used.
+pyarrow's own accessors of row groups, which PyIceberg uses, end the process on an impossible footer.
 """
 
 from __future__ import annotations
@@ -19,12 +18,75 @@ from pyiceberg.types import DecimalType, NestedField, PrimitiveType
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.typed.parquet import opened
-from queue_source.formats.typed.tables import damage_is_bad
-from queue_source.sinks.iceberg.name_mapping import children_of
-from queue_source.sinks.iceberg.registering.thrift import parse_struct
-from queue_source.sinks.iceberg.schemas import iceberg_schema
+from queue_source.formats.typed.tables import damage_is_bad, read_varint, without_zigzag
+from queue_source.sinks.iceberg.schemas import children_of, iceberg_schema
 from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import BoundedMemory, usual_limit
+
+_DEPTH = 64  # of values within values, as Thrift itself
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+
+
+def parse_struct(data: bytes) -> dict[int, Any]:
+    """Return the values of a struct by their field numbers, structs in it likewise; raises ValueError, IndexError."""
+    return _Reader(data).struct(0)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data, self._place = data, 0
+
+    def struct(self, depth: int) -> dict[int, Any]:
+        values: dict[int, Any] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else without_zigzag(self._varint())
+            kind = head & 0x0F
+            values[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth + 1)
+        return values
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if depth > _DEPTH:
+            raise ValueError("the footer has no end of structs")
+        if kind in (_I16, _I32, _I64):
+            return without_zigzag(self._varint())
+        if kind == _BINARY:
+            return self._bytes(self._varint())
+        if kind == _STRUCT:
+            return self.struct(depth)
+        if kind in (_LIST, _SET):
+            head = self._byte()
+            size = self._count(head >> 4 if head < 0xF0 else self._varint())
+            return [self._value(head & 0x0F, depth + 1) for _ in range(size)]
+        if kind == _MAP:
+            size = self._count(self._varint())
+            kinds = self._byte() if size else 0
+            return [(self._value(kinds >> 4, depth + 1), self._value(kinds & 0x0F, depth + 1)) for _ in range(size)]
+        if kind in (_TRUE, _FALSE, _BYTE):  # of lists: fields that are true or false have no further bytes
+            return self._byte()
+        if kind == _DOUBLE:
+            return self._bytes(8)
+        raise ValueError("the footer has a type that there is not")
+
+    def _byte(self) -> int:
+        self._place += 1
+        return self._data[self._place - 1]
+
+    def _varint(self) -> int:
+        value, self._place = read_varint(self._data, self._place)
+        return value & ((1 << 64) - 1)  # ten bytes of seven bits are more: pyarrow drops the rest
+
+    def _count(self, size: int) -> int:
+        if size > len(self._data):
+            raise ValueError("the footer has more values than bytes")
+        return size
+
+    def _bytes(self, size: int) -> bytes:
+        start, self._place = self._place, self._place + size
+        if self._place > len(self._data):
+            raise ValueError("the footer ends within a text")
+        return self._data[start : self._place]
+
 
 _END = 64 << 10  # bytes at the end that include the footer of most objects
 _NUMBERS = frozenset({"BOOLEAN", "INT32", "INT64", "FLOAT", "DOUBLE"})

@@ -1,27 +1,211 @@
-"""The sink with `table` and `register`: announced Parquet objects become data files where they are (decision 0052)."""
+"""Registers landed Parquet files in an Iceberg table: checked in tasks, appended by the commit.
+
+Refuses those that the table has already, and commits the others in one transaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, OptionError
 from queue_source.options import SinkOptions
-from queue_source.read.objects import check_unchanged
+from queue_source.read.objects import ExpectedObject, Refusals, check_unchanged
 from queue_source.read.plan_store import PlanStore
-from queue_source.read.refused import Refusals
 from queue_source.sinks.base import Batch, Sink
+from queue_source.sinks.iceberg.commits import IcebergTarget
 from queue_source.sinks.iceberg.registering.data_files import Candidate, TableOfFiles, same_place
 from queue_source.sinks.iceberg.registering.footers import Footer, read_footer
-from queue_source.sinks.iceberg.registering.registration import Named, Refused, Registration, TaskObjects
-from queue_source.sinks.iceberg.tables import TableMaker, Target
+from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, tried_again
+from queue_source.sinks.marks import OnceIn
 from queue_source.sinks.named_rows import check_columns
 from queue_source.storage.files import open_object
 from queue_source.uris import azure_uri
+from shard_store.batches.plans import planned_ranges
+from shard_store.error_table.records import reject
 from shard_store.failpoints import reach
+from shard_store.model import ErrorRecord, PlanIdentity, Range
+from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
+
+logger = logging.getLogger("cuesqueue")
+
+_COUNT = "cuesqueue.registered-objects"
+
+
+class Named(NamedTuple):
+    """An object as its row names it."""
+
+    uri: str
+    size: int | None
+    etag: str | None
+
+    @property
+    def expected(self) -> ExpectedObject:
+        return ExpectedObject(self.size, self.etag)
+
+
+class Refused(NamedTuple):
+    """A bad object, which is recorded at the commit: there the plan is known, and with it the shard."""
+
+    object: Named
+    cause: str
+    detail: str
+
+
+@dataclass(slots=True)
+class TaskObjects:
+    """What one task did with its objects, with their tables and partition specs: one, unless it changed meanwhile."""
+
+    targets: set[tuple[uuid.UUID, int]] = field(default_factory=set)
+    registered: list[tuple[Named, DataFile]] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+class Registration(IcebergTarget):
+    """One commit, in the commit process. Refused objects are recorded with it (decision 0052)."""
+
+    def __init__(
+        self, options: SinkOptions, store: ShardStore, batch: Batch, written: Sequence[TaskObjects], batch_id: int
+    ) -> None:
+        assert options.table is not None
+        self._options, self._store, self._batch, self._batch_id = options.table, store, batch, batch_id
+        self._bad = [refused for task in written for refused in task.refused]
+        self._objects = [registered for task in written for registered in task.registered]
+        self._places = {same_place(file.file_path) for _, file in self._objects}
+        self._checked: int | None = None
+        self._known: set[str] = set()
+        self._registered: list[tuple[Named, DataFile]] = []
+        self._refused: list[Refused] = []
+        self._maker = TableMaker(options, by_name=True)
+        made_for = {target for task in written for target in task.targets}
+        files = [file for _, file in self._objects]
+        factory = CatalogFactory(options.table, options.storage)
+        super().__init__(factory, options.table.name, store.store_id(), files, made_for, batch.digest[:12])
+
+    def run(self) -> None:
+        once = OnceIn(self, self._store, self._batch, self._batch_id)
+
+        def attempt() -> None:
+            self._store.database.read(self._look_for_objects)
+            once.publish()
+
+        tried_again(self._store.database.patience)(attempt)
+        self.sweep()
+        if self._registered or self._refused:
+            counts = len(self._registered), len(self._refused)
+            logger.info("table %s: %d objects registered, %d refused", self._options.name, *counts)
+
+    def _look_for_objects(self, transaction: Transaction) -> None:
+        """Find out which objects the table has: before its commit, since that may take as long as it has manifests."""
+        self.use([file for _, file in self._objects])
+        if (table := self._maker.find_inside(transaction)) is not None:  # else no task of this batch has needed one
+            self._checked = table.metadata.current_snapshot_id
+            self._known = _places_in(table, self._places)
+
+    def has_files(self) -> bool:
+        return bool(_places_in(self.table, self._places))
+
+    def choose(self, transaction: Transaction) -> None:
+        """Refuse what the table has already, and what is there twice; record all that is refused.
+
+        Raises PipelineTakenOver for a driver that was replaced, whose findings are not valid.
+        """
+        self._refused, self._registered = list(self._bad), []
+        places: set[str] = set()
+        for named, file in self._objects:
+            place = same_place(file.file_path)
+            if place in places:
+                self._refuse(named, "is in this batch twice, and is registered once")
+            elif place in self._known:
+                self._refuse(named, f"is a data file of table {self._options.name} already")
+            else:
+                self._registered.append((named, file))
+            places.add(place)
+        self.use([file for _, file in self._registered])
+        super().choose(transaction)
+        if self._registered and self.table.metadata.current_snapshot_id != self._checked:
+            raise CommitFailedException("another writer has added files that may be the same")
+        ranges = [(plan, entry) for plan in self._batch.plans for entry in planned_ranges(transaction, plan)]
+        records = _records(self._batch.plans[0], [named for named, _ in self._registered], self._refused, ranges)
+        for plan in self._batch.plans:
+            if own := [record for record in records if record.plan_hash == plan.delivery_hash]:
+                reject(transaction, plan, own)
+
+    def append(self, mark: Mapping[str, str]) -> None:
+        super().append({**mark, _COUNT: str(len(self._registered))})
+
+    def _refuse(self, named: Named, problem: str) -> None:
+        detail = f"{named.uri!r} {problem}; a changed object has to have a new name"
+        if self._options.on_unregistrable == "fail":
+            raise BadObject("already-registered", detail)
+        self._refused.append(Refused(named, "already-registered", detail))
+
+
+def _places_in(table: Table, places: Collection[str]) -> set[str]:
+    """Return those of `places` (`same_place`) that are data files of the table now."""
+    if not places:
+        return set()
+    return {same_place(task.file.file_path) for task in table.scan().plan_files()}.intersection(places)
+
+
+def _records(
+    first: PlanIdentity,
+    registered: Iterable[Named],
+    refused: Iterable[Refused],
+    ranges: Sequence[tuple[PlanIdentity, Range]],
+) -> list[ErrorRecord]:
+    """Build the errors of the plans' own objects.
+
+    A refused object that is not planned is recorded as a rejected row.
+    """
+    free: dict[str, list[tuple[PlanIdentity, Range]]] = {}
+    for plan, entry in ranges:
+        free.setdefault(entry.content.uri, []).append((plan, entry))
+
+    def take(named: Named) -> tuple[PlanIdentity, Range] | None:
+        """Take the range of the object with the row's size and ETag, if there is one, else any of its URI."""
+        ranges_of_uri = free.get(named.uri, [])
+        same = (pair for pair in ranges_of_uri if (pair[1].content.size, pair[1].content.etag) == named[1:])
+        match = next(same, None) or next(iter(ranges_of_uri), None)
+        if match is not None:
+            ranges_of_uri.remove(match)
+        return match
+
+    for named in registered:
+        take(named)
+    records = []
+    for number, refusal in enumerate(refused):
+        match = take(refusal.object)
+        if match is None:
+            uri = refusal.object.uri.encode("utf-8", "surrogatepass")
+            record = ErrorRecord("row", refusal.cause, refusal.detail, "", first.delivery_hash, input=uri)
+            records.append(replace(record, occurrence=f"register {number}"))
+            continue
+        plan, entry = match
+        records.append(
+            ErrorRecord(
+                scope="object",
+                cause=refusal.cause,
+                detail=refusal.detail,
+                subject=entry.content.shard_id,
+                plan_hash=plan.delivery_hash,
+                position=entry.start,
+                queue=entry.content.queue,
+                message_id=entry.content.message_id,
+            )
+        )
+    return records
+
 
 _THREADS = 16
 """Footers that a task asks for at the same time: each takes two or three answers of a store."""

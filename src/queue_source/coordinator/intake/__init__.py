@@ -1,1 +1,0 @@
-"""The way in: messages are received and opened, objects are listed, and each shard is routed by its owner."""

@@ -1,1 +1,0 @@
-"""By the clock: heartbeats, maintenance, the lock of the driver's folder, and what the reader reports of itself."""
