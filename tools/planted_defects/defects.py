@@ -155,8 +155,8 @@ DEFECTS = (
         "no-version-for-pieces",
         "V8: the pieces of an object without an ETag, which a route brought, were of two versions.",
         "queue_source/announcements/facts.py",
-        "etag=stated.etag if etag is None and size == stated.size else etag",
-        "etag=etag",
+        "etag = etag or stated.etag",
+        "etag = etag or None",
     ),
     Defect(
         "cleaned-under-another-source",

@@ -70,11 +70,16 @@ def lacks_facts(uri: str, size: int | None, etag: str | None, in_pieces: InPiece
 
 
 def with_facts(content: Content, stated: Stated | None) -> Content:
-    """Return the content with what a look-up has found: all attempts and pieces read the version that it met."""
+    """Return the content with what a look-up has found: all attempts and pieces read the version that it met.
+
+    A reference is read by nobody: it keeps the ETag that was announced, or none.
+    """
     if stated is None:
         return content
     size, etag = stated.size if content.size is None else content.size, content.etag
-    return content._replace(size=size, etag=stated.etag if etag is None and size == stated.size else etag)
+    if content.reference is None and size == stated.size:
+        etag = etag or stated.etag
+    return content._replace(size=size, etag=etag)
 
 
 def looked_up(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> Sequence[Content]:

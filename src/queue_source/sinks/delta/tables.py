@@ -251,7 +251,11 @@ class TableMaker:
         """Refuse to make a table over files of others: they would be none of its own, and its `vacuum` deletes such."""
         filesystem, place = resolve(f"{self._uri}/any", self._options.storage)
         folder = pafs.FileSelector(place.rpartition("/")[0], allow_not_found=True)
-        names = [entry.base_name for entry in filesystem.get_file_info(folder)]
+        try:
+            entries = filesystem.get_file_info(folder)
+        except FileNotFoundError:  # another query has made it between the two calls of pyarrow
+            entries = filesystem.get_file_info(folder)
+        names = [entry.base_name for entry in entries]
         if other := next((name for name in sorted(names) if not name.startswith(("_", "."))), None):
             raise OptionError(
                 "delta",
