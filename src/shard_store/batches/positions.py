@@ -41,7 +41,7 @@ def places_of(
     """Return where our open shards among `keys` stand, with what else plans have to know. None: all, ended ones too."""
     columns = [shards.c[name] for name in Place._fields]
     query = sa.select(shards.c.shard_key, *columns).where(sa.true() if token is None else owned_by(token))
-    return {ShardKey(key): Place(*place) for key, *place in transaction.select_among(query, shards.c.shard_key, keys)}
+    return {row[0]: Place(*row[1:]) for row in transaction.select_among(query, shards.c.shard_key, keys)}
 
 
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:

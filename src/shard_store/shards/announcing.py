@@ -145,15 +145,16 @@ def settle(transaction: Transaction, ranges: Iterable[Range], places: Mapping[Sh
     """
     taken: list[tuple[object, ...]] = []
     stated: list[tuple[object, ...]] = []
+    reopened = Pending.REOPENED.value
     for entry in ranges:
-        place, content = places.get(entry.key), entry.content
-        if place is None:
+        if (place := places.get(entry.key)) is None:
             continue
+        content = entry.content
         later = place.later if entry.start == BEGINNING else None
         if later is not None and later.message_id == content.message_id and not is_other_version(later, content):
             version = in_newest_version(content, later)._replace(size=content.size, etag=content.etag)
             taken.append((entry.key, *(getattr(version, name) for name in _VERSION)))
-        elif (place.size, place.etag) != (content.size, content.etag) or place.pending == Pending.REOPENED.value:
+        elif place.size != content.size or place.etag != content.etag or place.pending == reopened:
             stated.append((entry.key, content.size, content.etag))
     pending = sa.case((shards.c.pending == Pending.REOPENED.value, None), else_=shards.c.pending)
     for names, rows, values in ((_VERSION, taken, {"later": None}), (_VERSION[:2], stated, {})):

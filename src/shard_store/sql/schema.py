@@ -94,11 +94,14 @@ class AsContent(sa.types.TypeDecorator[Content]):
     def bind_processor(self, dialect: Dialect) -> Callable[[Content | None], str | None]:
         return lambda value: None if value is None else json.dumps(value._replace(payload=None), separators=(",", ":"))
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Content | None:
-        if value is None:
-            return None
-        content = Content(*json.loads(value))
-        return content if content.reference is None else content._replace(reference=Reference(*content.reference))
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str | None], Content | None]:
+        def announced(value: str | None) -> Content | None:
+            if value is None:
+                return None
+            content = Content(*json.loads(value))
+            return content if content.reference is None else content._replace(reference=Reference(*content.reference))
+
+        return announced
 
 
 _REFUSED = re.compile('^"|[\0\ud800-\udfff]')
