@@ -272,7 +272,7 @@ def _make(
             by_others = sa.select(c.seq).where(c.pipeline == token.pipeline, c.incarnation != token.incarnation)
             if transaction.execute(by_others.where(c.seq > after, c.seq <= seqs[1]).limit(1)).first() is None:
                 refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others if r.key in ended})
-        reached = {key: place.position for key, place in places.items()}
+        reached = {r.key: places[r.key].position for r in left_out if r.key in places}
         lost = [r for r in left_out if r.key not in ended and not reached.get(r.key, r.start) >= r.end]
     digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))
     identity = PlanIdentity(row.source, token, *seqs, digest)
@@ -281,7 +281,8 @@ def _make(
         readings.settle(transaction, identity, row.plan_attempt, row.plan_incarnation)
     bad = found_bad(transaction, identity) if repeated else set()
     included = [r for r in included if (r.key, r.start) not in bad]
-    asked = {key for key, place in places.items() if place.pending == Pending.QUARANTINE.value}
+    quarantine = Pending.QUARANTINE.value
+    asked = {key for key, place in places.items() if place.pending == quarantine}
     if unwanted := [r for r in included if r.key in asked]:
         _give_up(transaction, identity, unwanted)
         included = [r for r in included if r.key not in asked]

@@ -71,11 +71,14 @@ def split_by_fit(entries: Iterable[Entry], places: Mapping[ShardKey, Place]) -> 
     """Return the ranges that begin at their shard's position, one after another, and the others."""
     fitting: list[Entry] = []
     others: list[Entry] = []
-    reached = {key: place.position for key, place in places.items()}
+    reached: dict[ShardKey, Position] = {}
     for entry in entries:
-        if reached.get(entry.key) == entry.start:
+        key = entry.key
+        if (position := reached.get(key)) is None and (place := places.get(key)) is not None:
+            position = place.position
+        if position == entry.start:
             fitting.append(entry)
-            reached[entry.key] = entry.end
+            reached[key] = entry.end
         else:
             others.append(entry)
     return fitting, others

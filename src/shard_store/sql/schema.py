@@ -68,8 +68,9 @@ class AnyText(sa.types.TypeDecorator[str]):
         """Convert texts; not by `process_bind_param`, which makes three calls for each text of a thousand shards."""
         return lambda value: value if value is None else pack(value)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return value if value is None or value[:1] != '"' else unpack(value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str | None], str | None]:
+        """Convert back; not by `process_result_value`, which is called by another function for each text."""
+        return lambda value: value if value is None or value[:1] != '"' else unpack(value)
 
 
 class AsReference(sa.types.TypeDecorator[Reference]):
