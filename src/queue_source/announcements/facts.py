@@ -72,7 +72,7 @@ def lacks_facts(uri: str, size: int | None, etag: str | None, in_pieces: InPiece
 def with_facts(content: Content, stated: Stated | None) -> Content:
     """Return the content with what a look-up has found: all attempts and pieces read the version that it met.
 
-    A reference is read by nobody: it keeps the ETag that was announced, or none.
+    A reference is not read: it keeps the ETag that was announced, or none.
     """
     if stated is None:
         return content
