@@ -253,10 +253,10 @@ def _make(
     repeated = left_out_before is not None
     semantics = Semantics(row.semantics)
     owner = token if semantics.final_at_delivery else None
-    places = places_of(transaction, owner, {r.key for r in planned}) if semantics.keeps_shards else {}
+    positions, places = places_of(transaction, owner, planned if semantics.keeps_shards else ())
     included, others = again, list[Range]()
     if semantics.final_at_delivery:
-        included, others = split_by_fit(again, places)
+        included, others = split_by_fit(again, positions)
     elif semantics.final_at_snapshot:
         included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
     left_out: list[Range] = []
@@ -267,13 +267,12 @@ def _make(
     if semantics.final_at_snapshot and left_out:
         mark_given_up(transaction, token.pipeline, (after, seqs[1]), {r.key for r in left_out})
     if semantics.final_at_delivery:
-        if ended := finished(transaction, {r.key for r in others} - places.keys()):
+        if ended := finished(transaction, {r.key for r in others} - positions.keys()):
             c = snapshot_rows.c
             by_others = sa.select(c.seq).where(c.pipeline == token.pipeline, c.incarnation != token.incarnation)
             if transaction.execute(by_others.where(c.seq > after, c.seq <= seqs[1]).limit(1)).first() is None:
                 refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others if r.key in ended})
-        reached = {r.key: places[r.key].position for r in left_out if r.key in places}
-        lost = [r for r in left_out if r.key not in ended and not reached.get(r.key, r.start) >= r.end]
+        lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
     digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)

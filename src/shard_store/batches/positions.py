@@ -6,7 +6,7 @@ attempts may be pruned before their shards are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -33,15 +33,34 @@ from shard_store.sql.schema import shards
 
 Entry = TypeVar("Entry", Range, Move)
 _PLACE = sa.select(shards.c.shard_key, shards.c.position)
+_IS_NOTED = sa.or_(shards.c.later.is_not(None), shards.c.pending.is_not(None))
+_NOTED = _PLACE.add_columns(sa.case((_IS_NOTED, 1), else_=0), shards.c.size, shards.c.etag)
+
+
+def positions_of(transaction: Transaction, token: PublishToken, keys: Iterable[ShardKey]) -> dict[ShardKey, Position]:
+    """Return where our open shards among `keys` stand."""
+    rows = transaction.select_among(_PLACE.where(owned_by(token)), shards.c.shard_key, keys)
+    return {key: position for key, position in rows}  # noqa: C416 (`dict` takes two of rows, slower)
 
 
 def places_of(
-    transaction: Transaction, token: PublishToken | None, keys: Collection[ShardKey]
-) -> dict[ShardKey, Place]:
-    """Return where our open shards among `keys` stand, with what else plans have to know. None: all, ended ones too."""
-    columns = [shards.c[name] for name in Place._fields]
-    query = sa.select(shards.c.shard_key, *columns).where(sa.true() if token is None else owned_by(token))
-    return {row[0]: Place(*row[1:]) for row in transaction.select_among(query, shards.c.shard_key, keys)}
+    transaction: Transaction, token: PublishToken | None, entries: Iterable[Range]
+) -> tuple[dict[ShardKey, Position], dict[ShardKey, Place]]:
+    """Return where our open shards among `entries` stand; and what plans have to know of those that are unusual.
+
+    A usual shard has its row in the version of its entry, and nothing is announced or asked of it. `token` None: all
+    shards, ended ones too.
+    """
+    versions = {entry.key: (entry.content.size, entry.content.etag) for entry in entries}
+    ours = sa.true() if token is None else owned_by(token)
+    positions: dict[ShardKey, Position] = {}
+    unusual: list[ShardKey] = []
+    for key, position, noted, size, etag in transaction.select_among(_NOTED.where(ours), shards.c.shard_key, versions):
+        positions[key] = position
+        if noted or versions[key] != (size, etag):
+            unusual.append(key)
+    query = sa.select(shards.c.shard_key, *(shards.c[name] for name in Place._fields)).where(ours)
+    return positions, {row[0]: Place(*row[1:]) for row in transaction.select_among(query, shards.c.shard_key, unusual)}
 
 
 def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
@@ -67,16 +86,14 @@ def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mappin
         raise went_back(transaction.database, token, lacking)
 
 
-def split_by_fit(entries: Iterable[Entry], places: Mapping[ShardKey, Place]) -> tuple[list[Entry], list[Entry]]:
+def split_by_fit(entries: Iterable[Entry], positions: Mapping[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:
     """Return the ranges that begin at their shard's position, one after another, and the others."""
     fitting: list[Entry] = []
     others: list[Entry] = []
-    reached: dict[ShardKey, Position] = {}
+    reached = dict(positions)
     for entry in entries:
         key = entry.key
-        if (position := reached.get(key)) is None and (place := places.get(key)) is not None:
-            position = place.position
-        if position == entry.start:
+        if reached.get(key) == entry.start:
             fitting.append(entry)
             reached[key] = entry.end
         else:

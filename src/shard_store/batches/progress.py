@@ -25,7 +25,7 @@ from shard_store.batches.positions import (
     finished,
     mark_begun,
     mark_given_up,
-    places_of,
+    positions_of,
     refuse_missing,
     split_by_fit,
 )
@@ -141,7 +141,7 @@ def write_snapshot(
     if row.last_seq != seq - 1:
         raise ShardStoreError(f"pipeline {token.pipeline!r}: snapshot {seq} does not follow {row.last_seq}")
     if semantics.final_at_snapshot:
-        entries, others = split_by_fit(entries, places_of(transaction, token, {r.key for r in entries}))
+        entries, others = split_by_fit(entries, positions_of(transaction, token, {r.key for r in entries}))
         refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others})
     snapshots.write(transaction, token, Snapshot(seq, tuple(entries)))
     if semantics.final_at_snapshot:
@@ -240,7 +240,7 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
     moves, left_out, sent = planned_moves(transaction, row)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
-        moves, others = split_by_fit(moves, places_of(transaction, token, {m.key for m in moves}))
+        moves, others = split_by_fit(moves, positions_of(transaction, token, {m.key for m in moves}))
     lost = row.plan_lost + len(others)
     deliver(transaction, Delivery(identity, row, moves, sent, lost, [*left_out, *others]))
     if row.sink is None and row.plan_incarnation != token.incarnation and semantics.final_at_delivery:

@@ -18,7 +18,7 @@ from shard_store.batches.positions import (
     lock_shards,
     mark_published,
     mark_unread,
-    places_of,
+    positions_of,
     split_by_fit,
 )
 from shard_store.error_table import verdicts
@@ -409,7 +409,7 @@ def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_i
     moves, sent = snapshots.read_planned(transaction, row.pipeline, after, until)
     unplanned, others = replace(identity, start_seq=after, end_seq=until, delivery_hash=digest), list[Move]()
     if Semantics(row.semantics).final_at_delivery:
-        moves, others = split_by_fit(moves, places_of(transaction, identity.token, {m.key for m in moves}))
+        moves, others = split_by_fit(moves, positions_of(transaction, identity.token, {m.key for m in moves}))
     delivery = Delivery(unplanned, row, moves, sent, len(others), others, files=(), batch_id=batch_id, lead=lead)
     return [deliver(transaction, delivery)]
 

@@ -46,9 +46,8 @@ _VERSION = ("size", "etag", "message_id", "sequence", "reference")
 
 
 class Place(NamedTuple):
-    """Where a shard stands, and in which version its row is, as far as plans have to know. `places_of` reads it."""
+    """What plans have to know of a shard about which anything is unusual. `places_of` reads it."""
 
-    position: Position
     pending: str | None
     size: int | None
     etag: str | None
@@ -141,8 +140,10 @@ def settle(transaction: Transaction, ranges: Iterable[Range], places: Mapping[Sh
     """Have the rows of shards that are to be read be in the version of their snapshot (invariant 14).
 
     A snapshot has what its reader knew: facts that were looked up, or what was announced last. What was announced after
-    it stays `later`.
+    it stays `later`. `places` has the shards about which anything is unusual.
     """
+    if not places:
+        return
     taken: list[tuple[object, ...]] = []
     stated: list[tuple[object, ...]] = []
     reopened = Pending.REOPENED.value

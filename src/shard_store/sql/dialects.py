@@ -130,7 +130,9 @@ def _kind(kind: TypeEngine[Any]) -> str:
 def _encoded(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
     """Return a column of the rows as the driver takes it."""
     process = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
-    return values if process is None else [process(value) for value in values]
+    if process is None or values.count(None) == len(values):  # none has anything of what few have
+        return values
+    return [process(value) for value in values]
 
 
 def _as_json(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:

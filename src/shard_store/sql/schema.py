@@ -66,7 +66,11 @@ class AnyText(sa.types.TypeDecorator[str]):
 
     def bind_processor(self, dialect: Dialect) -> Callable[[str | None], str | None]:
         """Convert texts; not by `process_bind_param`, which makes three calls for each text of a thousand shards."""
-        return lambda value: value if value is None else pack(value)
+        return lambda value: (
+            value
+            if value is None or (value.isascii() and value[:1] != '"' and "\0" not in value)  # nearly always
+            else pack(value)
+        )
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str | None], str | None]:
         """Convert back; not by `process_result_value`, which is called by another function for each text."""
@@ -114,8 +118,6 @@ def pack(text: str) -> str:
     A text that starts with a double quote is packed too, so that reading back is never ambiguous. Python's escapes and
     not JSON's, which would join two lone surrogates to another character.
     """
-    if text.isascii() and text[:1] != '"' and "\0" not in text:  # nearly always, and faster than the expression
-        return text
     return text if not _REFUSED.search(text) else '"' + text.encode("unicode_escape").decode("ascii")
 
 
