@@ -125,10 +125,10 @@ DEFECTS = (
         "attempts-read-the-newest",
         "V1: an attempt after a kill read a newer version of an object than the attempt whose rows were in the table.",
         "shard_store/batches/plans.py",
-        "        included, others = split_by_fit(again, places)",
+        "        included, others = split_by_fit(again, positions)",
         "        in_newest, news = announcing.in_newest_version, {key: place.later for key, place in places.items()}\n"
         "        again = [r._replace(content=in_newest(r.content, news.get(r.key))) for r in again]\n"
-        "        included, others = split_by_fit(again, places)",
+        "        included, others = split_by_fit(again, positions)",
     ),
     Defect(
         "table-ahead-of-the-store",
