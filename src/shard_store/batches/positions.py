@@ -51,13 +51,14 @@ def places_of(
     A usual shard has its row in the version of its entry, and nothing is announced or asked of it. `token` None: all
     shards, ended ones too.
     """
-    versions = {entry.key: (entry.content.size, entry.content.etag) for entry in entries}
+    contents = {entry.key: entry.content for entry in entries}
     ours = sa.true() if token is None else owned_by(token)
     positions: dict[ShardKey, Position] = {}
     unusual: list[ShardKey] = []
-    for key, position, noted, size, etag in transaction.select_among(_NOTED.where(ours), shards.c.shard_key, versions):
+    for key, position, noted, size, etag in transaction.select_among(_NOTED.where(ours), shards.c.shard_key, contents):
         positions[key] = position
-        if noted or versions[key] != (size, etag):
+        content = contents[key]
+        if noted or content.size != size or content.etag != etag:
             unusual.append(key)
     query = sa.select(shards.c.shard_key, *(shards.c[name] for name in Place._fields)).where(ours)
     return positions, {row[0]: Place(*row[1:]) for row in transaction.select_among(query, shards.c.shard_key, unusual)}
