@@ -176,6 +176,15 @@ class Database:
             return None
         return Path(self.url.database)
 
+    def file_status(self) -> tuple[int, int] | None:
+        """Return what distinguishes the file from another that comes to its place; None for a server, or without it."""
+        file = self.file()
+        with suppress(FileNotFoundError):
+            if file is not None:
+                status = file.stat()
+                return status.st_dev, status.st_ino
+        return None
+
     def close(self) -> None:
         """Close the database for good. A transaction of another thread goes on; its connection is closed after it."""
         with self._lock:
@@ -312,14 +321,11 @@ class Database:
 
         They would continue with a file that no other process can open any more.
         """
-        file = self.file()
-        with suppress(FileNotFoundError):
-            if file is not None:
-                status = file.stat()
-                before, self._file = self._file, (status.st_dev, status.st_ino)
-                if before not in (None, self._file):
-                    self.memory.connection_broke()
-                    engine.dispose()
+        if (status := self.file_status()) is not None:
+            before, self._file = self._file, status
+            if before not in (None, status):
+                self.memory.connection_broke()
+                engine.dispose()
 
     def _connect(self, engine: Engine, write: bool) -> Connection:
         try:
