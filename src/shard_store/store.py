@@ -20,10 +20,9 @@ from shard_store.batches import plans, progress, publishing, readings, starting
 from shard_store.batches.plans import NOTHING_NOTED, NotedPlans
 from shard_store.batches.progress import Confirmed
 from shard_store.batches.publishing import Looked, Published, Unpublished
-from shard_store.batches.starting import Started
-from shard_store.completeness import certificates, comparing, listing
-from shard_store.completeness.certificates import Certificate, Scope, Tally
-from shard_store.completeness.comparing import UNMEASURED, Clocks, Finding, ListedShard
+from shard_store.batches.starting import Naming, Started
+from shard_store.completeness import comparing, listing
+from shard_store.completeness.comparing import UNMEASURED, Certificate, Clocks, Finding, ListedShard, Scope, Tally
 from shard_store.completeness.listing import Claim, Compared, Found
 from shard_store.error_table import handling, search
 from shard_store.error_table import records as error_records
@@ -31,6 +30,8 @@ from shard_store.error_table.handling import Reopening
 from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress, ShardStoreError, StoreUnavailable
 from shard_store.model import (
+    LISTING,
+    STORE,
     Content,
     ErrorRecord,
     Plan,
@@ -46,18 +47,16 @@ from shard_store.model import (
     ShardKey,
     Split,
 )
-from shard_store.operators import repair, reset, shards, status, views
-from shard_store.operators.repair import ShardsChanged
-from shard_store.operators.reset import Reset
+from shard_store.operators import repair, shards, status, views
+from shard_store.operators.repair import Reset, ShardsChanged
 from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
-from shard_store.operators.status import Hour, PipelineStatus, Slot
+from shard_store.operators.status import Hour, PipelineStatus
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
-from shard_store.shards import ownership, recording, sources
+from shard_store.shards import ownership, recording
 from shard_store.shards.activity import Report
 from shard_store.shards.changes import Audit
 from shard_store.shards.ownership import Backlog
 from shard_store.shards.recording import Receipts, Receiver, Recorded, Waiting
-from shard_store.shards.sources import Naming
 from shard_store.sql import install
 from shard_store.sql.database import Database, Transaction
 from shard_store.sql.install import ensure
@@ -140,7 +139,7 @@ class ShardStore:
     Every method is one transaction, tried again for a while when the database is in trouble. Those named `..._inside`
     are part of the caller's own transaction: they commit nothing, and try nothing again. All are safe to call again,
     and raise `shard_store.errors`. Used in the reader process, in the sink's commit process and, for errors and Iceberg
-    tables, in executors. What a method does is said where it is done: at the function that it runs.
+    tables, in executors. The function that a method runs has its description.
     """
 
     def __init__(self, database: Database) -> None:
@@ -270,7 +269,7 @@ class ShardStore:
         self._write(listing.leave_existing, token, source)
 
     def abandoned(self, source: str, limit: int) -> list[Shard]:
-        return self._read(listing.abandoned, source, limit)
+        return self._read(ownership.without_message, source, LISTING, limit)
 
     def let_go_of_listings(self, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
         self._write(listing.let_go, token, source, prefixes)
@@ -292,7 +291,7 @@ class ShardStore:
         return self._write(recording.record, receiver, announced, receipts, seen)
 
     def recorded(self, source: str, limit: int, until: int | None = None) -> list[Shard]:
-        return self._read(recording.recorded, source, limit, until)
+        return self._read(ownership.without_message, source, STORE, limit, until)
 
     def decline(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
         self._write(recording.decline, token, keys)
@@ -321,9 +320,6 @@ class ShardStore:
 
     def end_cleanings(self, ended: Sequence[Ended]) -> None:
         self._write(cleaning.end, ended)
-
-    def waiting_cleanings(self, source: str, retention: timedelta) -> cleaning.Waiting:
-        return self._read(cleaning.waiting, source, retention)
 
     def note_registered(self, uris: Collection[str]) -> None:
         self._write(cleaning.note_registered, uris)
@@ -551,7 +547,7 @@ class ShardStore:
         run = self.database.read if dry_run else self.database.write
         options = {"message_uri": message_uri, "only": only, "adopted": adopted, "dry_run": dry_run}
         options["lose_rows"] = lose_rows
-        return run(lambda t: reset.reset(t, names, audit, **options))  # type: ignore[arg-type]
+        return run(lambda t: repair.reset(t, names, audit, **options))  # type: ignore[arg-type]
 
     def status(self, *, source: str | None = None, pipeline: str | None = None) -> tuple[PipelineStatus, ...]:
         return self._read(status.status, source=source, pipeline=pipeline)
@@ -559,7 +555,7 @@ class ShardStore:
     def hours(self, *, since: datetime, source: str | None = None, pipeline: str | None = None) -> tuple[Hour, ...]:
         return self._read(status.hours, since=since, source=source, pipeline=pipeline)
 
-    def recent(self, *, source: str | None = None, pipeline: str | None = None) -> tuple[Slot, ...]:
+    def recent(self, *, source: str | None = None, pipeline: str | None = None) -> tuple[Hour, ...]:
         return self._read(status.recent, source=source, pipeline=pipeline)
 
     # marks of reads: called by executors, for plans that have failed before
@@ -588,21 +584,21 @@ class ShardStore:
         return self._read(comparing.compare, source, listed, clocks)
 
     def certify(self, scope: Scope, evidence: str, tally: Tally, actor: str) -> int:
-        return self._write(certificates.write, scope, evidence, tally, actor)
+        return self._write(comparing.write, scope, evidence, tally, actor)
 
     def certificate(self, number: int) -> Certificate:
-        return self._read(certificates.find, number)
+        return self._read(comparing.find, number)
 
     def newest_certificate(self, scope: Scope) -> Certificate | None:
-        return self._read(certificates.newest, scope)
+        return self._read(comparing.newest, scope)
 
     def latest_certificates(self, *, limit: int) -> tuple[Certificate, ...]:
-        return self._read(certificates.latest, limit=limit)
+        return self._read(comparing.last_ones, limit=limit)
 
     # where a source is
 
     def moved_sources(self) -> list[str]:
-        return self._read(sources.moved_sources)
+        return self._read(starting.moved_sources)
 
     # views and pruning
 

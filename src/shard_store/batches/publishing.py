@@ -21,7 +21,7 @@ from shard_store.batches.positions import (
     positions_of,
     split_by_fit,
 )
-from shard_store.error_table import verdicts
+from shard_store.error_table import records
 from shard_store.error_table.records import forget_left_out
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
@@ -184,7 +184,7 @@ def publish(
         elsewhere, fenced, shown_before = looked.brought, not looked.shown_before, looked.shown_before
         if looked.verdicts is not None:
             for i in fresh:
-                verdicts.judge_as(transaction, i, planned[i].moves, looked.verdicts)
+                records.judge_as(transaction, i, planned[i].moves, looked.verdicts)
 
     beside = Output(batch_id=batch_id, fenced=fenced, winners=winners, shown_before=shown_before)
     output = replace(beside, files=files, row_schema=row_schema, elsewhere=elsewhere)
@@ -211,7 +211,7 @@ def publish(
         kind=made[0].kind,
         shards=sum(m.shards for m in made),
         quarantined=sum(m.quarantined for m in made),
-        verdicts=None if look is None else verdicts.verdicts_of(transaction, fresh),
+        verdicts=None if look is None else records.verdicts_of(transaction, fresh),
     )
 
 

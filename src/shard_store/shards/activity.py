@@ -239,22 +239,14 @@ class Report:
         stored = json.loads(text)
         if stored["incarnation"] != incarnation:
             return None
-        return cls(**{**_known_fields(cls, stored), "intake": intake_of(text)})
+        return cls(**{**_known_fields(cls, stored), "intake": last_report(text).intake})
 
 
-def counters_of(text: str | None) -> dict[str, int]:
-    """Return the counters of the last report, of any incarnation."""
-    return {} if text is None else dict(json.loads(text)["counters"])
-
-
-def intake_of(text: str | None) -> Intake:
-    """Return the intake of the last report, of any incarnation."""
-    return Intake(**_known_fields(Intake, {} if text is None else json.loads(text).get("intake", {})))
-
-
-def window_of(text: str | None) -> int | None:
-    """Return the window of the last report, of any incarnation."""
-    return None if text is None else json.loads(text).get("window")
+def last_report(text: str | None) -> Report:
+    """Return what of the last report is true beyond the incarnation that made it: its counters, intake and window."""
+    stored = {} if text is None else json.loads(text)
+    intake = Intake(**_known_fields(Intake, stored.get("intake", {})))
+    return Report(counters=stored.get("counters", {}), intake=intake, window=stored.get("window"))
 
 
 def settings_of(row: Row[Any]) -> Mapping[str, str]:
@@ -277,7 +269,11 @@ def counted(
     activity.last = last or activity.last
     for hour, ended in activity.take_hours(now):
         insert = transaction.dialect.insert_if_absent(history)
-        transaction.execute(insert.values(**hour_row(row.pipeline, row.source, hour, ended)))
+        values = {name: getattr(ended, name) for name in ("batches", "rows", "bytes", "objects", "messages")}
+        values |= {"causes": json.dumps(ended.errors, separators=(",", ":")), "errors": ended.errors.total()}
+        values |= {"lag_p50": percentile(ended.lags, 0.5), "lag_p99": percentile(ended.lags, 0.99)}
+        values |= {"lags": json.dumps(ended.lags, separators=(",", ":"))}
+        transaction.execute(insert.values(pipeline=row.pipeline, source=row.source, hour=hour, **values))
     activity.add(now, amounts)
     return {"activity": activity.dump()}
 
@@ -288,18 +284,3 @@ def count(transaction: Transaction, pipeline: str, amounts: Amounts) -> None:
     if row is not None:
         values = counted(transaction, row, row.now, amounts)
         transaction.execute(of_pipeline, [{"of": pipeline, **values}])
-
-
-def hour_row(pipeline: str, source: str, hour: int, amounts: Amounts) -> dict[str, Any]:
-    """Return an hour as the table of the history has it."""
-    return {
-        "pipeline": pipeline,
-        "hour": hour,
-        "source": source,
-        **{name: getattr(amounts, name) for name in ("batches", "rows", "bytes", "objects", "messages")},
-        "errors": amounts.errors.total(),
-        "causes": json.dumps(amounts.errors, separators=(",", ":")),
-        "lag_p50": percentile(amounts.lags, 0.5),
-        "lag_p99": percentile(amounts.lags, 0.99),
-        "lags": json.dumps(amounts.lags, separators=(",", ":")),
-    }
