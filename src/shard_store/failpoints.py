@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "CUESQUEUE_FAILPOINTS"
@@ -92,7 +93,11 @@ def reach(name: str, about: str = "") -> None:
         return
     kind, _, file = action.partition(":")
     if kind == "note":
-        _note(Path(file), name)
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, f"{time.time():.6f} {name} {os.getpid()}\n".encode())  # at once: lines do not mix
+        finally:
+            os.close(descriptor)
         return
     _reached[name] = _reached.get(name, 0) + 1
     if _reached[name] != nth:
@@ -112,21 +117,6 @@ def reach(name: str, about: str = "") -> None:
         return
     finally:
         partial.unlink()
-    while _holds(marker):
-        time.sleep(0.02)
-
-
-def _note(file: Path, name: str) -> None:
-    line = f"{time.time():.6f} {name} {os.getpid()}\n".encode()
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(descriptor, line)  # in one call: lines of several processes do not mix
-    finally:
-        os.close(descriptor)
-
-
-def _holds(marker: Path) -> bool:
-    try:
-        return marker.stat().st_size > 0
-    except FileNotFoundError:
-        return False
+    with suppress(FileNotFoundError):
+        while marker.stat().st_size > 0:
+            time.sleep(0.02)

@@ -401,14 +401,14 @@ def delivery_hash(source: str, pipeline: str, ranges: Iterable[Range], seqs: tup
     for name in (source, pipeline):
         digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
     digest.update(f"{seqs[0]} {seqs[1]}\0".encode())
-    moves = sorted((r.key, r.start, r.end, _version_text(r.content)) for r in ranges)
+    moves = []
+    for key, content, start, end in ranges:
+        version = None if content.reference is None else content.reference.version
+        # ASCII, whatever a bucket calls an ETag
+        moves.append((key, start, end, f"{content.size} {content.etag!a} {version!a}"))
+    moves.sort()
     digest.update(b"".join([key + f"\0{start}\0{end}\0{version}\0".encode() for key, start, end, version in moves]))
     return digest.hexdigest()
-
-
-def _version_text(content: Content) -> str:
-    version = None if content.reference is None else content.reference.version
-    return f"{content.size} {content.etag!a} {version!a}"  # ASCII, whatever a bucket calls an ETag
 
 
 class Semantics(str, Enum):

@@ -44,17 +44,12 @@ def redact_text(text: str) -> str:
 
     Shortened before that, since names of objects are in such texts, and senders of messages choose them.
     """
-    return _hide_parameters(_URL_IN_TEXT.sub(lambda match: redact_url(match.group()), _shortened(text)))
-
-
-def _shortened(text: str) -> str:
-    """Cut the text to 8,192 characters. A URL that is cut might end within its password: it ends at its scheme."""
-    if len(text) <= _LONGEST:
-        return text
-    head = text[:_LONGEST]
-    last = "" if head[-1].isspace() else head.split()[-1]
-    scheme, separator, _ = last.partition("://")
-    return f"{head.removesuffix(last)}{scheme}{separator}{HIDDEN}..." if separator else f"{head}..."
+    if len(text) > _LONGEST:  # a URL that is cut might end within its password: it ends at its scheme
+        head = text[:_LONGEST]
+        last = "" if head[-1].isspace() else head.split()[-1]
+        scheme, separator, _ = last.partition("://")
+        text = f"{head.removesuffix(last)}{scheme}{separator}{HIDDEN}..." if separator else f"{head}..."
+    return _hide_parameters(_URL_IN_TEXT.sub(lambda match: redact_url(match.group()), text))
 
 
 def visible(text: str) -> str:

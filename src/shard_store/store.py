@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime
-from functools import wraps
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -19,28 +18,60 @@ from sqlalchemy.engine import Connection
 
 from shard_store.batches import plans, progress, publishing, readings, starting
 from shard_store.batches.plans import NOTHING_NOTED, NotedPlans
+from shard_store.batches.progress import Confirmed
 from shard_store.batches.publishing import Looked, Published, Unpublished
-from shard_store.completeness import certificates, comparing, listing
-from shard_store.completeness.listing import Claim
-from shard_store.error_table import handling, records, search
+from shard_store.batches.starting import Naming, Started
+from shard_store.completeness import comparing, listing
+from shard_store.completeness.comparing import UNMEASURED, Certificate, Clocks, Finding, ListedShard, Scope, Tally
+from shard_store.completeness.listing import Claim, Compared, Found
+from shard_store.error_table import handling, search
+from shard_store.error_table import records as error_records
 from shard_store.error_table.handling import Reopening
 from shard_store.error_table.search import StoredError
 from shard_store.errors import LostProgress, ShardStoreError, StoreUnavailable
-from shard_store.model import PlanIdentity, PublishToken, ShardKey
-from shard_store.operators import repair, shards, views
-from shard_store.operators import reset as resetting
-from shard_store.operators import status as operations
-from shard_store.operators.repair import ShardsChanged
-from shard_store.operators.reset import Reset
-from shard_store.operators.shards import FoundShard, ShardCriteria
+from shard_store.model import (
+    LISTING,
+    STORE,
+    Content,
+    ErrorRecord,
+    Plan,
+    PlanIdentity,
+    Position,
+    PublishToken,
+    Range,
+    Reading,
+    ReadMark,
+    Runtime,
+    Semantics,
+    Shard,
+    ShardKey,
+    Split,
+)
+from shard_store.operators import repair, shards, status, views
+from shard_store.operators.repair import Reset, ShardsChanged
+from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
+from shard_store.operators.status import Hour, PipelineStatus
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
-from shard_store.shards import ownership, recording, sources
+from shard_store.shards import ownership, recording
+from shard_store.shards.activity import Report
 from shard_store.shards.changes import Audit
+from shard_store.shards.ownership import Backlog
+from shard_store.shards.recording import Receipts, Receiver, Recorded, Waiting
 from shard_store.sql import install
 from shard_store.sql.database import Database, Transaction
 from shard_store.sql.install import ensure
 from shard_store.upkeep import cleaning, pruning, timing
+from shard_store.upkeep.cleaning import DueCleanings, Ended, Planned
 from shard_store.upkeep.pruning import PruneResult, RetentionPolicy
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+QUERY_PATIENCE = 120.0
+"""Seconds for which all processes of a running query wait for the store: through a lock, a restart, a failover.
+
+As long as others wait, by default, before they take over. People and commands are told sooner.
+"""
 
 _MOST_STORES = 4
 
@@ -62,7 +93,7 @@ class _Kept:
         if store is None:
             return None
         try:
-            if _file_of(store) == file:
+            if store.database.file_status() == file:
                 ensure(store.database, create=False)
                 return store
         except StoreUnavailable:  # it was waited for, for as long as a query waits
@@ -76,7 +107,7 @@ class _Kept:
     def give(self, url: str, store: ShardStore) -> None:
         with self._lock:
             replaced, _ = self._stores.pop(url, (None, None))
-            self._stores[url] = store, _file_of(store)
+            self._stores[url] = store, store.database.file_status()
             surplus = [self._stores.popitem(last=False)[1][0] for _ in range(len(self._stores) - _MOST_STORES)]
         for old in [replaced, *surplus]:
             if old is not None:
@@ -102,70 +133,13 @@ def kept_store(url: str) -> Iterator[ShardStore]:
     _kept.give(url, store)
 
 
-def _file_of(store: ShardStore) -> object:
-    """Return what distinguishes a file from another that comes to its place; None for a server."""
-    file = store.database.file()
-    if file is None:
-        return None
-    with suppress(FileNotFoundError):
-        status = file.stat()
-        return status.st_dev, status.st_ino
-    return "absent"
-
-
-QUERY_PATIENCE = 120.0
-"""Seconds for which all processes of a running query wait for the store: through a lock, a restart, a failover.
-
-As long as others wait, by default, before they take over. People and commands are told sooner.
-"""
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _reads(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[ShardStore, P], T]:
-    """Make a method of the function: in a transaction of its own, which only reads."""
-
-    @wraps(function)
-    def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return store.database.read(lambda transaction: function(transaction, *args, **kwargs))
-
-    return method
-
-
-def _writes(function: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[ShardStore, P], T]:
-    """Make a method of the function: in a transaction of its own, which is committed."""
-
-    @wraps(function)
-    def method(store: ShardStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return store.database.write(lambda transaction: function(transaction, *args, **kwargs))
-        except LostProgress:
-            store.is_trusted = False
-            raise
-
-    return method
-
-
-def _joins(
-    function: Callable[Concatenate[Transaction, P], T],
-) -> Callable[Concatenate[ShardStore, Connection, P], T]:
-    """Make a method of the function: in the transaction of the caller's connection."""
-
-    @wraps(function)
-    def method(store: ShardStore, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return store.database.inside(connection, lambda transaction: function(transaction, *args, **kwargs))
-
-    return method
-
-
 class ShardStore:
     """Shards, their owners and their progress behind a SQLAlchemy URL. Threads may share one; processes may not.
 
     Every method is one transaction, tried again for a while when the database is in trouble. Those named `..._inside`
     are part of the caller's own transaction: they commit nothing, and try nothing again. All are safe to call again,
     and raise `shard_store.errors`. Used in the reader process, in the sink's commit process and, for errors and Iceberg
-    tables, in executors.
+    tables, in executors. The function that a method runs has its description.
     """
 
     def __init__(self, database: Database) -> None:
@@ -186,20 +160,84 @@ class ShardStore:
     def close(self) -> None:
         self.database.close()
 
-    store_id = _reads(install.store_id)
-    backlog = _reads(ownership.backlog)
-    has_finished = _reads(ownership.has_finished)
+    def _read(self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.database.read(lambda transaction: work(transaction, *args, **kwargs))
+
+    def _write(self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return self.database.write(lambda transaction: work(transaction, *args, **kwargs))
+        except LostProgress:
+            self.is_trusted = False
+            raise
+
+    def _join(
+        self,
+        connection: Connection,
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        return self.database.inside(connection, lambda transaction: work(transaction, *args, **kwargs))
+
+    def store_id(self) -> str:
+        return self._read(install.store_id)
+
+    def backlog(self, pipeline: str) -> Backlog:
+        return self._read(ownership.backlog, pipeline)
+
+    def has_finished(self, source: str, pipeline: str) -> bool:
+        return self._read(ownership.has_finished, source, pipeline)
 
     # shards and their owners
 
-    start = _writes(starting.start)
-    heartbeat = _writes(ownership.heartbeat)
-    retire = _writes(ownership.retire)
-    open_shards = _writes(ownership.open_shards)
-    look = _reads(ownership.read_shards)
-    renewed = _reads(ownership.renewed)
-    acquire = _writes(ownership.acquire)
-    release = _writes(ownership.release)
+    def start(
+        self,
+        source: str,
+        pipeline: str,
+        *,
+        driver: str = "",
+        stale_after: float = 120.0,
+        semantics: Semantics = Semantics.EXACTLY_ONCE,
+        remembered: float = 0.0,
+        runtime: Runtime | None = None,
+        naming: Naming | None = None,
+        settings: Mapping[str, str] | None = None,
+        check: Callable[[Started], None] = lambda started: None,
+    ) -> Started:
+        return self._write(
+            starting.start,
+            source,
+            pipeline,
+            driver=driver,
+            stale_after=stale_after,
+            semantics=semantics,
+            remembered=remembered,
+            runtime=runtime,
+            naming=naming,
+            settings=settings,
+            check=check,
+        )
+
+    def heartbeat(self, token: PublishToken, stale_after: float, report: Report | None = None) -> None:
+        self._write(ownership.heartbeat, token, stale_after, report)
+
+    def retire(self, token: PublishToken, report: Report | None = None) -> None:
+        self._write(ownership.retire, token, report)
+
+    def open_shards(self, token: PublishToken, source: str, contents: Sequence[Content]) -> dict[ShardKey, Shard]:
+        return self._write(ownership.open_shards, token, source, contents)
+
+    def look(self, keys: Iterable[ShardKey]) -> dict[ShardKey, Shard]:
+        return self._read(ownership.read_shards, keys)
+
+    def renewed(self, token: PublishToken) -> dict[ShardKey, Shard]:
+        return self._read(ownership.renewed, token)
+
+    def acquire(self, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]) -> set[ShardKey]:
+        return self._write(ownership.acquire, token, seen)
+
+    def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
+        self._write(ownership.release, token, keys)
 
     # what is found by listing objects
 
@@ -209,42 +247,115 @@ class ShardStore:
         """Claim the listing of a prefix, if it is due and ours."""
         return listing.claim(self.database, token, source, prefix, interval, at_once=at_once)
 
-    compare_listed = _writes(listing.compare)
-    fail_listing = _writes(listing.fail)
-    leave_existing = _writes(listing.leave_existing)
-    abandoned = _reads(listing.abandoned)
-    let_go_of_listings = _writes(listing.let_go)
-    adopt = _writes(repair.adopt)
+    def compare_listed(
+        self,
+        token: PublishToken,
+        claim: Claim,
+        page: Sequence[Found],
+        *,
+        objects: int,
+        cursor: str | None,
+        grace: float,
+        clock: Callable[[], int],
+    ) -> Compared | None:
+        return self._write(
+            listing.compare, token, claim, page, objects=objects, cursor=cursor, grace=grace, clock=clock
+        )
+
+    def fail_listing(self, token: PublishToken, source: str, prefix: str) -> bool:
+        return self._write(listing.fail, token, source, prefix)
+
+    def leave_existing(self, token: PublishToken, source: str) -> None:
+        self._write(listing.leave_existing, token, source)
+
+    def abandoned(self, source: str, limit: int) -> list[Shard]:
+        return self._read(ownership.without_message, source, LISTING, limit)
+
+    def let_go_of_listings(self, token: PublishToken, source: str, prefixes: Iterable[str]) -> None:
+        self._write(listing.let_go, token, source, prefixes)
+
+    def adopt(self, source: str, uris: Sequence[str], origin: str) -> int:
+        return self._write(repair.adopt, source, uris, origin)
 
     # what a receiver records for the sources of its routes
 
-    start_receiver = _writes(recording.start_receiver)
-    note_work = _writes(recording.note_work)
-    record = _writes(recording.record)
-    recorded = _reads(recording.recorded)
-    decline = _writes(recording.decline)
-    waiting = _reads(recording.waiting)
-    count_waiting = _reads(recording.count_waiting)
-    receivers = _reads(recording.all_receivers)
+    def start_receiver(self, receiver: str, queue: str, host: str, names: Collection[str], seen: int = 0) -> None:
+        self._write(recording.start_receiver, receiver, queue, host, names, seen)
+
+    def note_work(self, receiver: str, seen: int = 0) -> None:
+        self._write(recording.note_work, receiver, seen)
+
+    def record(
+        self, receiver: str, announced: Mapping[str, Sequence[Content]], receipts: Receipts, seen: int = 0
+    ) -> Recorded:
+        return self._write(recording.record, receiver, announced, receipts, seen)
+
+    def recorded(self, source: str, limit: int, until: int | None = None) -> list[Shard]:
+        return self._read(ownership.without_message, source, STORE, limit, until)
+
+    def decline(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
+        self._write(recording.decline, token, keys)
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        return self._read(recording.waiting)
+
+    def count_waiting(self, source: str) -> int:
+        return self._read(recording.count_waiting, source)
+
+    def receivers(self) -> tuple[Receiver, ...]:
+        return self._read(recording.all_receivers)
 
     # objects that are deleted or moved after they were read
 
-    plan_cleanings = _writes(cleaning.plan)
-    due_cleanings = _reads(cleaning.due)
-    redirect_cleanings = _writes(cleaning.redirect)
-    end_cleanings = _writes(cleaning.end)
-    waiting_cleanings = _reads(cleaning.waiting)
-    note_registered = _writes(cleaning.note_registered)
+    def plan_cleanings(
+        self, source: str, retention: timedelta, choose: Callable[[str, str], Planned | None], limit: int
+    ) -> int:
+        return self._write(cleaning.plan, source, retention, choose, limit)
+
+    def due_cleanings(self, source: str, limit: int) -> DueCleanings:
+        return self._read(cleaning.due, source, limit)
+
+    def redirect_cleanings(self, targets: Mapping[ShardKey, str | None]) -> None:
+        self._write(cleaning.redirect, targets)
+
+    def end_cleanings(self, ended: Sequence[Ended]) -> None:
+        self._write(cleaning.end, ended)
+
+    def note_registered(self, uris: Collection[str]) -> None:
+        self._write(cleaning.note_registered, uris)
 
     # snapshots and plans
 
-    advance = _writes(progress.advance)
-    adopt_offset = _writes(progress.adopt_offset)
-    plan = _writes(plans.plan)
-    current_plan = _reads(plans.current_plan)
-    planned_ranges = _reads(plans.planned_ranges)
-    plan_to_load = _reads(plans.plan_to_load)
-    current_plan_inside = _joins(plans.current_plan)
+    def advance(
+        self,
+        token: PublishToken,
+        *,
+        confirm: int | None = None,
+        keys: Collection[ShardKey] = (),
+        snapshot: tuple[int, Sequence[Range]] | None = None,
+        fail_on_data_loss: bool = True,
+    ) -> Confirmed:
+        return self._write(
+            progress.advance, token, confirm=confirm, keys=keys, snapshot=snapshot, fail_on_data_loss=fail_on_data_loss
+        )
+
+    def adopt_offset(self, token: PublishToken, seq: int, store_id: str | None = None) -> None:
+        self._write(progress.adopt_offset, token, seq, store_id)
+
+    def plan(self, token: PublishToken, start_seq: int, end_seq: int) -> Plan:
+        return self._write(plans.plan, token, start_seq, end_seq)
+
+    def current_plan(self, pipeline: str, driver: str | None = None) -> PlanIdentity:
+        return self._read(plans.current_plan, pipeline, driver)
+
+    def planned_ranges(self, identity: PlanIdentity) -> list[Range]:
+        return self._read(plans.planned_ranges, identity)
+
+    def plan_to_load(self, identity: PlanIdentity) -> tuple[Plan, Mapping[str, str]]:
+        return self._read(plans.plan_to_load, identity)
+
+    def current_plan_inside(self, connection: Connection, pipeline: str, driver: str | None = None) -> PlanIdentity:
+        return self._join(connection, plans.current_plan, pipeline, driver)
 
     def take_plan(
         self, pipeline: str, driver: str | None, sink: str, noted_plans: NotedPlans = NOTHING_NOTED
@@ -260,12 +371,46 @@ class ShardStore:
 
     # publishing
 
-    publish = _writes(publishing.publish)
-    publish_inside = _joins(publishing.publish)
-    delivered = _reads(publishing.find_delivery)
-    is_published = _reads(publishing.is_published)
-    has_published = _reads(publishing.has_published)
-    hold_inside = _joins(publishing.hold)
+    def publish(
+        self,
+        identities: Sequence[PlanIdentity],
+        files: Sequence[Split] | None,
+        *,
+        row_schema: str | None = None,
+        batch_id: int | None = None,
+        elsewhere: tuple[int, int] = (0, 0),
+        fenced: bool = True,
+        winners: Collection[int] = (),
+        look: Callable[[Unpublished], Looked] | None = None,
+    ) -> Published:
+        return self._write(
+            publishing.publish,
+            identities,
+            files,
+            row_schema=row_schema,
+            batch_id=batch_id,
+            elsewhere=elsewhere,
+            fenced=fenced,
+            winners=winners,
+            look=look,
+        )
+
+    def publish_inside(
+        self, connection: Connection, identities: Sequence[PlanIdentity], files: Sequence[Split] | None, **how: Any
+    ) -> Published:
+        return self._join(connection, publishing.publish, identities, files, **how)
+
+    def delivered(self, identities: Sequence[PlanIdentity], batch_id: int) -> Published:
+        return self._read(publishing.find_delivery, identities, batch_id)
+
+    def is_published(self, identity: PlanIdentity) -> bool:
+        return self._read(publishing.is_published, identity)
+
+    def has_published(self, identities: Sequence[PlanIdentity], digest: str) -> bool:
+        return self._read(publishing.has_published, identities, digest)
+
+    def hold_inside(self, connection: Connection, identities: Sequence[PlanIdentity], batch_id: int) -> None:
+        self._join(connection, publishing.hold, identities, batch_id)
 
     def publish_with(
         self,
@@ -299,20 +444,59 @@ class ShardStore:
 
     # errors
 
-    record_errors = _writes(records.record)
-    reject = _writes(records.reject)
-    reject_inside = _joins(records.reject)
-    report = _writes(readings.report)
-    begin_reading = _writes(readings.begin_reading)
-    judge = _writes(readings.judge)
-    found_bad = _reads(records.found_bad)
-    errors_of_plans = _reads(search.of_plans)
-    known_objects = _reads(plans.known_objects)
-    name_error_queue = _writes(handling.name_queue)
-    undelivered_errors = _reads(handling.undelivered)
-    mark_delivered = _writes(handling.mark_delivered)
-    mark_requeued = _writes(handling.mark_requeued)
-    drop_errors = _writes(handling.drop)
+    def record_errors(self, source: str, pipeline: str, records: Sequence[ErrorRecord]) -> None:
+        self._write(error_records.record, source, pipeline, records)
+
+    def reject(self, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
+        self._write(error_records.reject, identity, records)
+
+    def reject_inside(self, connection: Connection, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
+        self._join(connection, error_records.reject, identity, records)
+
+    def report(
+        self, identity: PlanIdentity, records: Sequence[ErrorRecord], reading: Reading | None, tasks: int = 0
+    ) -> None:
+        self._write(readings.report, identity, records, reading, tasks)
+
+    def begin_reading(
+        self, identity: PlanIdentity, reading: Reading, *, first: bool, tasks: int, replaced: str | None = None
+    ) -> set[tuple[ShardKey, Position]]:
+        return self._write(readings.begin_reading, identity, reading, first=first, tasks=tasks, replaced=replaced)
+
+    def judge(
+        self,
+        identity: PlanIdentity,
+        records: Sequence[ErrorRecord],
+        judges: Sequence[Reading],
+        *,
+        first: Reading | None,
+        tasks: int,
+    ) -> None:
+        self._write(readings.judge, identity, records, judges, first=first, tasks=tasks)
+
+    def found_bad(self, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
+        return self._read(error_records.found_bad, identity)
+
+    def errors_of_plans(self, hashes: Sequence[str], limit: int) -> tuple[dict[str, int], list[StoredError]]:
+        return self._read(search.of_plans, hashes, limit)
+
+    def known_objects(self, identity: PlanIdentity) -> tuple[list[str], list[str]]:
+        return self._read(plans.known_objects, identity)
+
+    def name_error_queue(self, token: PublishToken, queue: str | None) -> None:
+        self._write(handling.name_queue, token, queue)
+
+    def undelivered_errors(self, token: PublishToken, source: str, *, others: bool = True) -> list[StoredError]:
+        return self._read(handling.undelivered, token, source, others=others)
+
+    def mark_delivered(self, token: PublishToken, keys: Sequence[bytes], queue: str) -> None:
+        self._write(handling.mark_delivered, token, keys, queue)
+
+    def mark_requeued(self, keys: Collection[bytes]) -> None:
+        self._write(handling.mark_requeued, keys)
+
+    def drop_errors(self, keys: Collection[bytes]) -> int:
+        return self._write(handling.drop, keys)
 
     def reopen(self, errors: Sequence[StoredError], *, dry_run: bool = False, audit: Audit | None = None) -> Reopening:
         """Put the quarantined shards of these object errors back to where each was found bad."""
@@ -321,8 +505,11 @@ class ShardStore:
 
     # shards as operators see them
 
-    remembered_shards = _reads(shards.remembered)
-    shard_story = _reads(shards.story)
+    def remembered_shards(self, keys: Collection[ShardKey]) -> list[ShardKey]:
+        return self._read(shards.remembered, keys)
+
+    def shard_story(self, key: ShardKey) -> ShardStory:
+        return self._read(shards.story, key)
 
     def find_shards(self, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
         """Yield shards in pages of up to 1,000."""
@@ -360,39 +547,72 @@ class ShardStore:
         run = self.database.read if dry_run else self.database.write
         options = {"message_uri": message_uri, "only": only, "adopted": adopted, "dry_run": dry_run}
         options["lose_rows"] = lose_rows
-        return run(lambda t: resetting.reset(t, names, audit, **options))  # type: ignore[arg-type]
+        return run(lambda t: repair.reset(t, names, audit, **options))  # type: ignore[arg-type]
 
-    status = _reads(operations.status)
-    hours = _reads(operations.hours)
-    recent = _reads(operations.recent)
+    def status(self, *, source: str | None = None, pipeline: str | None = None) -> tuple[PipelineStatus, ...]:
+        return self._read(status.status, source=source, pipeline=pipeline)
+
+    def hours(self, *, since: datetime, source: str | None = None, pipeline: str | None = None) -> tuple[Hour, ...]:
+        return self._read(status.hours, since=since, source=source, pipeline=pipeline)
+
+    def recent(self, *, source: str | None = None, pipeline: str | None = None) -> tuple[Hour, ...]:
+        return self._read(status.recent, source=source, pipeline=pipeline)
 
     # marks of reads: called by executors, for plans that have failed before
 
-    begin_read = _writes(readings.begin_read)
-    end_read = _writes(readings.end_read)
-    undo_read = _writes(readings.undo_read)
-    read_marks = _reads(readings.marks_of_plan)
+    def begin_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        self._write(readings.begin_read, identity, mark)
+
+    def end_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        self._write(readings.end_read, identity, mark)
+
+    def undo_read(self, identity: PlanIdentity, mark: ReadMark) -> None:
+        self._write(readings.undo_read, identity, mark)
+
+    def read_marks(self, identity: PlanIdentity) -> list[ReadMark]:
+        return self._read(readings.marks_of_plan, identity)
 
     # what became of the objects of a listing
 
-    source_of = _reads(comparing.source_of)
-    database_time = _reads(comparing.database_time)
-    compare = _reads(comparing.compare)
-    certify = _writes(certificates.write)
-    certificate = _reads(certificates.find)
-    newest_certificate = _reads(certificates.newest)
-    latest_certificates = _reads(certificates.latest)
+    def source_of(self, name: str | None) -> str:
+        return self._read(comparing.source_of, name)
+
+    def database_time(self) -> int:
+        return self._read(comparing.database_time)
+
+    def compare(self, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED) -> list[Finding]:
+        return self._read(comparing.compare, source, listed, clocks)
+
+    def certify(self, scope: Scope, evidence: str, tally: Tally, actor: str) -> int:
+        return self._write(comparing.write, scope, evidence, tally, actor)
+
+    def certificate(self, number: int) -> Certificate:
+        return self._read(comparing.find, number)
+
+    def newest_certificate(self, scope: Scope) -> Certificate | None:
+        return self._read(comparing.newest, scope)
+
+    def latest_certificates(self, *, limit: int) -> tuple[Certificate, ...]:
+        return self._read(comparing.last_ones, limit=limit)
 
     # where a source is
 
-    moved_sources = _reads(sources.moved_sources)
+    def moved_sources(self) -> list[str]:
+        return self._read(starting.moved_sources)
 
     # views and pruning
 
-    key_ranges = _reads(views.key_ranges)
-    published_names = _reads(views.published_names)
-    announced_uris = _reads(views.announced_uris)
-    row_schema = _reads(views.row_schema)
+    def key_ranges(self, size: int) -> list[KeyRange]:
+        return self._read(views.key_ranges, size)
+
+    def published_names(self, paths: Sequence[str]) -> set[str]:
+        return self._read(views.published_names, paths)
+
+    def announced_uris(self, uris: Sequence[str]) -> set[str]:
+        return self._read(views.announced_uris, uris)
+
+    def row_schema(self, pipeline: str | None = None, source: str | None = None) -> str | None:
+        return self._read(views.row_schema, pipeline, source)
 
     def pages(
         self,

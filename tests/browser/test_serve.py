@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from shard_store.completeness.certificates import Scope, Tally
-from shard_store.completeness.comparing import Category
+from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.model import Content, ErrorRecord, Position, Split
 from shard_store.store import open_store
 from support.browser import Watched, chromium, running_browser, serving

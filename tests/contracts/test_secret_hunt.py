@@ -20,8 +20,7 @@ from queue_source.logs.lines import FORMS
 from queue_source.options import parse_reader_options
 from queue_source.options.places import READER
 from queue_source.queues import open_queue
-from shard_store.completeness.certificates import Scope, Tally
-from shard_store.completeness.comparing import Category
+from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.model import ErrorRecord
 from shard_store.store import open_store
 from support.coordinator_world import World

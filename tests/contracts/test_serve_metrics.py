@@ -13,8 +13,7 @@ from prometheus_client.samples import Sample
 from queue_source.serve import metrics
 from queue_source.serve.metrics import METRICS, OWN, Export
 from queue_source.serve.reads import ROUTED, StoreReads
-from shard_store.completeness.certificates import Scope, Tally
-from shard_store.completeness.comparing import Category
+from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.model import ErrorRecord, Position, Runtime, Split
 from shard_store.shards.activity import Report
 from shard_store.shards.recording import Receipts

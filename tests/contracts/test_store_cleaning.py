@@ -12,7 +12,7 @@ from shard_store.model import shard_key
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
-from shard_store.upkeep.cleaning import CHANGED, DONE, NEEDED, Ended, Planned, Waiting
+from shard_store.upkeep.cleaning import CHANGED, DONE, NEEDED, Ended, Planned
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import Pipeline, StoreBackend, content, rows
 
@@ -255,21 +255,6 @@ def test_planning_twice_at_once_plans_once(backend: StoreBackend) -> None:
     assert row(store, "a")["outcome"] == DONE
 
 
-def test_a_dry_run_counts_what_would_be_cleaned_and_writes_nothing(backend: StoreBackend) -> None:
-    store = backend.open()
-    us = Pipeline.start(store)
-    us.deliver("a", "b", "c")
-    backend.clock.advance(8 * DAY)
-    assert store.waiting_cleanings("s", WEEK) == Waiting(due=0, unplanned=3, failed=0, needed=0)
-    assert rows(store, "cleanings") == []
-    plan(store)
-    end(store, "a", cause="unavailable")
-    end(store, "b", outcome=DONE)
-    us.deliver("d")
-    assert store.waiting_cleanings("s", WEEK) == Waiting(due=1, unplanned=0, failed=1, needed=0)
-    assert store.waiting_cleanings("unknown", WEEK) == Waiting(0, 0, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("naming", "theirs", "etag"),
     [
@@ -301,7 +286,6 @@ def test_what_another_source_has_not_published_is_needed_until_it_has(
     }
     store.end_cleanings([Ended(found[uri].shard_key, found[uri].read_at, cause=NEEDED, detail=found[uri].needed)])
     assert due(store) == ["s3://b/unshared"]
-    assert store.waiting_cleanings("s", WEEK) == Waiting(due=1, unplanned=0, failed=0, needed=1)
     shown = row(store, uri)
     assert (shown["cause"], shown["detail"], shown["attempts"]) == (NEEDED, "source 'audit' has not published it", 0)
     other.deliver(theirs)

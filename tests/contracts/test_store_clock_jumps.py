@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from shard_store.completeness.certificates import Scope, Tally
+from shard_store.completeness.comparing import Scope, Tally
 from shard_store.store import ShardStore
 from shard_store.upkeep.cleaning import Planned
 from shard_store.upkeep.pruning import RetentionPolicy

@@ -6,9 +6,18 @@ import pytest
 
 from contracts.test_store_statements import counting
 from contracts.test_store_year import Statement, noting, scanned
-from shard_store.completeness import certificates, comparing
-from shard_store.completeness.certificates import Scope, Tally, since
-from shard_store.completeness.comparing import HOUR, UNMEASURED, Category, Clocks, Finding, ListedShard
+from shard_store.completeness import comparing
+from shard_store.completeness.comparing import (
+    HOUR,
+    UNMEASURED,
+    Category,
+    Clocks,
+    Finding,
+    ListedShard,
+    Scope,
+    Tally,
+    since,
+)
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Content, ErrorRecord, Semantics, Split, shard_key
 from shard_store.sql.schema import shards, sources
@@ -246,7 +255,7 @@ def test_the_verdict_is_the_same_in_the_view_and_in_the_report(
     store: ShardStore, counts: dict[str, int], expected: str
 ) -> None:
     store.certify(SCOPE, "listing", tally(**counts), "me")
-    assert certificates.verdict(tally(**counts).counts) == expected
+    assert comparing.verdict(tally(**counts).counts) == expected
     assert [row["verdict"] for row in rows(store, "completeness")] == [expected]
 
 
@@ -282,7 +291,7 @@ def test_a_second_run_agrees_whatever_the_order_or_says_what_changed(store: Shar
     second = Tally()
     for name, category in (("c", Category.WAITING), ("b", Category.MISSING), ("a", Category.PUBLISHED)):
         second.add(name, 1, None, category)
-    assert since(certificate, second) == certificates.Difference(True, {}, {}, {}, True)
+    assert since(certificate, second) == comparing.Difference(True, {}, {}, {}, True)
     third = Tally()
     for name, category in (("a", Category.PUBLISHED), ("b", Category.PUBLISHED), ("c", Category.QUARANTINED)):
         third.add(name, 1, None, category)
@@ -313,7 +322,7 @@ def test_a_certificate_keeps_the_first_thousand_of_each_kind(store: ShardStore) 
     long = Tally()
     for i in range(3000):
         long.add(f"{i}/" + "x" * 2000, None, None, Category.MISSING)
-    assert sum(map(len, long.unpublished["missing"])) <= certificates.LONGEST
+    assert sum(map(len, long.unpublished["missing"])) <= comparing.LONGEST
 
 
 def test_old_certificates_are_pruned_but_the_newest_of_a_prefix(backend: StoreBackend) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from shard_store.batches.starting import Started
+from shard_store.batches.starting import Naming, Started
 from shard_store.errors import StoreConfigurationError
-from shard_store.shards.sources import Naming
 from shard_store.sql.schema import sources
 from shard_store.store import ShardStore
 

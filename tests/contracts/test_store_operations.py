@@ -9,8 +9,7 @@ import sqlalchemy as sa
 
 from queue_source.announcements.contents import OUTSIDE_PREFIXES
 from queue_source.commands.status import status_lines
-from shard_store.completeness.certificates import Scope, Tally
-from shard_store.completeness.comparing import Category
+from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.completeness.listing import Found
 from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
 from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
@@ -357,8 +356,7 @@ def test_an_object_that_a_person_opens_again_has_no_lag(backend: StoreBackend) -
 
 
 def test_listings_and_certificates_are_those_of_the_source(backend: StoreBackend) -> None:
-    from shard_store.completeness.certificates import Scope, Tally
-    from shard_store.completeness.comparing import Category
+    from shard_store.completeness.comparing import Category, Scope, Tally
 
     store = backend.open()
     us = Pipeline.start(store)

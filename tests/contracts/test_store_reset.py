@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from queue_source.messages import MESSAGE_URI
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.model import BEGINNING, ErrorRecord, ShardState, Split, position_at, shard_key
-from shard_store.operators.reset import Reset
+from shard_store.operators.repair import Reset
 from shard_store.shards.activity import Report
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import cleanings, listings, snapshots, sources

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from shard_store.completeness.certificates import Scope, Tally, since, verdict
-from shard_store.completeness.comparing import Category, ListedShard
+from shard_store.completeness.comparing import Category, ListedShard, Scope, Tally, since, verdict
 from shard_store.model import ErrorRecord, Semantics, Split, end_at, position_at, shard_key
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import certificates, errors

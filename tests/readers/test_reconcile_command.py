@@ -20,7 +20,7 @@ from queue_source.errors import ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.storage.buckets import local
 from queue_source.storage.buckets.base import Page
-from shard_store.completeness.certificates import Tally
+from shard_store.completeness.comparing import Tally
 from shard_store.sql.schema import shards, sources
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, patiently

@@ -30,8 +30,7 @@ from queue_source.serve import reads as reads_module
 from queue_source.serve.app import ASSETS, STATIC, create_app
 from queue_source.serve.guard import COOKIE, Access
 from queue_source.serve.reads import THREADS, WAITING, StoreReads
-from shard_store.completeness.certificates import Scope, Tally
-from shard_store.completeness.comparing import Category
+from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.errors import StoreUnavailable
 from shard_store.model import ErrorRecord, Position, Split
 from shard_store.operators.shards import ShardCriteria

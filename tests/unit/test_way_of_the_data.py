@@ -36,7 +36,7 @@ CALLBACKS = {
         "shard_store.batches.starting",
         "coordinator.start",
     ): "options that changed are refused by the function that it was given",
-    ("shard_store.shards.sources", "queues.urls"): "older names of queues are read by the function that it was given",
+    ("shard_store.batches.starting", "queues.urls"): "older names of queues are read by the function that it was given",
     ("formats.base", "read.combined"): "halves are read by the function that it was given",
 }
 """Calls up the layers that are meant, and why."""

@@ -25,8 +25,8 @@ DEFECTS = (
         "owner-without-staleness",
         "A pipeline took shards whose owner was alive: both published them.",
         "shard_store/shards/ownership.py",
-        "return sa.and_(shards.c.owner == owner.pipeline, shards.c.incarnation == owner.incarnation, sa.not_(alive))",
-        "return sa.and_(shards.c.owner == owner.pipeline, shards.c.incarnation == owner.incarnation)",
+        "free = sa.and_(*its, sa.not_(alive))",
+        "free = sa.and_(*its)",
     ),
     Defect(
         "fence-without-incarnation",

@@ -22,8 +22,19 @@ from queue_source.options import ListingOptions
 from queue_source.queues import Queue
 from queue_source.queues.base import Unsendable, send_messages
 from queue_source.storage.buckets.base import Bucket, Page
-from shard_store.completeness.certificates import EMPTY, Scope, Tally, verdict
-from shard_store.completeness.comparing import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
+from shard_store.completeness.comparing import (
+    EMPTY,
+    MEASURED,
+    UNMEASURED,
+    UNPUBLISHED,
+    Category,
+    Clocks,
+    Finding,
+    ListedShard,
+    Scope,
+    Tally,
+    verdict,
+)
 from shard_store.model import micros, time_of
 from shard_store.sql.database import ROWS_PER_STATEMENT, chunks
 from shard_store.store import ShardStore

@@ -29,9 +29,8 @@ from queue_source.storage.buckets.base import Page
 from queue_source.storage.inventory import Inventory
 from queue_source.uris import plain_prefix
 from shard_store import open_store
-from shard_store.completeness.certificates import Certificate
-from shard_store.completeness.certificates import since as changes_since
-from shard_store.completeness.comparing import Finding
+from shard_store.completeness.comparing import Certificate, Finding
+from shard_store.completeness.comparing import since as changes_since
 from shard_store.model import time_of
 from shard_store.shards.changes import Audit
 

@@ -19,8 +19,8 @@ from queue_source.common.file_locks import hold, is_held, release
 from queue_source.errors import OptionError, QueueUnavailable
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue
+from shard_store.batches.starting import Names
 from shard_store.model import PublishToken, Semantics
-from shard_store.shards.sources import Names
 from shard_store.store import ShardStore
 
 _LONG = 10.0  # seconds without a call of Spark's, after which a batch is long, or over without notice

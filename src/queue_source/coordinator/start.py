@@ -33,9 +33,8 @@ from queue_source.options.places import WHILE_PARTLY_READ, WHILE_UNFINISHED
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from queue_source.storage.buckets.base import Bucket
-from shard_store.batches.starting import Started
+from shard_store.batches.starting import Naming, Started
 from shard_store.model import BEGINNING, WITHOUT_MESSAGE, Content, Runtime, Semantics, is_end
-from shard_store.shards.sources import Naming
 from shard_store.store import ShardStore
 
 # after a reader's end its messages come again within one lease, to any reader that runs by then

@@ -33,7 +33,7 @@ from shard_store.error_table.search import Criteria
 from shard_store.errors import ShardStoreError
 from shard_store.model import time_of
 from shard_store.operators.shards import ShardCriteria
-from shard_store.operators.status import SLOT_SECONDS, Hour, PipelineStatus, Published, Slot, StatusLimits, complaints
+from shard_store.operators.status import SLOT_SECONDS, Hour, PipelineStatus, Published, StatusLimits, complaints
 from shard_store.redaction import redact_text, visible
 from shard_store.sql import install
 from shard_store.store import ShardStore
@@ -101,7 +101,7 @@ def series(store: ShardStore, status: Sequence[PipelineStatus], pipeline: str | 
     }
 
 
-def _grid(periods: Iterable[Hour | Slot], step: int, first: float, now: float) -> dict[str, list[float | None]]:
+def _grid(periods: Iterable[Hour], step: int, first: float, now: float) -> dict[str, list[float | None]]:
     """Return rates a second, and lags of the slowest pipeline. A period without work has rate 0, and no lag."""
     times = list(range(int(first // step) * step, int(now) + 1, step)) if now else []
     by_time: dict[int, list[Published]] = {time: [] for time in times}

@@ -29,7 +29,7 @@ from shard_store.batches.positions import (
     refuse_missing,
     split_by_fit,
 )
-from shard_store.batches.publishing import Delivery, deliver, planned_moves
+from shard_store.batches.publishing import Delivery, PlannedMoves, deliver, planned_moves
 from shard_store.errors import LostProgress, ShardStoreError
 from shard_store.model import (
     DELIVERY,
@@ -237,12 +237,12 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
             "'failOnDataLoss' to false to have it read again (with at-least-once start with a new checkpoint)"
         )
     identity = PlanIdentity(row.source, token, row.plan_start, end_seq, row.plan_hash)
-    moves, left_out, sent = planned_moves(transaction, row)
+    moves, left_out, sent, lost = planned_moves(transaction, row)
     semantics, others = Semantics(row.semantics), list[Move]()
     if semantics.final_at_delivery:
         moves, others = split_by_fit(moves, positions_of(transaction, token, {m.key for m in moves}))
-    lost = row.plan_lost + len(others)
-    deliver(transaction, Delivery(identity, row, moves, sent, lost, [*left_out, *others]))
+    planned = PlannedMoves(moves, [*left_out, *others], sent, lost + len(others))
+    deliver(transaction, Delivery(identity, row, planned))
     if row.sink is None and row.plan_incarnation != token.incarnation and semantics.final_at_delivery:
         # the pipeline's first batch, of a start before: a sink of ours may have taken it, and the store has lost that
         mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq), {move.key for move in moves})

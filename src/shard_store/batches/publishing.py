@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,7 +21,7 @@ from shard_store.batches.positions import (
     positions_of,
     split_by_fit,
 )
-from shard_store.error_table import verdicts
+from shard_store.error_table import records
 from shard_store.error_table.records import forget_left_out
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
@@ -93,48 +93,58 @@ class Looked:
     verdicts: str | None = None
 
 
+class PlannedMoves(NamedTuple):
+    """What a plan moves, what of its snapshots it leaves out, and when the messages of its shards were sent.
+
+    What is left out passed to others, or was finished before; `lost` of these ranges passed to others.
+    """
+
+    moves: Sequence[Move]
+    left_out: Sequence[Move]
+    sent: Mapping[ShardKey, int]
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a sink has made of a micro-batch.
+
+    `files` is None where another sink took the rows, or where they are recorded with another pipeline's attempt.
+    `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
+    `fenced`: no attempt before has shown any rows. `winners`: the task attempts whose rows these are, as far as known.
+    `shown_before`: an attempt before has left its rows where the store does not see them.
+    """
+
+    files: Sequence[Split] | None = None
+    row_schema: str | None = None
+    batch_id: int | None = None
+    elsewhere: tuple[int, int] = (0, 0)
+    fenced: bool = False
+    winners: Collection[int] = ()
+    shown_before: bool = False
+
+    @property
+    def amount(self) -> tuple[int | None, int | None]:
+        """Return the rows and bytes; None where they are not counted."""
+        if self.files is None:
+            return None, None
+        rows, size = self.elsewhere
+        return rows + sum(file.rows for file in self.files), size + sum(file.size for file in self.files)
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A plan that was carried out: its moves, what was left out of it as lost, and what the sink made of it.
+    """A plan that was carried out: what it moves, and what the sink made of it.
 
-    `left_out` are the ranges of its snapshots that it does not move: their shards passed to others, or are finished.
-    `files` is None where another sink took the rows, or where they are recorded with another pipeline's attempt: then
-    `lead` is its hash. `digest` is the attempt's hash where it is not the plan's own.
-    `elsewhere`: rows and bytes that become visible with the transaction, in another place than splits.
-    `row` is the pipeline's, locked; `sent`: when the messages were sent, as far as that is known.
-    `fenced`: no attempt before has shown any rows. `winners`: the task attempts whose rows these are, as far as known.
-    `direct`: this batch has shown that they are those that have read the plan. `shown_before`: an attempt before has
-    left its rows where the store does not see them.
+    `row` is the pipeline's, locked. `lead` is the hash of the attempt that the files of the batch are recorded with,
+    where that is another pipeline's.
     """
 
     identity: PlanIdentity
     row: Row[Any]
-    moves: Sequence[Move]
-    sent: Mapping[ShardKey, int] = field(default_factory=dict)
-    lost: int = 0
-    left_out: Sequence[Move] = ()
-    files: Sequence[Split] | None = None
-    row_schema: str | None = None
-    batch_id: int | None = None
-    digest: str = ""
+    planned: PlannedMoves
+    output: Output = Output()
     lead: str = ""
-    elsewhere: tuple[int, int] = (0, 0)
-    fenced: bool = False
-    winners: Collection[int] = ()
-    direct: bool = False
-    shown_before: bool = False
-
-    @property
-    def semantics(self) -> Semantics:
-        return Semantics(self.row.semantics)
-
-    @property
-    def rows(self) -> int | None:
-        return None if self.files is None else self.elsewhere[0] + sum(file.rows for file in self.files)
-
-    @property
-    def size(self) -> int | None:
-        return None if self.files is None else self.elsewhere[1] + sum(file.size for file in self.files)
 
 
 def publish(
@@ -167,41 +177,41 @@ def publish(
     recorded, fresh = _find_delivery(transaction, rows, batch_id)
     if recorded.already:
         return recorded
-    first = next(iter(rows))
-    deliveries = {
-        i: replace(_delivery(transaction, i, rows[i], batch_id), fenced=fenced and files is not None, winners=winners)
-        for i in fresh
-    }
+    planned = {i: _planned(transaction, i, rows[i]) for i in fresh}
+    fenced, shown_before = fenced and files is not None, False
     if look is not None:
         looked = look(_unpublished(transaction, rows, recorded.delivery_hash, fresh))
-        elsewhere = looked.brought
-        for i, delivery in deliveries.items():
-            deliveries[i] = replace(delivery, fenced=True, shown_before=looked.shown_before)
-            if looked.verdicts is not None:
-                verdicts.judge_as(transaction, i, delivery.moves, looked.verdicts)
-    idle = Delivery(first, rows[first], (), batch_id=batch_id)
-    lead = replace(deliveries.get(first, idle), files=files, row_schema=row_schema, elsewhere=elsewhere)
-    if first in deliveries:
-        made = [deliver(transaction, lead)]
-    else:  # a batch in which the first pipeline has no new input: its attempt has the splits all the same
-        at_its_end = replace(first, start_seq=first.end_seq)
-        lead = replace(lead, identity=at_its_end, digest=recorded.delivery_hash)
-        kind = AttemptKind.NIL if lead.rows == 0 else AttemptKind.OUTPUT
-        _record(transaction, lead, kind, 0, Counter(), ())
+        elsewhere, fenced, shown_before = looked.brought, not looked.shown_before, looked.shown_before
+        if looked.verdicts is not None:
+            for i in fresh:
+                records.judge_as(transaction, i, planned[i].moves, looked.verdicts)
+
+    beside = Output(batch_id=batch_id, fenced=fenced, winners=winners, shown_before=shown_before)
+    output = replace(beside, files=files, row_schema=row_schema, elsewhere=elsewhere)
+    first = next(iter(rows))
+    if first in planned:
+        made = [deliver(transaction, Delivery(first, rows[first], planned[first], output))]
+    else:  # it has no new input: its attempt has the splits all the same
+        at_its_end = replace(first, start_seq=first.end_seq, delivery_hash=recorded.delivery_hash)
+        kind = AttemptKind.NIL if output.amount[0] == 0 else AttemptKind.OUTPUT
+        idle = Delivery(at_its_end, rows[first], PlannedMoves((), (), {}), replace(output, winners=()))
+        _record(transaction, idle, kind, 0, Counter(), ())
         made = [Published(recorded.delivery_hash, False, kind)]
-    lead_hash = made[0].delivery_hash
-    made += [deliver(transaction, replace(deliveries[i], lead=lead_hash)) for i in fresh if i != first]
-    for identity, row in rows.items():
-        if identity in fresh:
-            readings.forget_marks(transaction, identity.delivery_hash, row.plan_attempt)
+    lead = made[0].delivery_hash
+    made += [deliver(transaction, Delivery(i, rows[i], planned[i], beside, lead)) for i in fresh if i != first]
+
+    for i, row in rows.items():
+        if i in planned:
+            readings.forget_marks(transaction, i.delivery_hash, row.plan_attempt)
         elif batch_id is not None:
-            made += _deliver_unplanned(transaction, identity, batch_id, lead_hash)
-    return replace(
-        made[0],
-        delivery_hash=recorded.delivery_hash,
+            made += _deliver_unplanned(transaction, i, batch_id, lead)
+    return Published(
+        recorded.delivery_hash,
+        already=False,
+        kind=made[0].kind,
         shards=sum(m.shards for m in made),
         quarantined=sum(m.quarantined for m in made),
-        verdicts=None if look is None else verdicts.verdicts_of(transaction, fresh),
+        verdicts=None if look is None else records.verdicts_of(transaction, fresh),
     )
 
 
@@ -297,9 +307,9 @@ def hold(transaction: Transaction, identities: Sequence[PlanIdentity], batch_id:
     """
     rows = _fence_all(transaction, identities)
     for identity in _find_delivery(transaction, rows, batch_id)[1]:
-        delivery = _delivery(transaction, identity, rows[identity], batch_id)
-        if delivery.semantics.final_at_delivery:
-            lock_shards(transaction, identity, delivery.moves)
+        planned = _planned(transaction, identity, rows[identity])
+        if Semantics(rows[identity].semantics).final_at_delivery:
+            lock_shards(transaction, identity, planned.moves)
 
 
 def created_at(transaction: Transaction, pipeline: str) -> int:
@@ -313,49 +323,42 @@ def _fence_all(transaction: Transaction, identities: Sequence[PlanIdentity]) -> 
     return {identity: fence(transaction, identity.token) for identity in by_pipeline(identities)}
 
 
-def _delivery(transaction: Transaction, identity: PlanIdentity, row: Row[Any], batch_id: int | None) -> Delivery:
+def _planned(transaction: Transaction, identity: PlanIdentity, row: Row[Any]) -> PlannedMoves:
     """Return what is to be delivered of a plan that is not delivered yet; it must be the one on record."""
     if (row.plan_hash, row.plan_incarnation) != (identity.delivery_hash, identity.token.incarnation):
         raise ShardStoreError(
             f"pipeline {identity.token.pipeline!r}: the batch to publish is not the one that was planned last; "
             "use one 'pipeline' name for one query only"
         )
-    planned = planned_moves(transaction, row)
-    return Delivery(identity, row, planned.moves, planned.sent, row.plan_lost or 0, planned.left_out, batch_id=batch_id)
-
-
-class PlannedMoves(NamedTuple):
-    """What a plan moves, what of its snapshots it leaves out, and when the messages of its shards were sent."""
-
-    moves: Sequence[Move]
-    left_out: Sequence[Move]
-    sent: Mapping[ShardKey, int]
+    return planned_moves(transaction, row)
 
 
 def planned_moves(transaction: Transaction, row: Row[Any]) -> PlannedMoves:
     """Read what the plan on record in the pipeline's row moves."""
     moves, sent = snapshots.read_planned(transaction, row.pipeline, row.plan_after, row.plan_end)
-    if not (marks := set(json.loads(row.plan_left_out))):
-        return PlannedMoves(moves, (), sent)
-    left_out = [move for move in moves if snapshots.mark(move) in marks]
-    return PlannedMoves([move for move in moves if snapshots.mark(move) not in marks], left_out, sent)
+    left_out: list[Move] = []
+    if marks := set(json.loads(row.plan_left_out)):
+        left_out = [move for move in moves if snapshots.mark(move) in marks]
+        moves = [move for move in moves if snapshots.mark(move) not in marks]
+    return PlannedMoves(moves, left_out, sent, row.plan_lost or 0)
 
 
 def deliver(transaction: Transaction, delivery: Delivery) -> Published:
     """Advance the shards, quarantine those with an object error, record splits and attempt."""
-    identity, semantics = delivery.identity, delivery.semantics
-    advanced, announced, changed = {move.key for move in delivery.moves}, set[ShardKey](), 0
+    identity, row, planned, output = delivery.identity, delivery.row, delivery.planned, delivery.output
+    semantics, moves = Semantics(row.semantics), planned.moves
+    advanced, announced, changed = {move.key for move in moves}, set[ShardKey](), 0
     if semantics.final_at_delivery:
-        announced = advance_shards(transaction, identity, delivery.moves)
-        if delivery.left_out:
-            forget_left_out(transaction, identity.delivery_hash, delivery.left_out, delivery.moves)
+        announced = advance_shards(transaction, identity, moves)
+        if planned.left_out:
+            forget_left_out(transaction, identity.delivery_hash, planned.left_out, moves)
     causes, bad, skipped = _errors_of(transaction, identity.delivery_hash)
     quarantined = {key for key in advanced if key in bad}
     filtered = set[ShardKey]()
     if identity.loaded is not None:
-        filtered = {move.key for move in delivery.moves if (move.key, move.start) not in identity.loaded} - bad
+        filtered = {move.key for move in moves if (move.key, move.start) not in identity.loaded} - bad
     unread = filtered | skipped
-    read = [move for move in delivery.moves if move.key not in bad and move.key not in unread]
+    read = [move for move in moves if move.key not in bad and move.key not in unread]
     ended = [move.key for move in read if is_end(move.end)]
     if semantics.final_at_snapshot:
         mark_published(transaction, read)
@@ -366,10 +369,10 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
         readings.doubt(
             transaction,
             identity,
-            attempt=max(delivery.row.plan_attempt, 2 if delivery.shown_before else 1),
-            incarnation=delivery.row.plan_incarnation,
-            winners=delivery.winners,
-            fenced=delivery.fenced and not delivery.shown_before,
+            attempt=max(row.plan_attempt, 2 if output.shown_before else 1),
+            incarnation=row.plan_incarnation,
+            winners=output.winners,
+            fenced=output.fenced,
         )
     if semantics.keeps_shards and (quarantined or announced):
         opened, changed = end(transaction, identity, quarantined, announced)
@@ -381,14 +384,9 @@ def deliver(transaction: Transaction, delivery: Delivery) -> Published:
             end_seq=identity.end_seq,
         )
         transaction.change_among(quarantine, shards.c.shard_key, quarantined)
-    kind = AttemptKind.OUTPUT
-    rows = delivery.rows
+    kind, rows = AttemptKind.OUTPUT, output.amount[0]
     if rows == 0 or (rows is None and advanced <= bad | unread):
         kind = AttemptKind.ERROR if causes else AttemptKind.NIL
-    if semantics.keeps_shards and delivery.winners:
-        last = Activity.parse(delivery.row.activity).last
-        if last is None or last.direct != identity.token.incarnation:
-            delivery = replace(delivery, direct=readings.is_direct(transaction, identity, delivery.winners))
     _record(transaction, delivery, kind, len(advanced), causes, ended, changed)
     return Published(identity.delivery_hash, False, kind, len(advanced), len(quarantined))
 
@@ -410,8 +408,8 @@ def _deliver_unplanned(transaction: Transaction, identity: PlanIdentity, batch_i
     unplanned, others = replace(identity, start_seq=after, end_seq=until, delivery_hash=digest), list[Move]()
     if Semantics(row.semantics).final_at_delivery:
         moves, others = split_by_fit(moves, positions_of(transaction, identity.token, {m.key for m in moves}))
-    delivery = Delivery(unplanned, row, moves, sent, len(others), others, files=(), batch_id=batch_id, lead=lead)
-    return [deliver(transaction, delivery)]
+    planned = PlannedMoves(moves, others, sent, len(others))
+    return [deliver(transaction, Delivery(unplanned, row, planned, Output((), batch_id=batch_id), lead))]
 
 
 _KINDS = errors.c.scope, errors.c.cause
@@ -445,7 +443,7 @@ def _record(
     changed: int = 0,
 ) -> None:
     """Write splits and attempt, and in the pipeline's row what operators see of them. `ended`: published whole."""
-    identity, files = delivery.identity, delivery.files
+    identity, output, (rows, size) = delivery.identity, delivery.output, delivery.output.amount
     pipeline = identity.token.pipeline
     written = sa.select(snapshot_rows.c.created_at).where(
         snapshot_rows.c.pipeline == pipeline, snapshot_rows.c.seq == identity.end_seq, snapshot_rows.c.chunk == 0
@@ -454,45 +452,53 @@ def _record(
     # part of the insert: there MySQL would lock the snapshot, and the next one, which may be another pipeline's
     now, snapshot_at = transaction.execute(sa.select(transaction.now(), written.scalar_subquery())).one()
     common = {
-        "delivery_hash": delivery.digest or identity.delivery_hash,
+        "delivery_hash": identity.delivery_hash,
         "source": identity.source,
         "pipeline": pipeline,
         "published_at": now,
     }
-    for chunk in chunks(files or ()):
+    files = output.files or ()
+    for chunk in chunks(files):
         row_set = transaction.row_set(**{name: splits.c[name] for name in ("path", "name_key", "rows", "bytes")})
-        rows = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
-        row_set.execute(transaction.connection, row_set.insert(splits.insert(), common), rows)
+        values = [(f.path, split_key(f.path), f.rows, f.size) for f in chunk]
+        row_set.execute(transaction.connection, row_set.insert(splits.insert(), common), values)
     attempt = common | {
-        "lead_hash": delivery.lead or common["delivery_hash"],
+        "lead_hash": delivery.lead or identity.delivery_hash,
         "incarnation": identity.token.incarnation,
         "start_seq": identity.start_seq,
         "end_seq": identity.end_seq,
-        "batch_id": delivery.batch_id,
+        "batch_id": output.batch_id,
         "kind": kind.value,
         "shards": shard_count,
-        "lost": delivery.lost,
+        "lost": delivery.planned.lost,
         "errors": causes.total(),
-        "splits": len(files or ()),
-        "rows": delivery.rows,
-        "bytes": delivery.size,
+        "splits": len(files),
+        "rows": rows,
+        "bytes": size,
         "snapshot_at": snapshot_at,
         "changed": changed,
     }
     transaction.execute(attempts.insert(), [attempt])
-    values = {} if delivery.row_schema is None else {"row_schema": delivery.row_schema}
-    lags = histogram([now - delivery.sent[key] for key in ended if key in delivery.sent])
-    amounts = Amounts(1, delivery.rows, delivery.size, len(ended), changed=changed, errors=causes, lags=lags)
-    last = LastBatch(
+    # the numbers for operators are exact whenever a process dies (decision 0054): they go with the row that is written
+    # anyway, and cost no statement
+    last = Activity.parse(delivery.row.activity).last
+    direct = 0 if last is None else last.direct
+    if output.winners and Semantics(delivery.row.semantics).keeps_shards and direct != identity.token.incarnation:
+        direct = identity.token.incarnation if readings.is_direct(transaction, identity, output.winners) else direct
+    sent = delivery.planned.sent
+    lags = histogram([now - sent[key] for key in ended if key in sent])
+    amounts = Amounts(1, rows, size, len(ended), changed=changed, errors=causes, lags=lags)
+    batch = LastBatch(
         seq=identity.end_seq,
-        batch_id=delivery.batch_id,
+        batch_id=output.batch_id,
         kind=kind.value,
         published_at=now,
-        rows=delivery.rows,
-        bytes=delivery.size,
+        rows=rows,
+        bytes=size,
         objects=len(ended),
         errors=causes.total(),
-        direct=identity.token.incarnation if delivery.direct else 0,
+        direct=direct,
     )
-    values |= counted(transaction, delivery.row, now, amounts, last)
-    transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **values}])
+    seen = counted(transaction, delivery.row, now, amounts, batch)
+    schema = {} if output.row_schema is None else {"row_schema": output.row_schema}
+    transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **schema, **seen}])

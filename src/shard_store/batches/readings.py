@@ -7,23 +7,15 @@ the plan counts against what it was reading. Receive counts would blame healthy 
 
 *Traces* prove that no row is out of an object which a reading of the plan has found bad (decision 0064).
 Spark may read a plan more than once: to sample it, for several actions, in copies or repetitions of tasks, again for
-lost shuffle files. So tasks leave traces, under numbers that no task of a plan has:
-
-- *begun*: by the task of the plan's first partition, which every reading runs;
-- *repeated*: by each repeated task of another one;
-- *judged*: by each task attempt that has found an object bad, or has left it out because another attempt had;
-- *counted*: beside the two others, how many tasks the plan has.
-
-Once one batch has shown that the tasks which read are those whose rows our sink brings (`is_direct`), its incarnation
-leaves no trace of the beginning any more: the winners tell who has read.
-
-A task attempt is known by the numbers that Spark gives it. Where a mark has its first place, a trace has incarnation
-and stage; where the end, the number of the task attempt; where the count, the partition.
+lost shuffle files. So tasks leave traces, whose states `_Said` names. Once one batch has shown that the tasks which
+read are those whose rows our sink brings (`is_direct`), its incarnation leaves no trace of the beginning any more: the
+winners tell who has read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -35,42 +27,50 @@ from shard_store.shards.ownership import counts_inserts, fence
 from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, errors, read_marks
 
-_BEGUN = ALONE - 1
-_JUDGED = ALONE - 2
-_READ_TWICE = ALONE - 3
-"""One reader has planned the batch twice, or one task attempt has begun it twice: its query reads it twice."""
-_DOUBTED = ALONE - 4
-"""An attempt before has left a verdict of which nothing proves that none of its own rows of the object were taken."""
-_REPEATED = ALONE - 5
-_COUNTED = ALONE - 6
+
+class _Said(IntEnum):
+    """What a trace says. It is kept in the place of a mark's task, as a number that no task has."""
+
+    BEGUN = ALONE - 1  # by the task of the plan's first partition, which every reading runs
+    JUDGED = ALONE - 2  # by each task attempt that found an object bad, or left it out because another attempt had
+    READ_TWICE = ALONE - 3  # one reader has planned the batch twice, or one task attempt has begun it twice
+    DOUBTED = ALONE - 4  # nothing proves that no rows of an object are out that an attempt before has found bad
+    REPEATED = ALONE - 5  # by each repeated task of another partition than the first
+    COUNTED = ALONE - 6  # beside BEGUN and JUDGED: `task` is how many tasks the plan has
+
 
 _STAGES = 1 << 32
 
 
 class _Trace(NamedTuple):
-    """`place` is that of the incarnation and the stage."""
+    """What a task attempt says, by the numbers that Spark gives it; those that do not matter are 0.
 
-    kind: int
-    place: int
-    task: int
+    The row of a mark has incarnation and stage as its first place, the task attempt as its end, the partition as its
+    count.
+    """
+
+    said: _Said
+    incarnation: int = 0
+    stage: int = 0
+    task: int = 0
     partition: int = 0
 
     @classmethod
-    def of(cls, kind: int, identity: PlanIdentity, reading: Reading) -> _Trace:
-        return cls(kind, identity.token.incarnation * _STAGES + reading.stage, reading.task, reading.partition)
+    def of(cls, said: _Said, identity: PlanIdentity, reading: Reading) -> _Trace:
+        return cls(said, identity.token.incarnation, reading.stage, reading.task, reading.partition)
 
     @property
-    def incarnation(self) -> int:
-        return self.place // _STAGES
+    def in_stage(self) -> tuple[int, int]:
+        return self.incarnation, self.stage
 
     @property
-    def stage_run(self) -> tuple[int, int]:
+    def stage_run(self) -> tuple[int, int, int]:
         """Return what is the same for all tasks that a stage has begun one after the other.
 
         Spark numbers task attempts in the order in which they begin. So one that was begun again is not in this run,
         also where it is as good as a first attempt for Spark: in a stage that runs again for lost shuffle files.
         """
-        return self.place, self.task - self.partition
+        return *self.in_stage, self.task - self.partition
 
 
 def begin_reading(
@@ -89,23 +89,21 @@ def begin_reading(
     `replaced`: the plan before, whose traces go.
     """
     if replaced:
-        old = read_marks.c.delivery_hash == replaced, read_marks.c.task < ALONE
-        transaction.execute(read_marks.delete().where(*old))
-    own = _Trace.of(_BEGUN if first else _REPEATED, identity, reading)
-    if not _write(transaction, identity.delivery_hash, own) and first:
-        read_twice(transaction, identity)
+        transaction.execute(read_marks.delete().where(read_marks.c.delivery_hash == replaced, _IS_TRACE))
+    was_absent = _leave(transaction, identity, _Trace.of(_Said.BEGUN if first else _Said.REPEATED, identity, reading))
     if first:
-        _write(transaction, identity.delivery_hash, _Trace(_COUNTED, 0, tasks))
+        if not was_absent:
+            read_twice(transaction, identity)
+        _leave(transaction, identity, _Trace(_Said.COUNTED, task=tasks))
     if not reading.repeated:
         return set()
-    own = _Trace.of(_JUDGED, identity, reading)
+    own = _Trace.of(_Said.JUDGED, identity, reading)
     # before the bad ranges: a verdict that comes in between is not taken for one that this task has
-    same = read_marks.c.task == _JUDGED, read_marks.c.unended == own.partition, read_marks.c.first_place == own.place
-    before = _of(transaction, identity.delivery_hash, sa.and_(*same))
+    before = [trace for trace in _of(transaction, identity) if trace._replace(task=own.task) == own]
     bad = found_bad(transaction, identity)
     if before:
-        _delete(transaction, identity.delivery_hash, before)
-        _write(transaction, identity.delivery_hash, own)
+        _remove(transaction, identity, before)
+        _leave(transaction, identity, own)
     return bad
 
 
@@ -122,8 +120,8 @@ def report(
     """
     record(transaction, identity.source, identity.token.pipeline, records)
     if reading is not None and any(error.scope == "object" for error in records):
-        _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
-        _write(transaction, identity.delivery_hash, _Trace(_COUNTED, 0, tasks))
+        _leave(transaction, identity, _Trace.of(_Said.JUDGED, identity, reading))
+        _leave(transaction, identity, _Trace(_Said.COUNTED, task=tasks))
 
 
 def judge(
@@ -146,16 +144,15 @@ def judge(
     if transaction.execute(final).first() is not None:
         return
     record(transaction, identity.source, identity.token.pipeline, records)
-    if first is not None:
-        _write(transaction, identity.delivery_hash, _Trace.of(_BEGUN, identity, first))
-    for reading in judges:
-        _write(transaction, identity.delivery_hash, _Trace.of(_JUDGED, identity, reading))
-    _write(transaction, identity.delivery_hash, _Trace(_COUNTED, 0, tasks))
+    begun = [] if first is None else [_Trace.of(_Said.BEGUN, identity, first)]
+    judged = [_Trace.of(_Said.JUDGED, identity, reading) for reading in judges]
+    for trace in (*begun, *judged, _Trace(_Said.COUNTED, task=tasks)):
+        _leave(transaction, identity, trace)
 
 
 def read_twice(transaction: Transaction, identity: PlanIdentity) -> None:
     """Leave a trace that a reader was asked for the plan once more, or a task attempt reads it once more."""
-    _write(transaction, identity.delivery_hash, _Trace(_READ_TWICE, identity.token.incarnation, 0))
+    _leave(transaction, identity, _Trace(_Said.READ_TWICE, identity.token.incarnation))
 
 
 def is_direct(transaction: Transaction, identity: PlanIdentity, winners: Collection[int]) -> bool:
@@ -163,9 +160,8 @@ def is_direct(transaction: Transaction, identity: PlanIdentity, winners: Collect
 
     It is so where a query sends what it reads to our sink with nothing shuffled, joined or united in between.
     """
-    traces = _of(transaction, identity.delivery_hash)
-    begun = [trace for trace in traces if trace.kind == _BEGUN]
-    twice = any(trace.kind == _READ_TWICE for trace in traces)
+    traces = _of(transaction, identity)
+    begun, twice = _those(traces, _Said.BEGUN), _those(traces, _Said.READ_TWICE)
     return len(begun) == 1 and begun[0].task in winners and not twice and _counted(traces) == len(winners)
 
 
@@ -174,14 +170,11 @@ def settle(transaction: Transaction, identity: PlanIdentity, attempt: int, incar
 
     Called before that is asked for. What is reported from now on by its tasks is no verdict of the new attempt.
     """
-    traces = _of(transaction, identity.delivery_hash)
-    if not traces:
-        return
-    _delete(transaction, identity.delivery_hash, traces)
-    if any(trace.kind == _DOUBTED for trace in traces) or (
-        _judges(traces) and not (attempt == 1 and _read_once(traces, incarnation))
-    ):
-        _write(transaction, identity.delivery_hash, _Trace(_DOUBTED, 0, 0))
+    traces = _of(transaction, identity)
+    _remove(transaction, identity, traces)
+    is_proven = attempt == 1 and _read_once(traces, incarnation)
+    if _those(traces, _Said.DOUBTED) or (_those(traces, _Said.JUDGED) and not is_proven):
+        _leave(transaction, identity, _Trace(_Said.DOUBTED))
 
 
 def doubt(
@@ -200,13 +193,13 @@ def doubt(
     published any.
     """
     unproven = [errors.c.delivery_hash == identity.delivery_hash, errors.c.scope == "object"]
-    traces = _of(transaction, identity.delivery_hash)
-    judges, kinds = _judges(traces), {trace.kind for trace in traces}
+    traces = _of(transaction, identity)
+    judges, said = _those(traces, _Said.JUDGED), {trace.said for trace in traces}
     is_only = fenced or attempt == 1  # else an attempt before may have read it
-    is_proven = fenced or _DOUBTED not in kinds
+    is_proven = fenced or _Said.DOUBTED not in said
     if is_proven and judges:  # else nothing was found bad but by who publishes, or by attempts before
         by_winners = _is_of_winners(judges, traces, incarnation, winners) or _read_once(traces, incarnation)
-        is_proven = is_only and _READ_TWICE not in kinds and by_winners
+        is_proven = is_only and _Said.READ_TWICE not in said and by_winners
     if is_proven and is_only:
         return
     if is_proven:
@@ -224,61 +217,73 @@ def _is_of_winners(
     In a cartesian product each partition is read by several tasks of one stage, which are all published. Where no task
     said that it begins, since batches before were read by those who brought them, their number tells.
     """
-    if not any(trace.kind == _BEGUN for trace in traces) and _counted(traces) != len(winners):
+    begun = _those(traces, _Said.BEGUN)
+    if not begun and _counted(traces) != len(winners):
         return False
-    stages = {judge.place for judge in judges}
-    first = {(trace.place, trace.partition) for trace in traces if trace.kind == _BEGUN and trace.place in stages}
-    return len(first) == len({place for place, _ in first}) and all(
+    stages = {judge.in_stage for judge in judges}
+    first = {(trace.in_stage, trace.partition) for trace in begun if trace.in_stage in stages}
+    return len(first) == len({stage for stage, _ in first}) and all(
         judge.incarnation == incarnation and judge.task in winners for judge in judges
     )
 
 
 def _read_once(traces: Sequence[_Trace], incarnation: int) -> bool:
     """Return whether the attempts that judged were a part of the only reading, and the first attempt at its task."""
-    begun = [trace for trace in traces if trace.kind in (_BEGUN, _REPEATED)]
+    begun = _those(traces, _Said.BEGUN)
     return (
-        [trace.kind for trace in begun] == [_BEGUN]
+        len(begun) == 1
+        and not _those(traces, _Said.REPEATED, _Said.READ_TWICE)
         and begun[0].incarnation == incarnation
-        and all(judge.stage_run == begun[0].stage_run for judge in _judges(traces))
-        and not any(trace.kind == _READ_TWICE for trace in traces)
+        and all(judge.stage_run == begun[0].stage_run for judge in _those(traces, _Said.JUDGED))
     )
 
 
 def _counted(traces: Iterable[_Trace]) -> int:
     """Return how many tasks the plan has; 0 where that is not known."""
-    counts = {trace.task for trace in traces if trace.kind == _COUNTED}
+    counts = {trace.task for trace in _those(traces, _Said.COUNTED)}
     return counts.pop() if len(counts) == 1 else 0
 
 
-def _judges(traces: Iterable[_Trace]) -> list[_Trace]:
-    return [trace for trace in traces if trace.kind == _JUDGED]
+def _those(traces: Iterable[_Trace], *said: _Said) -> list[_Trace]:
+    return [trace for trace in traces if trace.said in said]
 
 
-def _of(
-    transaction: Transaction, digest: str, which: sa.ColumnElement[bool] = read_marks.c.task < ALONE
-) -> list[_Trace]:
+_IS_TRACE = read_marks.c.task < ALONE
+_IS_MARK = read_marks.c.task >= ALONE
+
+
+def _of(transaction: Transaction, identity: PlanIdentity) -> list[_Trace]:
     c = read_marks.c
-    query = sa.select(c.task, c.first_place, c.end_place, c.unended).where(c.delivery_hash == digest, which)
-    return [_Trace(*row) for row in transaction.execute(query)]
+    query = sa.select(c.task, c.first_place, c.end_place, c.unended).where(_is_of_plan(identity), _IS_TRACE)
+    return [
+        _Trace(_Said(said), place // _STAGES, place % _STAGES, task, partition)
+        for said, place, task, partition in transaction.execute(query)
+    ]
 
 
-def _write(transaction: Transaction, digest: str, trace: _Trace) -> bool:
+def _leave(transaction: Transaction, identity: PlanIdentity, trace: _Trace) -> bool:
     """Leave a trace; returns whether it was not there."""
-    own = {"task": trace.kind, "first_place": trace.place, "end_place": trace.task, "unended": trace.partition}
     counts = counts_inserts(transaction)
-    if not counts and trace in _of(transaction, digest):
+    if not counts and trace in _of(transaction, identity):
         return False
-    absent = transaction.dialect.insert_if_absent(read_marks)
-    absent = absent.values(delivery_hash=digest, began_at=transaction.now(), **own)
+    absent = transaction.dialect.insert_if_absent(read_marks).values(
+        delivery_hash=identity.delivery_hash,
+        task=trace.said.value,
+        first_place=trace.incarnation * _STAGES + trace.stage,
+        end_place=trace.task,
+        unended=trace.partition,
+        began_at=transaction.now(),
+    )
     written = transaction.execute(absent.execution_options(preserve_rowcount=True))
     return not counts or written.rowcount == 1
 
 
-def _delete(transaction: Transaction, digest: str, traces: Iterable[_Trace]) -> None:
+def _remove(transaction: Transaction, identity: PlanIdentity, traces: Iterable[_Trace]) -> None:
     c = read_marks.c
     for trace in traces:
-        own = c.task == trace.kind, c.first_place == trace.place, c.end_place == trace.task
-        transaction.execute(read_marks.delete().where(c.delivery_hash == digest, *own))
+        place = trace.incarnation * _STAGES + trace.stage
+        own = c.task == trace.said.value, c.first_place == place, c.end_place == trace.task
+        transaction.execute(read_marks.delete().where(_is_of_plan(identity), *own))
 
 
 def begin_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
@@ -287,22 +292,21 @@ def begin_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark)
     now = {"unended": mark.unended + 1, "began_at": transaction.now()}
     absent = transaction.dialect.insert_if_absent(read_marks)
     transaction.execute(absent.values(delivery_hash=identity.delivery_hash, **own, **now))
-    transaction.execute(read_marks.update().where(*_is_mark(identity, mark)).values(**now))
+    transaction.execute(read_marks.update().where(*_is(identity, mark)).values(**now))
 
 
 def end_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
     """Remove the marks of what was read; what was read alone is cleared of every suspicion that it holds."""
+    read = _is(identity, mark)
     if mark.task == ALONE:
-        every = read_marks.c.task >= ALONE
         within = read_marks.c.first_place >= mark.first, read_marks.c.end_place <= mark.end
-        transaction.execute(read_marks.delete().where(_is_of_plan(identity), every, *within))
-    else:
-        transaction.execute(read_marks.delete().where(*_is_mark(identity, mark)))
+        read = [_is_of_plan(identity), _IS_MARK, *within]
+    transaction.execute(read_marks.delete().where(*read))
 
 
 def undo_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) -> None:
     """Take back the mark of a read that failed for a reason that says nothing about its objects; earlier ones count."""
-    own = _is_mark(identity, mark)
+    own = _is(identity, mark)
     if mark.unended:
         transaction.execute(read_marks.update().where(*own).values(unended=mark.unended))
     else:
@@ -312,8 +316,7 @@ def undo_read(transaction: Transaction, identity: PlanIdentity, mark: ReadMark) 
 def marks_of_plan(transaction: Transaction, identity: PlanIdentity) -> list[ReadMark]:
     """Return the marks of the plan: of reads that are under way, or were left behind."""
     query = sa.select(read_marks.c.first_place, read_marks.c.end_place, read_marks.c.task, read_marks.c.unended)
-    rows = transaction.execute(query.where(_is_of_plan(identity), read_marks.c.task >= ALONE))
-    return [ReadMark(*row) for row in rows]
+    return [ReadMark(*row) for row in transaction.execute(query.where(_is_of_plan(identity), _IS_MARK))]
 
 
 def forget_marks(transaction: Transaction, delivery_hash: str | None, attempts: int | None) -> None:
@@ -327,13 +330,13 @@ def forget_marks(transaction: Transaction, delivery_hash: str | None, attempts: 
 
 def forget_places(transaction: Transaction, identity: PlanIdentity) -> None:
     """Remove the marks of a plan that is made again without some of its shards: they name places in it."""
-    transaction.execute(read_marks.delete().where(_is_of_plan(identity), read_marks.c.task >= ALONE))
+    transaction.execute(read_marks.delete().where(_is_of_plan(identity), _IS_MARK))
 
 
 def _is_of_plan(identity: PlanIdentity) -> sa.ColumnElement[bool]:
     return read_marks.c.delivery_hash == identity.delivery_hash
 
 
-def _is_mark(identity: PlanIdentity, mark: ReadMark) -> list[sa.ColumnElement[bool]]:
+def _is(identity: PlanIdentity, mark: ReadMark) -> list[sa.ColumnElement[bool]]:
     c = read_marks.c
     return [_is_of_plan(identity), c.task == mark.task, c.first_place == mark.first, c.end_place == mark.end]

@@ -186,17 +186,12 @@ def _contents(text: str) -> list[Content]:
     uris = zip(columns["shard_id"], columns["uri"], strict=True)
     columns["uri"] = [shard_id if uri is None else uri for shard_id, uri in uris]
     columns["group"] = columns["group"] or repeat(None)
-    columns["payload"] = map(_payload, columns["payload"] or repeat(None))
+    columns["payload"] = [
+        p and Payload(base64.b64decode(p[0]), p[1], p[2], tuple((name, text) for name, text in p[3]), p[4])
+        for p in columns["payload"] or [None] * len(columns["uri"])
+    ]
     references = columns.pop("reference", None) or [None] * len(columns["shard_id"])
     return [
         content if fields is None else content._replace(reference=Reference(*fields))
         for content, fields in zip(map(Content, *columns.values()), references, strict=True)
     ]
-
-
-def _payload(fields: list[Any] | None) -> Payload | None:
-    if fields is None:
-        return None
-    stored = Payload._make(fields)
-    headers = tuple((name, text) for name, text in stored.headers)
-    return stored._replace(value=base64.b64decode(stored.value), headers=headers)

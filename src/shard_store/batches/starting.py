@@ -1,6 +1,10 @@
-"""Starts a pipeline: its incarnation, its settings, what was left unfinished; and the outputs of its deliveries.
+"""Starts a pipeline: its incarnation, its settings, what was left unfinished, and how its source names what comes.
 
-It is made where it is needed, by the user's own engine, so it uses nothing that only some databases know.
+What can be written in several ways has one name in a source. A queue has the name by which the source met it first,
+however it is written since: so ids stay as they are (decision 0066).
+
+The table of the outputs of its deliveries is made where it is needed, by the user's own engine, so it uses nothing that
+only some databases know.
 """
 
 from __future__ import annotations
@@ -18,9 +22,8 @@ from shard_store.batches import snapshots
 from shard_store.batches.progress import other_stores, what_was_wrong
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import OTHER, Pending, PublishToken, Runtime, Semantics, Shard, ShardKey, Snapshot
-from shard_store.shards.activity import Intake, Report, counters_of, intake_of, settings_of
+from shard_store.shards.activity import Intake, Report, last_report, settings_of
 from shard_store.shards.ownership import as_shard, current, owned_by
-from shard_store.shards.sources import Names, Naming, lock_source, settle_names
 from shard_store.sql import install
 from shard_store.sql.database import Transaction
 from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
@@ -67,6 +70,91 @@ def record(connection: Connection, delivery_hash: str, output: str, owner: str, 
     connection.execute(table.delete().where(*others))
     values = {"delivery_hash": delivery_hash, "output": output, "pipeline": owner, "batch_id": batch_id}
     connection.execute(table.insert().values(**values, delivered_at=sa.func.current_timestamp()))
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What a reader is about to name.
+
+    Attributes:
+        queues: Name as it is configured now -> identity, which is the same however the queue is written.
+        alike: Makes one text of all names that look like one queue's: by it a queue is known that has no identity.
+        versions: Whether the ids of objects have their versions; None where there are no objects.
+    """
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    alike: Callable[[str], str] = str
+    versions: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the source has settled.
+
+    Attributes:
+        queues: What each queue is called in ids of messages and of errors, by the name that it is configured with.
+        versionless: Ids have versions, but the source has also read objects by ids that had none.
+    """
+
+    queues: Mapping[str, str] = field(default_factory=dict)
+    versionless: bool = False
+
+
+def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names:
+    """Write down how the source names its queues and objects from now on. The caller has locked the source's row.
+
+    Raises StoreConfigurationError where ids of objects had versions, and shall have none.
+    """
+    text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one()
+    kept: dict[str, Any] = json.loads(text or "{}")
+    if kept.get("spellings"):
+        raise StoreConfigurationError(
+            f"source {source!r} has read objects of Azure by names that a version before 0.3 has given them, and that "
+            "no version knows any more: begin with another 'source', for which all that is announced is new"
+        )
+    before = kept.get("versions")
+    if naming.versions is not None:
+        if before and not naming.versions:
+            raise StoreConfigurationError(
+                f"option 'allowOverwrites': source {source!r} was read with true, and knows its objects by names that "
+                "false would not find: whatever is announced again would be read again; leave it at true, or run the "
+                "query so until nothing is left (trigger availableNow) and then name another 'source'"
+            )
+        if naming.versions and not before:
+            # finished shards of before the first reader are adopted ones, whose ids have no versions
+            adopted = sa.select(shards.c.shard_key).where(shards.c.source == source, shards.c.finished_at.is_not(None))
+            kept["versionless"] = before is not None or transaction.execute(adopted.limit(1)).first() is not None
+        kept["versions"] = naming.versions
+    names: dict[str, str] = kept.get("queues", {})
+    for name, identity in naming.queues.items():
+        if identity not in names:
+            by_text = naming.alike(name)
+            others = [kept_name for other, kept_name in names.items() if other != by_text]
+            chosen = names.get(by_text, name)
+            kept["queues"] = names = {**names, identity: identity if chosen in others else chosen}
+    if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
+        transaction.execute(sources.update().where(sources.c.source == source).values(naming=settled))
+    named = {name: names[identity] for name, identity in naming.queues.items()}
+    return Names(named, bool(naming.versions) and kept.get("versionless", False))
+
+
+def lock_source(transaction: Transaction, source: str) -> None:
+    """Lock the source's row, if it is there, before that of any of its pipelines, as all do that lock both.
+
+    Raises StoreConfigurationError for a source that version 0.3 has moved to another store (`cuesqueue export`).
+    """
+    this = sa.select(sources.c.moved_to).where(sources.c.source == source).with_for_update()
+    place = transaction.execute(this).scalar_one_or_none()
+    if place is not None:
+        raise StoreConfigurationError(
+            f"source {source!r} was moved from {transaction.database} to the store {place} by version 0.3; name that "
+            "one in 'storeUrl', and keep the checkpoint"
+        )
+
+
+def moved_sources(transaction: Transaction) -> list[str]:
+    """Return the sources that version 0.3 has moved to another store: what they have published since is known there."""
+    return list(transaction.execute(sa.select(sources.c.source).where(sources.c.moved_to.is_not(None))).scalars())
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +240,7 @@ def start(
             )
     now, changes = transaction.now(), (row.changes or 0) + 1
     last, is_first = Report.parse(row.report, row.incarnation), row.sink is None and not confirmed
+    reported = last_report(row.report)
     # no backup from the middle of its first batch: a sink of ours would have made itself known before the reader ended
     is_others = is_first and row.plan_incarnation == row.incarnation and last is not None and last.stopped
     transaction.on_commit.append(lambda: transaction.memory.begin(token, driver, changes))
@@ -191,8 +280,8 @@ def start(
         recent=recent,
         with_errors=with_errors,
         changed=changed,
-        counters=counters_of(row.report),
-        intake=intake_of(row.report),
+        counters=reported.counters,
+        intake=reported.intake,
         store_id=install.store_id(transaction),
         other_stores=other_stores(row.stores),
         given_up=frozenset(map(ShardKey, transaction.execute(given_up).scalars())),

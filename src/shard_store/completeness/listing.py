@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.model import LISTING, Content, PublishToken, Shard, ShardKey, ShardState, shard_key
+from shard_store.model import Content, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.shards.announcing import take_up
-from shard_store.shards.ownership import as_shard, current, fence, insert_absent, read_shards
+from shard_store.shards.ownership import fence, insert_absent, read_shards
 from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import listings, pipelines, shards, sources
 
@@ -77,15 +77,6 @@ class Compared(NamedTuple):
     existing: int
 
 
-class _New(NamedTuple):
-    """What is opened of a page's unknown objects, and how many of the others may have been forgotten, or are older than
-    what is listed at all."""
-
-    shards: Mapping[ShardKey, Shard]
-    beyond_memory: int = 0
-    existing: int = 0
-
-
 def claim(
     database: Database, token: PublishToken, source: str, prefix: str, interval: float, *, at_once: bool = False
 ) -> Claim | None:
@@ -106,7 +97,10 @@ def claim(
 
     def take(transaction: Transaction) -> Claim | None:
         fence(transaction, token)
-        _insert(transaction, key, source, prefix)
+        # if it is absent, as one that ended before time began
+        new: dict[str, Any] = dict.fromkeys((c.name for c in listings.c if isinstance(c.type, sa.BigInteger)), 0)
+        new |= {"listing_key": key, "source": source, "prefix": prefix, "owner": ""}
+        transaction.execute(transaction.dialect.insert_if_absent(listings).values(new))
         transaction.execute(sa.select(listings.c.listing_key).where(listings.c.listing_key == key).with_for_update())
         row = transaction.execute(_row(transaction, key)).one()
         if not _is_due(row, token, micros, at_once):
@@ -114,9 +108,7 @@ def claim(
         goes_on = row.ended_at is None and row.failures < _PATIENCE
         claimed = Claim(source, prefix, row.now)
         if goes_on:
-            claimed = Claim(
-                source, prefix, row.began_at, row.cursor, row.objects, row.opened, row.beyond_memory, row.existing
-            )
+            claimed = Claim(*(getattr(row, name) for name in Claim._fields))
         _write(transaction, key, token, claimed, ended=False, failures=row.failures if goes_on else 0)
         return claimed
 
@@ -152,23 +144,29 @@ def compare(
     if row is None or (row.owner, row.incarnation, row.began_at) != mine:
         return None
     by_key = {shard_key(claim.source, entry.content.shard_id): entry for entry in page}
-    states = _states(transaction, by_key)
-    unknown = {key: entry for key, entry in by_key.items() if key not in states and entry.chosen}
-    new = _New({})
+    query = sa.select(shards.c.shard_key, shards.c.state, shards.c.size)
+    known_rows = {row[0]: row for row in map(tuple, transaction.select_among(query, shards.c.shard_key, by_key))}
+    unknown = {key: entry for key, entry in by_key.items() if key not in known_rows and entry.chosen}
+    new, beyond, existing = dict[ShardKey, Shard](), 0, 0
     if unknown:
-        new = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
-    unfinished = [key for key, is_read in states.items() if not is_read]
+        new, beyond, existing = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
+    # not done, or read as zero bytes, and some by now
+    unfinished = [
+        ShardKey(key)
+        for key, state, size in known_rows.values()
+        if state != ShardState.DONE.value or (size == 0 and by_key[key].content.size)
+    ]
     takeable, reopened = _read_unfinished(transaction, token, unfinished, by_key) if unfinished else ([], 0)
-    opened = sum(shard.token == token for shard in new.shards.values())
+    opened = sum(shard.token == token for shard in new.values())
     after = claim._replace(
         cursor=cursor,
         objects=claim.objects + objects,
         opened=claim.opened + opened + reopened,
-        beyond_memory=claim.beyond_memory + new.beyond_memory,
-        existing=claim.existing + new.existing,
+        beyond_memory=claim.beyond_memory + beyond,
+        existing=claim.existing + existing,
     )
     _write(transaction, key, token, after, ended=cursor is None)
-    return Compared(after, [*new.shards.values(), *takeable], opened, reopened, new.beyond_memory, new.existing)
+    return Compared(after, [*new.values(), *takeable], opened, reopened, beyond, existing)
 
 
 def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str) -> bool:
@@ -178,18 +176,6 @@ def fail(transaction: Transaction, token: PublishToken, source: str, prefix: str
     transaction.execute(listings.update().where(this).values(failures=listings.c.failures + 1))
     failures = transaction.execute(sa.select(listings.c.failures).where(this)).scalar()
     return failures is not None and failures >= _PATIENCE
-
-
-def abandoned(transaction: Transaction, source: str, limit: int) -> list[Shard]:
-    """Open shards of listings that no pipeline has, or a stopped one: no message leads to them."""
-    stopped = sa.select(pipelines.c.pipeline).where(
-        pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
-    )
-    names = transaction.execute(stopped).scalars().all()  # by name: else planners read all that is open of everybody
-    unfinished = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == LISTING, shards.c.source == source)
-    query = current(transaction).where(unfinished).limit(limit)
-    unowned = transaction.execute(query.where(shards.c.owner.is_(None))).all()
-    return [as_shard(row) for row in (*unowned, *transaction.select_among(query, shards.c.owner, names))][:limit]
 
 
 def leave_existing(transaction: Transaction, token: PublishToken, source: str) -> None:
@@ -237,13 +223,6 @@ def _is_due(row: Row[Any], token: PublishToken, interval: int, at_once: bool) ->
     return row.owner == token.pipeline or not row.alive or row.touched_at + max(interval, _STUCK) <= row.now
 
 
-def _insert(transaction: Transaction, key: bytes, source: str, prefix: str) -> None:
-    """Insert the listing, if it is absent, as one that ended before time began."""
-    row: dict[str, Any] = dict.fromkeys((c.name for c in listings.c if isinstance(c.type, sa.BigInteger)), 0)
-    row |= {"listing_key": key, "source": source, "prefix": prefix, "owner": ""}
-    transaction.execute(transaction.dialect.insert_if_absent(listings).values(row))
-
-
 def _write(
     transaction: Transaction, key: bytes, token: PublishToken, claim: Claim, *, ended: bool, failures: int = 0
 ) -> None:
@@ -254,26 +233,12 @@ def _write(
         .values(
             owner=token.pipeline,
             incarnation=token.incarnation,
-            began_at=claim.began_at,
             touched_at=now,
             ended_at=now if ended else None,
-            cursor=claim.cursor,
-            objects=claim.objects,
-            opened=claim.opened,
-            beyond_memory=claim.beyond_memory,
-            existing=claim.existing,
             failures=failures,
+            **claim._asdict(),
         )
     )
-
-
-def _states(transaction: Transaction, page: Mapping[ShardKey, Found]) -> dict[ShardKey, bool]:
-    """Return the known shards, with whether they are done: one that was read as zero bytes and has some now is not."""
-    query = sa.select(shards.c.shard_key, shards.c.state, shards.c.size)
-    return {
-        ShardKey(key): state == ShardState.DONE.value and not (size == 0 and page[ShardKey(key)].content.size)
-        for key, state, size in transaction.select_among(query, shards.c.shard_key, page)
-    }
 
 
 def _open(
@@ -283,8 +248,9 @@ def _open(
     unknown: Mapping[ShardKey, Found],
     grace: int,
     clock: Callable[[], int],
-) -> _New:
-    """Open what is surely new.
+) -> tuple[dict[ShardKey, Shard], int, int]:
+    """Open what is surely new; also return how many of the others may have been forgotten, or are older than what is
+    listed at all.
 
     Pruning locks this row first: so a missing object is either new, or was forgotten before this reads.
     """
@@ -297,19 +263,16 @@ def _open(
     for key, entry in unknown.items():
         if abs(store_time - entry.modified) < grace:  # what is further in the future will hardly be younger next time
             continue
-        if (
-            memory.existing_before is not None
-            and latest(entry.modified, entry.appeared) - ahead < memory.existing_before
-        ):
+        came = latest(entry.modified, entry.appeared) - ahead
+        if memory.existing_before is not None and came < memory.existing_before:
             existing += 1
-            continue
-        if memory.forgotten_before and not _is_after(entry, memory.forgotten_before + SURE, memory.now, ahead):
+        elif memory.forgotten_before and not _is_after(entry, memory.forgotten_before + SURE, memory.now, ahead):
             beyond += 1
         else:
             new[key] = entry
     surely = _without_plain(transaction, source, new, memory.now, ahead)
     absent = [(key, surely[key].content) for key in sorted(surely)]
-    return _New(insert_absent(transaction, token, source, absent), beyond, existing)
+    return insert_absent(transaction, token, source, absent), beyond, existing
 
 
 def _is_after(entry: Found, moment: int, now: int, ahead: int) -> bool:

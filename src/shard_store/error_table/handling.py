@@ -6,7 +6,7 @@ Handled means delivered. People have quarantined shards read again, and mark err
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from sqlalchemy.engine import Row
 from shard_store.error_table.records import FINAL, error_state
 from shard_store.error_table.search import PAGE, StoredError, read, selected
 from shard_store.model import BEGINNING, STORE, Position, PublishToken, ShardKey, ShardState
+from shard_store.shards.announcing import put_back
 from shard_store.shards.changes import Audit, record_changes
 from shard_store.shards.ownership import fence
-from shard_store.sql.database import Transaction, chunks
+from shard_store.sql.database import Transaction
 from shard_store.sql.schema import errors, of_pipeline, pipelines, shards
 
 MAX_INPUT = 65_536
@@ -102,7 +103,9 @@ def reopen(
     Nothing of a quarantined range was published, so that its rows come once. Size and ETag are forgotten, since the
     object may have been repaired: the next announcement has them. Safe to call again, also for what is open by now.
     """
-    rows = _locked(transaction, {error.shard_key for error in stored_errors if error.shard_key is not None})
+    keys = {error.shard_key for error in stored_errors if error.shard_key is not None}
+    locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, keys)
+    rows = {ShardKey(bytes(row.shard_key)): row for row in locked}
     refused: dict[bytes, str] = {}
     starts: dict[ShardKey, Position] = {}
     announced: dict[ShardKey, Reopened] = {}
@@ -115,9 +118,13 @@ def reopen(
             continue
         if row is not None and row.state == ShardState.QUARANTINED.value:
             starts[key] = min(starts.get(key, error.position), error.position)
-        announced[key] = _announcement(key, error, row)
+        if row is None:
+            announced[key] = Reopened(key, error.subject, "", error.queue, None)
+        else:
+            uri = row.shard_id if row.uri is None else row.uri
+            announced[key] = Reopened(key, uri, row.shard_id[len(uri) + 1 :], row.queue, row.message_group)
     if not dry_run:
-        _put_back(transaction, starts)
+        put_back(transaction, starts, owner=None, incarnation=None)
         after = {"state": ShardState.OPEN.value, "publish_token": None}
         changed = [(rows[key], {**after, "position": start}) for key, start in starts.items()]
         record_changes(transaction, "requeue", audit or Audit(""), changed)
@@ -138,11 +145,6 @@ def drop(transaction: Transaction, keys: Collection[bytes]) -> int:
     return len(chosen)
 
 
-def _locked(transaction: Transaction, keys: Iterable[ShardKey]) -> dict[ShardKey, Row[Any]]:
-    rows = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, keys)
-    return {ShardKey(bytes(row.shard_key)): row for row in rows}
-
-
 def _problem(error: StoredError, row: Row[Any] | None) -> str:
     """Return why reading the object again would lose or double rows, or "" when it would not."""
     if error.state == "pending":
@@ -158,22 +160,3 @@ def _problem(error: StoredError, row: Row[Any] | None) -> str:
         if error.seqs is None or ended_by != (error.pipeline, error.seqs[1]):
             return "its object was found bad once more since; take that error instead"
     return ""
-
-
-def _announcement(key: ShardKey, error: StoredError, row: Row[Any] | None) -> Reopened:
-    if row is None:
-        return Reopened(key, error.subject, "", error.queue, None)
-    uri = row.shard_id if row.uri is None else row.uri
-    return Reopened(key, uri, row.shard_id[len(uri) + 1 :], row.queue, row.message_group)
-
-
-def _put_back(transaction: Transaction, starts: dict[ShardKey, Position]) -> None:
-    reset = dict.fromkeys(("owner", "incarnation", "end_seq", "finished_at", "size", "etag", "sent_at"))
-    row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
-    update = (
-        shards.update()
-        .where(shards.c.shard_key == row_set.c["key"], shards.c.state == ShardState.QUARANTINED.value)
-        .values(position=row_set.c["start"], state=ShardState.OPEN.value, **reset)
-    )
-    for chunk in chunks(sorted(starts.items())):
-        row_set.execute(transaction.connection, update, chunk)

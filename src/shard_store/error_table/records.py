@@ -1,15 +1,17 @@
 """Recording errors: what could not be processed, with its cause; written where it happens, final with its plan.
 
 A range that one attempt at a plan found bad is bad for that plan: no later attempt reads it (decision 0010). Otherwise
-a sink that takes only the first attempt would miss rows of a shard that counts as published.
+a sink that takes only the first attempt would miss rows of a shard that counts as published. For a target with a commit
+of its own, its mark says which objects are not among the rows of its batch (`verdicts_of`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +20,7 @@ from shard_store.model import WHOLE, ErrorRecord, Move, PlanIdentity, Position, 
 from shard_store.shards.activity import Amounts, count
 from shard_store.shards.ownership import fence
 from shard_store.sql.database import Transaction, chunks
-from shard_store.sql.schema import attempts, errors
+from shard_store.sql.schema import attempts, errors, shards
 
 _LARGE = 1 << 20  # bytes that every database takes
 
@@ -35,42 +37,30 @@ def record(transaction: Transaction, source: str, pipeline: str, records: Sequen
         published = set(transaction.execute(final).scalars())
         records = [r for r in records if r.plan_hash not in published or r.scope == "row"]
     rows = {r["error_key"]: r for r in (_row(source, record) for record in records)}
-    _count_messages(transaction, pipeline, rows)
-    _shorten(transaction, rows.values())
-    fixed = {"source": source, "pipeline": pipeline, "occurred_at": transaction.now()}
-    insert = transaction.dialect.insert_if_absent(errors).values(**fixed)
-    for chunk in chunks(sorted(rows)):  # in the order of keys: two executors do not deadlock
-        transaction.execute(insert, [rows[key] for key in chunk])
-    _bring_back(transaction, [key for key, row in rows.items() if row["scope"] == "message"])
-
-
-def _count_messages(transaction: Transaction, pipeline: str, rows: Mapping[bytes, dict[str, Any]]) -> None:
-    """Count bad messages, which are final at once, when they are first written; other errors count with their plan."""
+    # bad messages are final at once, and count when they are first written; other errors count with their plan
     messages = [key for key, row in rows.items() if row["scope"] == "message"]
     recorded = transaction.select_among(sa.select(errors.c.error_key), errors.c.error_key, messages)
     if fresh := set(messages) - {bytes(key) for (key,) in recorded}:
         count(transaction, pipeline, Amounts(errors=Counter(rows[key]["cause"] for key in fresh)))
-
-
-def _shorten(transaction: Transaction, rows: Collection[dict[str, Any]]) -> None:
-    """Keep the beginning of an input that the database does not take; the row says how long the whole is."""
-    large = [row for row in rows if len(row["input"] or b"") > _LARGE]
+    # of an input that the database does not take, the beginning is kept; the row says how long the whole is
+    large = [row for row in rows.values() if len(row["input"] or b"") > _LARGE]
     if large and (most := transaction.largest_value()) is not None:
         for row in large:
             row["input"] = row["input"][:most]
+    fixed = {"source": source, "pipeline": pipeline, "occurred_at": transaction.now()}
+    insert = transaction.dialect.insert_if_absent(errors).values(**fixed)
+    for chunk in chunks(sorted(rows)):  # in the order of keys: two executors do not deadlock
+        transaction.execute(insert, [rows[key] for key in chunk])
+    # messages that were sent again after an error, and are bad again under the same id, are errors again
+    anew = {"requeued_at": None, "delivered_at": None, "delivered_to": None, "occurred_at": transaction.now()}
+    again = errors.update().where(errors.c.requeued_at.is_not(None)).values(**anew)
+    transaction.change_among(again, errors.c.error_key, messages)
 
 
 def reject(transaction: Transaction, identity: PlanIdentity, records: Sequence[ErrorRecord]) -> None:
     """Write rows of the running plan that the user's function rejected; raises PipelineTakenOver when replaced."""
     fence(transaction, identity.token)
     record(transaction, identity.source, identity.token.pipeline, records)
-
-
-def _bring_back(transaction: Transaction, keys: Sequence[bytes]) -> None:
-    """Turn into errors again messages that were sent again after an error, and are bad again under the same id."""
-    fresh = {"requeued_at": None, "delivered_at": None, "delivered_to": None, "occurred_at": transaction.now()}
-    again = errors.update().where(errors.c.requeued_at.is_not(None)).values(**fresh)
-    transaction.change_among(again, errors.c.error_key, keys)
 
 
 def found_bad(transaction: Transaction, identity: PlanIdentity) -> set[tuple[ShardKey, Position]]:
@@ -146,3 +136,60 @@ def _row(source: str, r: ErrorRecord) -> dict[str, Any]:
         "input": r.input,
         "input_size": whole if r.input_size is None else r.input_size,
     }
+
+
+logger = logging.getLogger("cuesqueue")
+
+_IN_MARK = 1_000
+
+
+def verdicts_of(transaction: Transaction, plans: Sequence[PlanIdentity]) -> str | None:
+    """Return which objects of a batch are bad or left out, as text for a target's mark; None: they are too many."""
+    c = errors.c
+    query = sa.select(c.shard_key, c.scope, c.cause).where(
+        c.delivery_hash.in_([plan.delivery_hash for plan in plans]), c.scope.in_(WHOLE)
+    )
+    bad = {_short(key): (scope, cause) for key, scope, cause in transaction.execute(query.limit(_IN_MARK + 1))}
+    return None if len(bad) > _IN_MARK else json.dumps(bad, sort_keys=True)
+
+
+def judge_as(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], verdicts: str) -> None:
+    """Let the verdicts of that attempt count whose rows the target has: no others are true of these rows.
+
+    A later attempt may have found other bytes under a name, and a restored store may have lost the verdict.
+    """
+    marked: dict[str, tuple[str, str]] = json.loads(verdicts)
+    own = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(WHOLE)
+    recorded = transaction.execute(sa.select(errors.c.error_key, errors.c.shard_key).where(*own)).all()
+    untrue = [key for key, of_shard in recorded if _short(of_shard) not in marked]
+    if untrue:
+        transaction.change_among(errors.delete(), errors.c.error_key, untrue)
+        logger.warning(
+            "pipeline %s: %d object(s) that this attempt has found bad are published: the rows of an attempt before "
+            "it are in the target",
+            identity.token,
+            len(untrue),
+        )
+    judged = {bytes(of_shard) for _, of_shard in recorded}
+    lost = {move.key: move.start for move in moves if _short(move.key) in marked and bytes(move.key) not in judged}
+    query = sa.select(shards.c.shard_key, shards.c.shard_id, shards.c.queue, shards.c.message_id)
+    records = []
+    for row in transaction.select_among(query, shards.c.shard_key, lost):
+        scope, cause = marked[_short(row.shard_key)]
+        records.append(
+            ErrorRecord(
+                scope=scope,
+                cause=cause,
+                detail="an attempt before has found it so: its rows are not in the target, which has the batch",
+                subject=row.shard_id,
+                plan_hash=identity.delivery_hash,
+                position=lost[ShardKey(row.shard_key)],
+                queue=row.queue,
+                message_id=row.message_id,
+            )
+        )
+    record(transaction, identity.source, identity.token.pipeline, records)
+
+
+def _short(key: bytes) -> str:
+    return bytes(key).hex()[:16]

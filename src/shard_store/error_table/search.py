@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
 
 from shard_store.error_table.records import error_state
 from shard_store.model import MICROSECOND, Position, ShardKey, is_end, iso_time, offset_of
@@ -136,8 +135,13 @@ def pages(
     """Yield the errors, oldest first, each with up to `max_input` bytes of its input."""
     remaining = limit
     after: sa.ColumnElement[bool] = sa.true()
+
+    def next_page(transaction: Transaction) -> list[StoredError]:
+        query = selected(max_input).where(*criteria.conditions(transaction.now()), after)
+        return read(transaction, query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE))
+
     while remaining is None or remaining > 0:
-        page = database.read(lambda t, a=after: _page(t, criteria, a, max_input))  # type: ignore[misc]
+        page = database.read(next_page)
         chosen = [error for error in page if criteria.matches(error.subject)][:remaining]
         if chosen:
             yield chosen
@@ -168,13 +172,6 @@ def of_plans(transaction: Transaction, hashes: Sequence[str], limit: int) -> tup
     return causes, read(transaction, first) if causes and limit else []
 
 
-def _page(
-    transaction: Transaction, criteria: Criteria, after: sa.ColumnElement[bool], max_input: int | None
-) -> list[StoredError]:
-    query = selected(max_input).where(*criteria.conditions(transaction.now()), after)
-    return read(transaction, query.order_by(errors.c.occurred_at, errors.c.error_key).limit(PAGE))
-
-
 def selected(max_input: int | None = None) -> sa.Select[Any]:
     """Return the query that `read` reads, with up to `max_input` bytes of each input."""
     columns = [column for column in errors.columns if column.name not in ("error_key", "input")]
@@ -189,22 +186,16 @@ def selected(max_input: int | None = None) -> sa.Select[Any]:
 
 
 def read(transaction: Transaction, query: sa.Select[Any]) -> list[StoredError]:
-    return [_stored(row) for row in transaction.execute(query)]
-
-
-def _stored(row: Row[Any]) -> StoredError:
-    values = dict(row._mapping)
-    message, start, end = (values.pop(name) for name in ("message", "start_seq", "end_seq"))
-    tag, headers, group = ("", {}, None) if message is None else json.loads(message)
-    if row.input_size is not None:  # SQLite's substr makes NULL of no bytes
-        values["input"] = row.input or b""
-    return StoredError(
-        **values,
-        seqs=None if start is None else (start, end),
-        tag=tag,
-        headers=headers,
-        group=group,
-    )
+    stored = []
+    for row in transaction.execute(query):
+        values = dict(row._mapping)
+        message, start, end = (values.pop(name) for name in ("message", "start_seq", "end_seq"))
+        tag, headers, group = ("", {}, None) if message is None else json.loads(message)
+        if row.input_size is not None:  # SQLite's substr makes NULL of no bytes
+            values["input"] = row.input or b""
+        seqs = None if start is None else (start, end)
+        stored.append(StoredError(**values, seqs=seqs, tag=tag, headers=headers, group=group))
+    return stored
 
 
 def begins_with(key: sa.ColumnElement[Any], digits: str) -> sa.ColumnElement[bool]:

@@ -66,7 +66,8 @@ class ShardCriteria:
         conditions: list[sa.ColumnElement[bool]] = []
         now, changed = transaction.now(), sa.func.coalesce(shards.c.finished_at, shards.c.opened_at)
         if self.ids:
-            conditions.append(sa.or_(*self._named(transaction)))
+            named = [begins_with(shards.c.shard_key, digits) for digits in self.ids if _DIGITS.fullmatch(digits)]
+            conditions.append(sa.or_(shards.c.shard_key.in_(self.keys(transaction)), *named))
         if self.states:
             conditions.append(shards.c.state.in_(self.states))
         if self.source is not None:
@@ -87,10 +88,6 @@ class ShardCriteria:
 
     def matches(self, shard_id: str) -> bool:
         return self.matching is None or self.matching.fullmatch(shard_id) is not None
-
-    def _named(self, transaction: Transaction) -> Iterator[sa.ColumnElement[bool]]:
-        yield shards.c.shard_key.in_(self.keys(transaction))
-        yield from (begins_with(shards.c.shard_key, digits) for digits in self.ids if _DIGITS.fullmatch(digits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +121,13 @@ class FoundShard(NotebookTable):
 def pages(database: Database, criteria: ShardCriteria, *, limit: int | None = None) -> Iterator[list[FoundShard]]:
     """Yield the shards, in the order of their keys, up to 1,000 at once."""
     remaining, last = limit, b""
+
+    def next_page(transaction: Transaction) -> Sequence[Row[Any]]:
+        query = sa.select(shards).where(*criteria.conditions(transaction), shards.c.shard_key > last)
+        return transaction.execute(query.order_by(shards.c.shard_key).limit(ROWS_PER_STATEMENT)).all()
+
     while remaining is None or remaining > 0:
-        rows = database.read(lambda t, after=last: _page(t, criteria, after))  # type: ignore[misc]
+        rows = database.read(next_page)
         chosen = [_as_found(row) for row in rows if criteria.matches(row.shard_id)][:remaining]
         if chosen:
             yield chosen
@@ -135,32 +137,20 @@ def pages(database: Database, criteria: ShardCriteria, *, limit: int | None = No
         last = rows[-1].shard_key
 
 
+_AS_STORED = (
+    *("source", "shard_id", "state", "position", "pending", "size", "etag", "queue", "message_id", "receive_count"),
+    *("incarnation", "end_seq", "opened_at", "finished_at"),
+)
+
+
 def _as_found(row: Row[Any]) -> FoundShard:
     return FoundShard(
         key=ShardKey(row.shard_key),
-        source=row.source,
-        shard_id=row.shard_id,
         uri=row.shard_id if row.uri is None else row.uri,
-        state=row.state,
-        position=row.position,
-        pending=row.pending,
-        size=row.size,
-        etag=row.etag,
-        queue=row.queue,
-        message_id=row.message_id,
-        receive_count=row.receive_count,
         group=row.message_group,
         pipeline=row.owner,
-        incarnation=row.incarnation,
-        end_seq=row.end_seq,
-        opened_at=row.opened_at,
-        finished_at=row.finished_at,
+        **{name: getattr(row, name) for name in _AS_STORED},
     )
-
-
-def _page(transaction: Transaction, criteria: ShardCriteria, after: bytes) -> Sequence[Row[Any]]:
-    query = sa.select(shards).where(*criteria.conditions(transaction), shards.c.shard_key > after)
-    return transaction.execute(query.order_by(shards.c.shard_key).limit(ROWS_PER_STATEMENT)).all()
 
 
 _LISTED = 1000
@@ -222,7 +212,8 @@ class ShardStory(NotebookTable):
             why = f"{ended[-1].cause}: {ended[-1].detail}" if ended else "its error was deleted"
             if ended and ended[-1].scope == "part":
                 return f"quarantined, and what other tasks or another reading have read of it may be published: {why}"
-            return f"quarantined, nothing of it was published from position {self._bad_at!r} on: {why}"
+            bad_at = min((error.position for error in self.errors if error.scope == "object"), default="")
+            return f"quarantined, nothing of it was published from position {bad_at!r} on: {why}"
         request = "; an operator wants it given up" if self.shard.pending == "quarantine" else ""
         if self.planned is not None:
             seqs = f"({self.planned.identity.start_seq}, {self.planned.identity.end_seq}]"
@@ -244,15 +235,13 @@ class ShardStory(NotebookTable):
     def _repr_html_(self) -> str:
         return f"<p>{escape(visible(redact_text(self.outcome)))}</p>{fields_table(self)}"
 
-    @property
-    def _bad_at(self) -> str:
-        return min((error.position for error in self.errors if error.scope == "object"), default="")
-
 
 def story(transaction: Transaction, key: ShardKey) -> ShardStory:
     """Read what the tables hold of the shard: few rows by index, but for the contents of a running plan."""
     row = transaction.execute(sa.select(shards).where(shards.c.shard_key == key)).one_or_none()
-    shard_errors = search.read(transaction, _errors_of(key))
+    of_shard = search.selected(max_input=0).where(errors.c.shard_key == key)
+    of_shard = of_shard.order_by(errors.c.occurred_at, errors.c.error_key).limit(_LISTED)
+    shard_errors = search.read(transaction, of_shard)
     return ShardStory(
         key=key,
         shard=None if row is None else _as_found(row),
@@ -270,11 +259,6 @@ def remembered(transaction: Transaction, keys: Collection[ShardKey]) -> list[Sha
         rows = transaction.select_among(sa.select(column).distinct(), column, keys)
         remembered_keys.update(ShardKey(row.shard_key) for row in rows)
     return sorted(remembered_keys)
-
-
-def _errors_of(key: ShardKey) -> sa.Select[Any]:
-    query = search.selected(max_input=0).where(errors.c.shard_key == key)
-    return query.order_by(errors.c.occurred_at, errors.c.error_key).limit(_LISTED)
 
 
 def _planned(transaction: Transaction, row: Row[Any]) -> Planned | None:
@@ -298,25 +282,21 @@ def _attempts(transaction: Transaction, row: Row[Any] | None, hashes: Sequence[s
     if row is not None and row.end_seq is not None:
         ended = attempts.c.pipeline == row.owner, attempts.c.end_seq == row.end_seq
         related = sa.or_(related, sa.and_(*ended, attempts.c.start_seq < attempts.c.end_seq))
-    rows = transaction.execute(
-        sa.select(attempts).where(related).order_by(attempts.c.published_at, attempts.c.end_seq)
-    ).all()
-    return tuple(
-        Attempted(
-            delivery_hash=row.delivery_hash,
-            kind=row.kind,
-            pipeline=row.pipeline,
-            incarnation=row.incarnation,
-            seqs=(row.start_seq, row.end_seq),
-            batch_id=row.batch_id,
-            planned_at=row.snapshot_at,
-            published_at=row.published_at,
-            files=_files(transaction, row.lead_hash),
+    related_attempts = []
+    query = sa.select(attempts).where(related).order_by(attempts.c.published_at, attempts.c.end_seq)
+    for attempt in transaction.execute(query).all():
+        files = sa.select(splits.c.path).where(splits.c.delivery_hash == attempt.lead_hash)
+        related_attempts.append(
+            Attempted(
+                delivery_hash=attempt.delivery_hash,
+                kind=attempt.kind,
+                pipeline=attempt.pipeline,
+                incarnation=attempt.incarnation,
+                seqs=(attempt.start_seq, attempt.end_seq),
+                batch_id=attempt.batch_id,
+                planned_at=attempt.snapshot_at,
+                published_at=attempt.published_at,
+                files=tuple(transaction.execute(files.order_by(splits.c.id).limit(_LISTED)).scalars()),
+            )
         )
-        for row in rows
-    )
-
-
-def _files(transaction: Transaction, lead_hash: str) -> tuple[str, ...]:
-    query = sa.select(splits.c.path).where(splits.c.delivery_hash == lead_hash).order_by(splits.c.id).limit(_LISTED)
-    return tuple(transaction.execute(query).scalars())
+    return tuple(related_attempts)

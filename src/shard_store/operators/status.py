@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from statistics import median
 from typing import Any
@@ -15,8 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.completeness.certificates import verdict
-from shard_store.completeness.comparing import Category
+from shard_store.completeness.comparing import Category, verdict
 from shard_store.model import micros, time_of
 from shard_store.notebooks import NotebookTable
 from shard_store.shards.activity import (
@@ -25,9 +24,7 @@ from shard_store.shards.activity import (
     Activity,
     Amounts,
     Report,
-    counters_of,
-    hour_row,
-    intake_of,
+    last_report,
     percentile,
 )
 from shard_store.sql.database import Transaction
@@ -199,17 +196,7 @@ class PipelineStatus(NotebookTable):
 
 @dataclass(frozen=True, slots=True)
 class Hour(NotebookTable):
-    """What a pipeline published in the hour that began at `start`."""
-
-    pipeline: str
-    source: str
-    start: datetime
-    published: Published
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What a pipeline published in the `SLOT_SECONDS` that began at `start`."""
+    """What a pipeline published in the hour that began at `start`; of `recent`, in the `SLOT_SECONDS`."""
 
     pipeline: str
     source: str
@@ -298,13 +285,29 @@ def status(
         waiting.scalar_subquery().label("waiting_since"),
         written.scalar_subquery().label("written_at"),
     )
-    if source is not None:
-        query = query.where(pipelines.c.source == source)
-    if pipeline is not None:
-        query = query.where(pipelines.c.pipeline == pipeline)
+    query = query.where(*_of(pipelines, source, pipeline))
     rows = transaction.execute(query.order_by(pipelines.c.pipeline)).all()
-    outstanding = _outstanding(transaction)
-    listed, certified = _listed(transaction), _certified(transaction)
+    owner, c = shards.c.owner, certificates.c
+    unpublished = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
+    outstanding = {row[0]: row[1] for row in transaction.execute(unpublished.group_by(owner))}
+    listed = {  # by source the one that was touched last
+        row.source: Listed(
+            prefix=row.prefix,
+            began_at=time_of(row.began_at),
+            ended_at=None if row.ended_at is None else time_of(row.ended_at),
+            objects=row.objects,
+            opened=row.opened,
+            failures=row.failures,
+        )
+        for row in transaction.execute(sa.select(listings).order_by(listings.c.touched_at))
+    }
+    newest = sa.select(sa.func.max(c.id)).group_by(c.source)
+    categories = [category.value for category in Category]
+    columns = (c.id, c.source, c.prefix, c.objects, c.written_at, *(c[name] for name in categories))
+    certified = {}
+    for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
+        counts = {name: row._mapping[name] or 0 for name in categories}
+        certified[row.source] = Certified(row.id, row.prefix, verdict(counts), row.objects, time_of(row.written_at))
     return tuple(
         _status(
             row,
@@ -317,44 +320,49 @@ def status(
     )
 
 
+_ACTIVITY = pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity
+
+
 def hours(
     transaction: Transaction, *, since: datetime, source: str | None = None, pipeline: str | None = None
 ) -> tuple[Hour, ...]:
     """Return what was published in each hour since then, the oldest first; the current hour as far as it is."""
     first = micros(since.astimezone(timezone.utc))
-    stored = sa.select(history).where(history.c.hour >= first - HOUR + 1)
-    running = sa.select(pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity)
-    for name, text in (("source", source), ("pipeline", pipeline)):
-        if text is not None:
-            stored = stored.where(history.c[name] == text)
-            running = running.where(pipelines.c[name] == text)
+    stored = sa.select(history).where(history.c.hour >= first - HOUR + 1, *_of(history, source, pipeline))
+    running = sa.select(*_ACTIVITY).where(*_of(pipelines, source, pipeline))
     # first what is not stored yet: what is stored between the two statements is then found twice, and not missed
     by_hour: dict[tuple[int, str], Hour] = {}
     for row in transaction.execute(running):
         for start, amounts in Activity.parse(row.activity).hours():
             if start > first - HOUR:
-                by_hour[start, row.pipeline] = _hour(hour_row(row.pipeline, row.source, start, amounts))
+                by_hour[start, row.pipeline] = Hour(row.pipeline, row.source, time_of(start), _published(amounts))
     for row in transaction.execute(stored):
-        by_hour[row.hour, row.pipeline] = _hour(row._mapping)
+        published = Published(
+            **{name: getattr(row, name) for name in ("batches", "rows", "bytes", "objects", "messages")},
+            errors=json.loads(row.causes),
+            lag_p50=_lag(row.lag_p50),
+            lag_p99=_lag(row.lag_p99),
+        )
+        by_hour[row.hour, row.pipeline] = Hour(row.pipeline, row.source, time_of(row.hour), published)
     return tuple(by_hour[key] for key in sorted(by_hour))
 
 
-def recent(transaction: Transaction, *, source: str | None = None, pipeline: str | None = None) -> tuple[Slot, ...]:
+def recent(transaction: Transaction, *, source: str | None = None, pipeline: str | None = None) -> tuple[Hour, ...]:
     """Return what was published in each five minutes of the last hour in which anything happened, the oldest first."""
-    query = sa.select(
-        pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity, transaction.now().label("now")
-    ).order_by(pipelines.c.pipeline)
-    for name, text in (("source", source), ("pipeline", pipeline)):
-        if text is not None:
-            query = query.where(pipelines.c[name] == text)
+    query = sa.select(*_ACTIVITY, transaction.now().label("now")).where(*_of(pipelines, source, pipeline))
     slots = [
         (start, row, amounts)
-        for row in transaction.execute(query)
+        for row in transaction.execute(query.order_by(pipelines.c.pipeline))
         for start, amounts in Activity.parse(row.activity).slots.items()
         if start > row.now - HOUR - SLOT
     ]
     slots.sort(key=lambda slot: slot[0])
-    return tuple(Slot(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in slots)
+    return tuple(Hour(row.pipeline, row.source, time_of(start), _published(amounts)) for start, row, amounts in slots)
+
+
+def _of(table: sa.Table, source: str | None, pipeline: str | None) -> list[sa.ColumnElement[bool]]:
+    names = {"source": source, "pipeline": pipeline}
+    return [table.c[column] == name for column, name in names.items() if name is not None]
 
 
 def state_of(row: Row[Any]) -> str:
@@ -388,31 +396,30 @@ def _plan(transaction: Transaction, row: Row[Any]) -> CurrentPlan | None:
 def _status(
     row: Row[Any], plan: CurrentPlan | None, outstanding: int, listed: Listed | None, certified: Certified | None
 ) -> PipelineStatus:
-    activity = Activity.parse(row.activity)
-    report = Report.parse(row.report, row.incarnation)
-    state = state_of(row)
-    held = report if state == RUNNING else None
-    recent, seconds = _recent(activity, row.now)
+    activity, state = Activity.parse(row.activity), state_of(row)
+    held = Report.parse(row.report, row.incarnation) if state == RUNNING else None
+    last, last_said = activity.last, last_report(row.report)
+    batch = None
+    if last is not None:
+        same = {f.name: getattr(last, f.name) for f in fields(Batch)}
+        batch = Batch(**{**same, "published_at": time_of(last.published_at)})
+    # the slot that runs and the one before it, and how many seconds they are by now
+    start = row.now - row.now % SLOT - SLOT
+    recent, seconds = activity.since(start), max(_SECOND, row.now - start) / _SECOND
+    if recent.rows is None and activity.total.rows is not None:
+        recent.rows = recent.bytes = 0  # they are counted, and there were none
+    # of the last report; nothing once a later batch has published an object
+    has_read = last is not None and bool(last.objects) and last.published_at > row.heartbeat_at
+    now_held: dict[str, Any] = {n: getattr(held, n, None) for n in ("in_flight", "ready", "awaiting_commit", "held")}
     return PipelineStatus(
-        pipeline=row.pipeline,
-        source=row.source,
+        **{name: getattr(row, name) for name in _AS_STORED},
         state=state,
-        incarnation=row.incarnation,
-        semantics=row.semantics,
-        host=row.host,
-        spark_version=row.spark_version,
-        cuesqueue_version=row.cuesqueue_version,
         created_at=time_of(row.created_at),
         heartbeat_at=time_of(row.heartbeat_at),
         silence=_seconds(row.now - row.heartbeat_at),
-        last_seq=row.last_seq,
-        confirmed_seq=row.confirmed_seq,
         plan=plan,
-        last_batch=_batch(activity),
-        in_flight=None if held is None else held.in_flight,
-        ready=None if held is None else held.ready,
-        awaiting_commit=None if held is None else held.awaiting_commit,
-        held=None if held is None else held.held,
+        last_batch=batch,
+        **now_held,
         queue_depth=None if held is None else held.depth,
         files_outstanding=outstanding,
         oldest_age=None if row.waiting_since is None else _seconds(row.now - row.waiting_since),
@@ -420,45 +427,18 @@ def _status(
         rows_per_second=None if recent.rows is None else recent.rows / seconds,
         bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,
         total=_published(activity.total),
-        counters=counters_of(row.report),
+        counters=last_said.counters,
         changed=activity.total.changed,
-        all_outside=_all_outside(row, activity),
+        all_outside=0 if has_read else last_said.intake.all_outside,
         backfill=listed,
         certificate=certified,
     )
 
 
-def _all_outside(row: Row[Any], activity: Activity) -> int:
-    """Return the messages that the last report counts as refused; none once a later batch has published an object."""
-    last = activity.last
-    if last is not None and last.objects and last.published_at > row.heartbeat_at:
-        return 0
-    return intake_of(row.report).all_outside
-
-
-def _recent(activity: Activity, now: int) -> tuple[Amounts, float]:
-    """Return the amounts of the slot that runs and the one before it, and how many seconds they are by now."""
-    start = now - now % SLOT - SLOT
-    recent = activity.since(start)
-    if recent.rows is None and activity.total.rows is not None:
-        recent.rows = recent.bytes = 0  # they are counted, and there were none
-    return recent, max(_SECOND, now - start) / _SECOND
-
-
-def _batch(activity: Activity) -> Batch | None:
-    last = activity.last
-    if last is None:
-        return None
-    return Batch(
-        seq=last.seq,
-        batch_id=last.batch_id,
-        kind=last.kind,
-        published_at=time_of(last.published_at),
-        rows=last.rows,
-        bytes=last.bytes,
-        objects=last.objects,
-        errors=last.errors,
-    )
+_AS_STORED = (
+    *("pipeline", "source", "incarnation", "semantics", "host", "spark_version", "cuesqueue_version"),
+    *("last_seq", "confirmed_seq"),
+)
 
 
 def _published(amounts: Amounts) -> Published:
@@ -469,60 +449,13 @@ def _published(amounts: Amounts) -> Published:
         objects=amounts.objects,
         messages=amounts.messages,
         errors=dict(amounts.errors),
-        lag_p50=_lag(amounts, 0.5),
-        lag_p99=_lag(amounts, 0.99),
+        lag_p50=_lag(percentile(amounts.lags, 0.5)),
+        lag_p99=_lag(percentile(amounts.lags, 0.99)),
     )
 
 
-def _lag(amounts: Amounts, part: float) -> float | None:
-    lag = percentile(amounts.lags, part)
-    return None if lag is None else lag / _SECOND
-
-
-def _hour(row: Mapping[Any, Any]) -> Hour:
-    values: dict[str, Any] = {name: row[name] for name in ("batches", "rows", "bytes", "objects", "messages")}
-    for name in ("lag_p50", "lag_p99"):
-        values[name] = None if row[name] is None else row[name] / _SECOND
-    published = Published(**values, errors=json.loads(row["causes"]))
-    return Hour(row["pipeline"], row["source"], time_of(row["hour"]), published)
-
-
-def _outstanding(transaction: Transaction) -> dict[str, int]:
-    """Count the shards that are not published, by their pipelines."""
-    owner = shards.c.owner
-    query = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
-    return {row[0]: row[1] for row in transaction.execute(query.group_by(owner))}
-
-
-def _listed(transaction: Transaction) -> dict[str, Listed]:
-    """Return by source the listing that was touched last."""
-    c = listings.c
-    by_source: dict[str, Listed] = {}
-    for row in transaction.execute(sa.select(listings).order_by(c.touched_at)):
-        by_source[row.source] = Listed(
-            prefix=row.prefix,
-            began_at=time_of(row.began_at),
-            ended_at=None if row.ended_at is None else time_of(row.ended_at),
-            objects=row.objects,
-            opened=row.opened,
-            failures=row.failures,
-        )
-    return by_source
-
-
-def _certified(transaction: Transaction) -> dict[str, Certified]:
-    """Return by source the newest certificate."""
-    c = certificates.c
-    newest = sa.select(sa.func.max(c.id)).group_by(c.source)
-    counts = [c[category.value] for category in Category]
-    columns = (c.id, c.source, c.prefix, c.objects, c.written_at, *counts)
-    by_source: dict[str, Certified] = {}
-    for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
-        by_category = {category.value: row._mapping[category.value] or 0 for category in Category}
-        by_source[row.source] = Certified(
-            row.id, row.prefix, verdict(by_category), row.objects, time_of(row.written_at)
-        )
-    return by_source
+def _lag(micros: int | None) -> float | None:
+    return None if micros is None else micros / _SECOND
 
 
 def _seconds(micros: int) -> float:

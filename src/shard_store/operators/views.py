@@ -13,8 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.batches.positions import MARKS
-from shard_store.completeness.certificates import EMPTY
-from shard_store.completeness.comparing import UNPUBLISHED, Category
+from shard_store.completeness.comparing import EMPTY, UNPUBLISHED, Category
 from shard_store.error_table.records import error_state
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, ShardState, micros, shard_key, split_key
@@ -158,16 +157,7 @@ _FROM = {
     ).outerjoin(_LEAD, _LEAD.c.delivery_hash == attempts.c.lead_hash),
     "completeness": certificates,
 }
-_MAIN = {
-    "splits": splits,
-    "shards": shards,
-    "attempts": attempts,
-    "errors": errors,
-    "cleanings": cleanings,
-    "files_state": shards,
-    "completeness": certificates,
-}
-BY_SHARD = tuple(view for view, table in _MAIN.items() if table is shards)
+BY_SHARD = ("shards", "files_state")
 """The views with a row for each shard, which may be read in ranges of its key."""
 
 SAMPLE = 10_000
@@ -228,10 +218,13 @@ def pages(
     `keys`: only these, of a view that is in `BY_SHARD`. `files`: only these, of the view `splits`. `columns`: only
     these, in their order; without it all.
     """
-    table = _MAIN[view]
+    joined = _FROM[view]
+    table: Any = joined
+    while isinstance(table, sa.Join):
+        table = table.left
     by_name = {column.name: column for column in VIEWS[view]}
     chosen = [by_name[name].expression.label(name) for name in columns or by_name]
-    query = sa.select(*chosen).select_from(_FROM[view])
+    query = sa.select(*chosen).select_from(joined)
     if source is not None:
         query = query.where(table.c.source == source)
     if pipeline is not None and "pipeline" not in by_name:
@@ -244,7 +237,10 @@ def pages(
         query = query.where(*files.conditions())
     if as_of is not None and (as_of.time is not None or as_of.attempt is not None):
         database.write(await_publishes)
-        query = query.where(*database.read(lambda t: _published_by(t, as_of)))
+        if as_of.time is not None:
+            query = query.where(splits.c.published_at <= micros(as_of.time))
+        if (attempt := as_of.attempt) is not None:
+            query = query.where(splits.c.id <= database.read(lambda t: _last_split(t, attempt)))
     yield from _by_key(database, query, next(iter(table.primary_key.columns)))
 
 
@@ -278,7 +274,13 @@ def published_files(
     """Return the files that are published at this moment, or were `as_of` another; later ones are not among them."""
     as_of = as_of or AsOf()
     until = None if as_of.time is None else micros(as_of.time)
-    last = database.write(_last_published)
+
+    def last_published(transaction: Transaction) -> int:
+        """Return the highest id, while no publish is under way: each is on one side of it as a whole."""
+        await_publishes(transaction)
+        return transaction.execute(sa.select(sa.func.max(splits.c.id))).scalar_one() or 0
+
+    last = database.write(last_published)
     if (attempt := as_of.attempt) is not None:
         last = database.read(lambda t: _last_split(t, attempt))
     return DataFiles(0, last, source, pipeline, until)
@@ -322,21 +324,6 @@ def await_publishes(transaction: Transaction) -> None:
     """
     locked = sa.select(pipelines.c.pipeline).order_by(pipelines.c.pipeline).with_for_update(read=True)
     transaction.execute(locked).all()
-
-
-def _last_published(transaction: Transaction) -> int:
-    """Return the highest id, while no publish is under way: each is on one side of it as a whole."""
-    await_publishes(transaction)
-    return transaction.execute(sa.select(sa.func.max(splits.c.id))).scalar_one() or 0
-
-
-def _published_by(transaction: Transaction, as_of: AsOf) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
-    if as_of.time is not None:
-        conditions.append(splits.c.published_at <= micros(as_of.time))
-    if as_of.attempt is not None:
-        conditions.append(splits.c.id <= _last_split(transaction, as_of.attempt))
-    return conditions
 
 
 def _by_key(database: Database, query: sa.Select[Any], key: sa.Column[Any]) -> Iterator[list[tuple[Any, ...]]]:

@@ -16,7 +16,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -55,14 +55,9 @@ def percentile(lags: Lags, part: float) -> int | None:
     for place in sorted(lags):
         seen += lags[place]
         if seen >= rank:
-            return _middle(place)
+            end = BOUNDS[min(place, len(BOUNDS) - 1)]
+            return round(end / math.sqrt(_GROWTH) if place else end)
     return None
-
-
-def _middle(place: int) -> int:
-    if place == 0:
-        return round(BOUNDS[0])
-    return round(BOUNDS[min(place, len(BOUNDS) - 1)] / math.sqrt(_GROWTH))
 
 
 SLOT = 300_000_000  # microseconds, as are all times here
@@ -91,12 +86,9 @@ class Amounts:
     lags: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: Amounts, *, lags: bool = True) -> None:
-        self.batches += other.batches
-        self.rows = _sum(self.rows, other.rows)
-        self.bytes = _sum(self.bytes, other.bytes)
-        self.objects += other.objects
-        self.messages += other.messages
-        self.changed += other.changed
+        for name in _COUNTS:
+            if (more := getattr(other, name)) is not None:
+                setattr(self, name, (getattr(self, name) or 0) + more)
         for cause, count in other.errors.items():
             self.errors[cause if cause in self.errors or len(self.errors) < CAUSES else "other"] += count
         if lags:
@@ -104,16 +96,12 @@ class Amounts:
 
     def as_json(self) -> dict[str, Any]:
         """Return the amounts that are not zero."""
-        return {
-            name: value for name, value in vars(self).items() if value or (value == 0 and name in ("rows", "bytes"))
-        }
+        return {name: v for name, v in vars(self).items() if v or (v == 0 and name in ("rows", "bytes"))}
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Amounts:
         counts = {name: stored[name] for name in _COUNTS if name in stored}
-        lags = (
-            Counter({int(place): count for place, count in stored["lags"].items()}) if "lags" in stored else Counter()
-        )
+        lags = Counter({int(place): count for place, count in stored.get("lags", {}).items()})
         return cls(**counts, errors=Counter(stored.get("errors")), lags=lags)
 
 
@@ -198,10 +186,6 @@ def _known_fields(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in stored.items() if name in names}
 
 
-def _sum(first: int | None, second: int | None) -> int | None:
-    return second if first is None else first + (second or 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Intake:
     """Messages that came lately: how many announced something that may be read, and how many were refused.
@@ -255,22 +239,14 @@ class Report:
         stored = json.loads(text)
         if stored["incarnation"] != incarnation:
             return None
-        return cls(**{**_known_fields(cls, stored), "intake": intake_of(text)})
+        return cls(**{**_known_fields(cls, stored), "intake": last_report(text).intake})
 
 
-def counters_of(text: str | None) -> dict[str, int]:
-    """Return the counters of the last report, of any incarnation."""
-    return {} if text is None else dict(json.loads(text)["counters"])
-
-
-def intake_of(text: str | None) -> Intake:
-    """Return the intake of the last report, of any incarnation."""
-    return Intake(**_known_fields(Intake, {} if text is None else json.loads(text).get("intake", {})))
-
-
-def window_of(text: str | None) -> int | None:
-    """Return the window of the last report, of any incarnation."""
-    return None if text is None else json.loads(text).get("window")
+def last_report(text: str | None) -> Report:
+    """Return what of the last report is true beyond the incarnation that made it: its counters, intake and window."""
+    stored = {} if text is None else json.loads(text)
+    intake = Intake(**_known_fields(Intake, stored.get("intake", {})))
+    return Report(counters=stored.get("counters", {}), intake=intake, window=stored.get("window"))
 
 
 def settings_of(row: Row[Any]) -> Mapping[str, str]:
@@ -290,13 +266,15 @@ def counted(
 ) -> dict[str, str]:
     """Return the new value of `activity` for the pipeline's row, which is locked; store the hours that are over."""
     activity = Activity.parse(row.activity)
-    if last is not None:
-        before = 0 if activity.last is None else activity.last.direct
-        activity.last = replace(last, direct=max(last.direct, before))
-    ended = list(activity.take_hours(now))
+    activity.last = last or activity.last
+    for hour, ended in activity.take_hours(now):
+        insert = transaction.dialect.insert_if_absent(history)
+        values = {name: getattr(ended, name) for name in ("batches", "rows", "bytes", "objects", "messages")}
+        values |= {"causes": json.dumps(ended.errors, separators=(",", ":")), "errors": ended.errors.total()}
+        values |= {"lag_p50": percentile(ended.lags, 0.5), "lag_p99": percentile(ended.lags, 0.99)}
+        values |= {"lags": json.dumps(ended.lags, separators=(",", ":"))}
+        transaction.execute(insert.values(pipeline=row.pipeline, source=row.source, hour=hour, **values))
     activity.add(now, amounts)
-    if ended:
-        _store_hours(transaction, row.pipeline, row.source, ended)
     return {"activity": activity.dump()}
 
 
@@ -306,25 +284,3 @@ def count(transaction: Transaction, pipeline: str, amounts: Amounts) -> None:
     if row is not None:
         values = counted(transaction, row, row.now, amounts)
         transaction.execute(of_pipeline, [{"of": pipeline, **values}])
-
-
-def _store_hours(transaction: Transaction, pipeline: str, source: str, hours: Iterable[tuple[int, Amounts]]) -> None:
-    insert = transaction.dialect.insert_if_absent(history)
-    for hour, amounts in hours:
-        row = hour_row(pipeline, source, hour, amounts)
-        transaction.execute(insert.values(**row))
-
-
-def hour_row(pipeline: str, source: str, hour: int, amounts: Amounts) -> dict[str, Any]:
-    """Return an hour as the table of the history has it."""
-    return {
-        "pipeline": pipeline,
-        "hour": hour,
-        "source": source,
-        **{name: getattr(amounts, name) for name in ("batches", "rows", "bytes", "objects", "messages")},
-        "errors": amounts.errors.total(),
-        "causes": json.dumps(amounts.errors, separators=(",", ":")),
-        "lag_p50": percentile(amounts.lags, 0.5),
-        "lag_p99": percentile(amounts.lags, 0.99),
-        "lags": json.dumps(amounts.lags, separators=(",", ":")),
-    }

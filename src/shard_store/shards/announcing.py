@@ -30,7 +30,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.shards import changes
-from shard_store.shards.changes import Change, State, state_of
+from shard_store.shards.changes import Audit, record_changes
 from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import attempts, errors, shards
 
@@ -107,7 +107,13 @@ def take_up(
 
     Those that it opens again are the token's; with None they have no owner, for any pipeline of their source.
     """
-    seen = {s.key: s for s in stored if _may_change(announced[s.key], s.content, s.state is ShardState.DONE)}
+    seen: dict[ShardKey, Shard] = {}
+    for shard in stored:
+        content, before = announced[shard.key], shard.content
+        # of one that is done, the same version brings nothing
+        may_differ = shard.state is not ShardState.DONE or before.size == 0 or is_other_version(content, before)
+        if may_differ and _may_be_new(content, before):
+            seen[shard.key] = shard
     if not seen:
         return {}
     locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, seen)
@@ -216,9 +222,17 @@ def mark_reopened(transaction: Transaction, keys: Iterable[bytes]) -> None:
     transaction.change_among(mark, errors.c.error_key, keys)
 
 
-def _may_change(content: Content, stored: Content, done: bool) -> bool:
-    """Return whether an announcement may bring anything to a shard: of one that is done, the same version does not."""
-    return _may_be_new(content, stored) and (not done or stored.size == 0 or is_other_version(content, stored))
+def put_back(transaction: Transaction, starts: Mapping[ShardKey, Position], **values: Any) -> None:
+    """Open quarantined shards where each was found bad, with these values. Their objects may have been repaired: what
+    was known of them is forgotten. What a person has opened waits for no message.
+    """
+    forgotten = dict.fromkeys(("end_seq", "finished_at", "size", "etag", "sent_at"))
+    row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
+    is_bad = shards.c.shard_key == row_set.c["key"], shards.c.state == ShardState.QUARANTINED.value
+    update = shards.update().where(*is_bad)
+    update = update.values(position=row_set.c["start"], state=ShardState.OPEN.value, **forgotten, **values)
+    for chunk in chunks(sorted(starts.items())):
+        row_set.execute(transaction.connection, update, chunk)
 
 
 def _may_be_new(content: Content, stored: Content | Row[Any]) -> bool:
@@ -308,23 +322,15 @@ def _reopen(
 
 
 def _record(
-    transaction: Transaction, token: PublishToken | None, opened: Iterable[tuple[Row[Any], str, State]]
+    transaction: Transaction, token: PublishToken | None, opened: Iterable[tuple[Row[Any], str, Mapping[str, Any]]]
 ) -> None:
     """Record which message has opened which shard: it does not open that once more."""
+    opened = list(opened)
     reason = "a new announcement of an object of which nothing is published"
-    actor = "a receiver" if token is None else str(token)
+    audit = Audit("a receiver" if token is None else str(token), reason)
     after = {name: _OPEN[name] for name in ("state", "position", "end_seq", "pending")}
-    changes.write(
-        transaction,
-        [
-            (
-                Change(ShardKey(row.shard_key), row.source, row.shard_id, _REOPENED, actor, reason, message_id),
-                (before := state_of(row)),
-                {**before, **after, **owner},
-            )
-            for row, message_id, owner in opened
-        ],
-    )
+    changed = [(row, {**after, **owner}) for row, _, owner in opened]
+    record_changes(transaction, _REOPENED, audit, changed, {row.shard_key: message for row, message, _ in opened})
 
 
 class Ending(NamedTuple):

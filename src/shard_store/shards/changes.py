@@ -58,50 +58,36 @@ class StoredChange(NamedTuple):
     changed_at: int
 
 
-def write(transaction: Transaction, changes: Iterable[tuple[Change, State, State | None]]) -> None:
-    """Write changes, in the transaction that makes them: what is not recorded did not happen."""
-    insert = shard_changes.insert().values(changed_at=transaction.now())
-    for chunk in chunks(changes):
-        transaction.execute(
-            insert,
-            [
-                {
-                    "shard_key": change.key,
-                    "source": change.source,
-                    "shard_id": change.shard_id,
-                    "action": change.action,
-                    "actor": change.actor,
-                    "reason": change.reason,
-                    "message_id": change.message_id,
-                    "before": json.dumps(before),
-                    "after": None if after is None else json.dumps(after),
-                }
-                for change, before, after in chunk
-            ],
-        )
-
-
 def record_changes(
-    transaction: Transaction, action: str, audit: Audit, changed: Iterable[tuple[Row[Any], Mapping[str, Any] | None]]
+    transaction: Transaction,
+    action: str,
+    audit: Audit,
+    changed: Iterable[tuple[Row[Any], Mapping[str, Any] | None]],
+    messages: Mapping[ShardKey, str] | None = None,
 ) -> None:
-    """Record who did it and why, with each shard's row from before, and what differs after it (None: it is gone)."""
-    write(
-        transaction,
-        [
-            (
-                Change(row.shard_key, row.source, row.shard_id, action, audit.actor, audit.reason),
-                (before := state_of(row)),
-                None if after is None else {**before, **after},
+    """Record who did it and why, with each shard's row from before, and what differs after it (None: it is gone).
+
+    In the transaction that makes the change: what is not recorded did not happen. `messages`: the cause of each.
+    """
+    insert = shard_changes.insert().values(changed_at=transaction.now(), action=action)
+    for chunk in chunks(changed):
+        records = []
+        for row, after in chunk:
+            before = {name: getattr(row, name) for name in ("state", "position", "size", "etag", "end_seq", "pending")}
+            before["publish_token"] = None if row.owner is None else f"{row.owner}/{row.incarnation}"
+            records.append(
+                {
+                    "shard_key": row.shard_key,
+                    "source": row.source,
+                    "shard_id": row.shard_id,
+                    "actor": audit.actor,
+                    "reason": audit.reason,
+                    "message_id": (messages or {}).get(row.shard_key),
+                    "before": json.dumps(before),
+                    "after": None if after is None else json.dumps({**before, **after}),
+                }
             )
-            for row, after in changed
-        ],
-    )
-
-
-def state_of(row: Row[Any]) -> dict[str, Any]:
-    """Return what a change records of a shard's row."""
-    state = {name: getattr(row, name) for name in ("state", "position", "size", "etag", "end_seq", "pending")}
-    return {**state, "publish_token": None if row.owner is None else f"{row.owner}/{row.incarnation}"}
+        transaction.execute(insert, records)
 
 
 def messages(transaction: Transaction, keys: Iterable[ShardKey], action: str) -> dict[ShardKey, set[str]]:

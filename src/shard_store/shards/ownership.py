@@ -24,7 +24,7 @@ from shard_store.model import (
     ShardKey,
     ShardState,
 )
-from shard_store.shards.activity import Amounts, Report, count, counted, counters_of, locked_now
+from shard_store.shards.activity import Amounts, Report, count, counted, last_report, locked_now
 from shard_store.shards.announcing import announced_anew, in_newest_version, newest_of, take_up
 from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.engines import went_back
@@ -72,20 +72,15 @@ def fence(transaction: Transaction, token: PublishToken) -> Row[Any]:
 
 
 def _current(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> Row[Any]:
-    if row is not None:
-        _refuse_gone_back(transaction, row, token)
+    if row is not None:  # it is locked, and may be older than what this process has seen of it
+        lacking = f"it knows incarnations only up to {row.incarnation}" if row.incarnation < token.incarnation else None
+        if row.incarnation == token.incarnation:
+            lacking = transaction.memory.lacks(row, token)
+        if lacking is not None:
+            raise went_back(transaction.database, token, lacking)
     if row is None or row.incarnation != token.incarnation:
         raise PipelineTakenOver(token.pipeline, token.incarnation, None if row is None else row.incarnation)
     return row
-
-
-def _refuse_gone_back(transaction: Transaction, row: Row[Any], token: PublishToken) -> None:
-    """Raise LostProgress where the pipeline's row, which is locked, is older than what this process has seen of it."""
-    lacking = f"it knows incarnations only up to {row.incarnation}" if row.incarnation < token.incarnation else None
-    if lacking is None and row.incarnation == token.incarnation:
-        lacking = transaction.memory.lacks(row, token)
-    if lacking is not None:
-        raise went_back(transaction.database, token, lacking)
 
 
 def count_change(transaction: Transaction, row: Row[Any], token: PublishToken) -> dict[str, object]:
@@ -120,7 +115,7 @@ def _reported(transaction: Transaction, row: Row[Any], report: Report | None) ->
     """Return what the report changes in the pipeline's row: itself, and the messages received since the one before."""
     if report is None:
         return {}
-    received = report.counters.get("received", 0) - counters_of(row.report).get("received", 0)
+    received = report.counters.get("received", 0) - last_report(row.report).counters.get("received", 0)
     values: dict[str, Any] = {"report": report.dump(row.incarnation)}
     return values | counted(transaction, row, row.now, Amounts(messages=received)) if received > 0 else values
 
@@ -216,20 +211,37 @@ def acquire(
     take = shards.update().values(owner=token.pipeline, incarnation=token.incarnation)
     for owner, keys in by_token.items():
         # not `IS NULL`: SQLite would then look through all that is released, instead of for these keys
-        free = sa.func.coalesce(shards.c.owner, "") == "" if owner is None else _stale(transaction, owner)
+        free = sa.func.coalesce(shards.c.owner, "") == ""
+        if owner is not None:  # its heartbeats have stopped, or it was replaced
+            alive = sa.exists().where(
+                pipelines.c.pipeline == owner.pipeline,
+                pipelines.c.incarnation == owner.incarnation,
+                pipelines.c.stale_at > transaction.now(),
+            )
+            its = shards.c.owner == owner.pipeline, shards.c.incarnation == owner.incarnation
+            free = sa.and_(*its, sa.not_(alive))
         transaction.change_among(take.where(shards.c.finished_at.is_(None), free), shards.c.shard_key, keys)
     ours = sa.select(shards.c.shard_key).where(owned_by(token))
     return {ShardKey(key) for (key,) in transaction.select_among(ours, shards.c.shard_key, seen)}
 
 
-def _stale(transaction: Transaction, owner: PublishToken) -> sa.ColumnElement[bool]:
-    """Return the condition of shards of this owner, if its heartbeats have stopped or it was replaced."""
-    alive = sa.exists().where(
-        pipelines.c.pipeline == owner.pipeline,
-        pipelines.c.incarnation == owner.incarnation,
-        pipelines.c.stale_at > transaction.now(),
+def without_message(
+    transaction: Transaction, source: str, queue: str, limit: int, until: int | None = None
+) -> list[Shard]:
+    """Return what came by LISTING or STORE and has no owner, or a stopped one, the oldest first: it has no message.
+
+    `until`: only what was opened up to then, in microseconds since 1970 UTC.
+    """
+    stopped = sa.select(pipelines.c.pipeline).where(
+        pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
     )
-    return sa.and_(shards.c.owner == owner.pipeline, shards.c.incarnation == owner.incarnation, sa.not_(alive))
+    names = transaction.execute(stopped).scalars().all()  # by name: else planners read all that is open of everybody
+    ours = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == queue, shards.c.source == source)
+    if until is not None:
+        ours = sa.and_(ours, shards.c.opened_at <= until)
+    query = current(transaction).where(ours).order_by(shards.c.opened_at).limit(limit)
+    unowned = transaction.execute(query.where(shards.c.owner.is_(None))).all()
+    return [as_shard(row) for row in (*unowned, *transaction.select_among(query, shards.c.owner, names))][:limit]
 
 
 def release(transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey]) -> None:

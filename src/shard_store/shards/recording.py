@@ -8,27 +8,25 @@ leads to the object: it is never pruned before it is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from shard_store.errors import LostProgress, StoreConfigurationError
-from shard_store.model import BEGINNING, STORE, Content, PublishToken, Shard, ShardKey, ShardState, time_of
+from shard_store.model import BEGINNING, STORE, Content, PublishToken, ShardKey, ShardState, time_of
 from shard_store.shards.announcing import announced_anew, newest_of, take_up
 from shard_store.shards.ownership import (
     ANNOUNCED,
     announced_row,
-    as_shard,
     counts_inserts,
-    current,
     fence,
     read_shards,
 )
 from shard_store.sql.database import Transaction, chunks
-from shard_store.sql.schema import pipelines, receivers, shards, sources
+from shard_store.sql.schema import receivers, shards, sources
 
 COUNTS = ("messages", "recorded", "duplicates", "changed", "ignored", "unrouted", "malformed")
 """What is counted of a receiver, in the order in which people read it."""
@@ -152,9 +150,9 @@ def record(
     versions in its ids; LostProgress where the store counts fewer messages: it went back in time (invariant 11).
     """
     _admit(transaction, announced)
-    newest = {
-        key: (source, content) for source, of_source in announced.items() for key, content in _newest(source, of_source)
-    }
+    # as they come from the store: without a group, whose order is lost
+    announced = {source: [c._replace(queue=STORE, group=None) for c in of] for source, of in announced.items()}
+    newest = {key: (source, c) for source, of in announced.items() for key, c in newest_of(source, of).items()}
     contents = {key: content for key, (_, content) in newest.items()}
     stored = {} if (counts := counts_inserts(transaction)) else read_shards(transaction, contents)
     before = set(stored)
@@ -173,29 +171,27 @@ def record(
                 inserted.update(chunk)
             else:
                 stored |= read_shards(transaction, chunk)
-    taken_up = _renew(transaction, announced, contents, stored, stored.keys() if counts else before)
+    existing = stored if counts else {key: shard for key, shard in stored.items() if key in before}
+    if sum(map(len, announced.values())) > len(contents):  # what is delivered again may hide what is new
+        for source, of_source in announced.items():
+            contents |= announced_anew(source, of_source, existing)
+    taken_up = take_up(transaction, None, contents, existing.values()).values()
+    # what another pipeline has opened by its own queue would wait for that queue's message, and this is it
+    theirs = [
+        key
+        for key, shard in existing.items()
+        if shard.state is ShardState.OPEN and (shard.content.queue != STORE or shard.content.group is not None)
+    ]
+    from_here_on = shards.update().where(shards.c.finished_at.is_(None)).values(queue=STORE, message_group=None)
+    transaction.change_among(from_here_on, shards.c.shard_key, theirs)
     reopened, changed = sum(shard.reopened for shard in taken_up), sum(shard.changed for shard in taken_up)
     duplicates = len(newest) - new - changed
-    counts_of = {"recorded": new, "duplicates": duplicates, "changed": changed}
-    messages = _count(transaction, receiver, receipts, counts_of, seen)
+    numbers = asdict(receipts) | {"recorded": new, "duplicates": duplicates, "changed": changed}
+    messages = _counted(transaction, receiver, seen) + receipts.messages
+    raised = {name: receivers.c[name] + number for name, number in numbers.items()}
+    this, now = receivers.update().where(receivers.c.receiver == receiver), transaction.now()
+    transaction.execute(this.values(worked_at=now, received_at=now, **raised))
     return Recorded(new, duplicates, reopened, changed, messages)
-
-
-def recorded(transaction: Transaction, source: str, limit: int, until: int | None = None) -> list[Shard]:
-    """Return what is recorded for a source and has no owner, or a stopped one, the oldest first.
-
-    `until`: only what was recorded up to then, in microseconds since 1970 UTC.
-    """
-    stopped = sa.select(pipelines.c.pipeline).where(
-        pipelines.c.source == source, pipelines.c.stale_at <= transaction.now()
-    )
-    names = transaction.execute(stopped).scalars().all()  # by name: else planners read all that is open of everybody
-    ours = sa.and_(shards.c.finished_at.is_(None), shards.c.queue == STORE, shards.c.source == source)
-    if until is not None:
-        ours = sa.and_(ours, shards.c.opened_at <= until)
-    query = current(transaction).where(ours).order_by(shards.c.opened_at).limit(limit)
-    unowned = transaction.execute(query.where(shards.c.owner.is_(None))).all()
-    return [as_shard(row) for row in (*unowned, *transaction.select_among(query, shards.c.owner, names))][:limit]
 
 
 def decline(transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey]) -> None:
@@ -227,62 +223,18 @@ def count_waiting(transaction: Transaction, source: str) -> int:
 
 def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
     """Return all receivers that were ever started with this store, by their names."""
+    now = transaction.now().label("now")
+    rows = transaction.execute(sa.select(receivers, now).order_by(receivers.c.receiver))
     return tuple(
         Receiver(
-            receiver=row.receiver,
-            queue=row.queue,
-            host=row.host,
+            **{name: getattr(row, name) for name in ("receiver", "queue", "host", *COUNTS)},
             started_at=time_of(row.started_at),
             worked_at=time_of(row.worked_at),
             silence=max(0, row.now - row.worked_at) / 1_000_000,
             received_at=None if row.received_at is None else time_of(row.received_at),
-            messages=row.messages,
-            recorded=row.recorded,
-            duplicates=row.duplicates,
-            changed=row.changed,
-            ignored=row.ignored,
-            unrouted=row.unrouted,
-            malformed=row.malformed,
         )
-        for row in transaction.execute(
-            sa.select(receivers, transaction.now().label("now")).order_by(receivers.c.receiver)
-        )
+        for row in rows
     )
-
-
-def _newest(source: str, contents: Iterable[Content]) -> Iterable[tuple[ShardKey, Content]]:
-    """Return one content for each shard, as one that comes from the store: without a group, whose order is lost."""
-    return newest_of(source, (content._replace(queue=STORE, group=None) for content in contents)).items()
-
-
-def _renew(
-    transaction: Transaction,
-    announced: Mapping[str, Sequence[Content]],
-    contents: Mapping[ShardKey, Content],
-    stored: Mapping[ShardKey, Shard],
-    existing_keys: Collection[ShardKey],
-) -> Collection[Shard]:
-    """Let known shards take what a new announcement brings, and have those that wait for a message wait for none.
-
-    What another pipeline has opened by its own queue would else be found by that queue's message alone, and this is it.
-    """
-    existing = {key: shard for key, shard in stored.items() if key in existing_keys}
-    if not existing:
-        return ()
-    newest = dict(contents)
-    if sum(map(len, announced.values())) > len(contents):  # what is delivered again may hide what is new
-        for source, of_source in announced.items():
-            from_store = [content._replace(queue=STORE, group=None) for content in of_source]
-            newest |= announced_anew(source, from_store, existing)
-    taken_up = take_up(transaction, None, newest, existing.values())
-    theirs = [
-        key
-        for key, shard in existing.items()
-        if shard.state is ShardState.OPEN and (shard.content.queue != STORE or shard.content.group is not None)
-    ]
-    from_here_on = shards.update().where(shards.c.finished_at.is_(None)).values(queue=STORE, message_group=None)
-    transaction.change_among(from_here_on, shards.c.shard_key, theirs)
-    return taken_up.values()
 
 
 def _admit(transaction: Transaction, names: Collection[str]) -> None:
@@ -313,20 +265,3 @@ def _counted(transaction: Transaction, receiver: str, seen: int) -> int:
             "file of --memory if it has one"
         )
     return messages
-
-
-def _count(transaction: Transaction, receiver: str, receipts: Receipts, announced: Mapping[str, int], seen: int) -> int:
-    """Add these numbers to those of the receiver, and return its messages."""
-    c, now = receivers.c, transaction.now()
-    messages = _counted(transaction, receiver, seen)
-    numbers = {
-        "messages": receipts.messages,
-        **announced,
-        "ignored": receipts.ignored,
-        "unrouted": receipts.unrouted,
-        "malformed": receipts.malformed,
-    }
-    raised = {name: c[name] + number for name, number in numbers.items()}
-    this = receivers.update().where(c.receiver == receiver)
-    transaction.execute(this.values(worked_at=now, received_at=now, **raised))
-    return messages + receipts.messages

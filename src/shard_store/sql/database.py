@@ -176,6 +176,15 @@ class Database:
             return None
         return Path(self.url.database)
 
+    def file_status(self) -> tuple[int, int] | None:
+        """Return what distinguishes the file from another that comes to its place; None for a server, or without it."""
+        file = self.file()
+        with suppress(FileNotFoundError):
+            if file is not None:
+                status = file.stat()
+                return status.st_dev, status.st_ino
+        return None
+
     def close(self) -> None:
         """Close the database for good. A transaction of another thread goes on; its connection is closed after it."""
         with self._lock:
@@ -191,10 +200,6 @@ class Database:
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in a transaction that only reads."""
         return self._run(work, write=False)
-
-    def read_one_state(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` as `read` does, where all statements see the database as it was at the first."""
-        return self._run(work, write=False, one_state=True)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in one transaction and commit it.
@@ -250,53 +255,47 @@ class Database:
             connection, self.dialect, self.name, self.patience, self.trusts_rowcount, self._clock, self.memory
         )
 
-    def _run(self, work: Callable[[Transaction], T], *, write: bool, one_state: bool = False) -> T:
+    def _run(self, work: Callable[[Transaction], T], *, write: bool) -> T:
         try:
-            result: T = self._patiently()(self._once, work, write, one_state)
+            result: T = self._patiently()(self._once, work, write)
             return result
         except exc.SQLAlchemyError as error:
             raise self._mapped(error) from error
 
     def _patiently(self) -> tenacity.Retrying:
+        is_said = False
+
+        def say(state: tenacity.RetryCallState) -> None:
+            """Say once what is waited for, and for how long, when it is more than a moment."""
+            nonlocal is_said
+            error = None if state.outcome is None else state.outcome.exception()
+            if is_said or error is None or (state.seconds_since_start or 0.0) < _MOMENT:
+                return
+            is_said = True
+            cause = self._readable(getattr(error, "orig", None) or error)
+            logger.warning(
+                "database %r does not answer (%s); trying again for up to %s s", self.name, cause, f"{self.patience:g}"
+            )
+
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception(lambda error: self._trouble(error) in self._again),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
             stop=tenacity.stop_after_delay(self.patience),
-            before_sleep=self._waiting(),
+            before_sleep=say,
             reraise=True,
         )
 
-    def _waiting(self) -> Callable[[tenacity.RetryCallState], None]:
-        """Say once what is waited for, and for how long, when it is more than a moment."""
-        is_said = False
-
-        def say(state: tenacity.RetryCallState) -> None:
-            nonlocal is_said
-            waited = state.seconds_since_start or 0.0
-            if is_said or waited < _MOMENT or state.outcome is None:
-                return
-            is_said = True
-            error = state.outcome.exception()
-            cause = getattr(error, "orig", None) or error
-            if cause is not None:
-                seconds = f"{self.patience:g}"
-                logger.warning(
-                    "database %r does not answer (%s); trying again for up to %s s",
-                    self.name,
-                    self._readable(cause),
-                    seconds,
-                )
-
-        return say
-
-    def _once(self, work: Callable[[Transaction], T], write: bool, one_state: bool) -> T:
+    def _once(self, work: Callable[[Transaction], T], write: bool) -> T:
         engine = self.engine
-        self._follow_file(engine)
+        # connections to a file that was replaced would go on with one that no other process can open any more
+        if (status := self.file_status()) is not None:
+            before, self._file = self._file, status
+            if before not in (None, status):
+                self.memory.connection_broke()
+                engine.dispose()
         pool = engine.pool
         try:
             with self._connect(engine, write) as connection:
-                if one_state and self.dialect.isolation_level is not None:  # SQLite's transactions are so
-                    connection.execution_options(isolation_level="REPEATABLE READ")
                 transaction = self._transaction(connection)
                 with connection.begin():
                     result = work(transaction)
@@ -306,20 +305,6 @@ class Database:
         finally:
             if self._closed:  # meanwhile, by another thread, which could not close a connection in use
                 pool.dispose()
-
-    def _follow_file(self, engine: Engine) -> None:
-        """Drop connections to the file of a SQLite database when another took its place.
-
-        They would continue with a file that no other process can open any more.
-        """
-        file = self.file()
-        with suppress(FileNotFoundError):
-            if file is not None:
-                status = file.stat()
-                before, self._file = self._file, (status.st_dev, status.st_ino)
-                if before not in (None, self._file):
-                    self.memory.connection_broke()
-                    engine.dispose()
 
     def _connect(self, engine: Engine, write: bool) -> Connection:
         try:

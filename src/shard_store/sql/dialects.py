@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Insert, Table
@@ -25,23 +25,32 @@ from shard_store.sql.schema import Digest
 Row = Sequence[Any]
 
 
-class RowSet(Protocol):
+class RowSet(ABC):
     """Rows of the columns that it was made with; `c` has their expressions."""
 
     c: Mapping[str, sa.ColumnElement[Any]]
 
+    def __init__(self, columns: Mapping[str, TypeEngine[Any]]) -> None:
+        self._types = columns
+
+    @abstractmethod
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
         """Return the insert of every row, with the `fixed` values added."""
 
+    @abstractmethod
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
         """Run the statement for all rows; the result's row count is of all of them."""
 
+    @staticmethod
+    def _encoded(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
+        """Return a column of the rows as the driver takes it."""
+        process = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
+        if process is None or values.count(None) == len(values):  # none has anything of what few have
+            return values
+        return [process(value) for value in values]
 
-class RowSetFactory(Protocol):
-    def __call__(self, columns: Mapping[str, TypeEngine[Any]]) -> RowSet: ...
 
-
-class Bound:
+class Bound(RowSet):
     """Each row is a set of bound parameters.
 
     The statement is compiled here and its rows go to the driver as they are: SQLAlchemy would make a dictionary of each
@@ -49,10 +58,8 @@ class Bound:
     """
 
     def __init__(self, columns: Mapping[str, TypeEngine[Any]]) -> None:
-        self._types = {f"row_{name}": kind for name, kind in columns.items()}
-        self.c: Mapping[str, sa.ColumnElement[Any]] = {
-            name: sa.bindparam(f"row_{name}", type_=kind) for name, kind in columns.items()
-        }
+        super().__init__(columns)
+        self.c = {name: sa.bindparam(f"row_{name}", type_=kind) for name, kind in columns.items()}
 
     def insert(self, insert: sa.Insert, fixed: Mapping[str, Any]) -> sa.Insert:
         return insert.values(**fixed, **self.c)
@@ -60,23 +67,27 @@ class Bound:
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
         compiled: Any = statement.compile(dialect=connection.dialect)
         by_column = zip(self._types.items(), zip(*rows, strict=True), strict=True)
-        parameters = {name: _encoded(kind, values, connection) for (name, kind), values in by_column}
+        parameters = {f"row_{name}": self._encoded(kind, values, connection) for (name, kind), values in by_column}
         order = compiled.positiontup
         columns = [parameters.get(name) or [compiled.params[name]] * len(rows) for name in order]
         return connection.exec_driver_sql(str(compiled), list(zip(*columns, strict=True)))
 
 
-class _Json(ABC):
+class _Json(RowSet):
     """One parameter holds all rows as JSON, which the database reads as a table; bytes travel as hexadecimal text.
 
     JSON is written in C. Arrays, one for each column, were tried: psycopg escapes them in Python, value by value.
     """
 
     def __init__(self, columns: Mapping[str, TypeEngine[Any]]) -> None:
-        self._types = list(columns.values())
-        text = sa.text(self.source([(name, _kind(kind)) for name, kind in columns.items()]))
+        super().__init__(columns)
+        kinds = [
+            "bytes" if isinstance(kind, sa.LargeBinary) else "integer" if isinstance(kind, sa.Integer) else "text"
+            for kind in columns.values()
+        ]
+        text = sa.text(self.source(list(zip(columns, kinds, strict=True))))
         row_table = text.columns(**columns).subquery("given")
-        self.c: Mapping[str, sa.ColumnElement[Any]] = {name: row_table.c[name] for name in columns}
+        self.c = {name: row_table.c[name] for name in columns}
 
     @staticmethod
     @abstractmethod
@@ -92,8 +103,10 @@ class _Json(ABC):
         return insert.from_select([*fixed, *self.c], sa.select(*values))
 
     def execute(self, connection: Connection, statement: sa.UpdateBase, rows: Sequence[Row]) -> CursorResult[Any]:
-        by_column = zip(self._types, zip(*rows, strict=True), strict=True)
-        columns = [_as_json(kind, values, connection) for kind, values in by_column]
+        columns: list[Sequence[Any]] = []
+        for kind, values in zip(self._types.values(), zip(*rows, strict=True), strict=True):
+            is_binary = isinstance(kind, sa.LargeBinary)
+            columns.append([value.hex() for value in values] if is_binary else self._encoded(kind, values, connection))
         document = json.dumps(list(zip(*columns, strict=True)), separators=(",", ":"))
         return connection.execute(statement, {"row_set": document}, execution_options={"preserve_rowcount": True})
 
@@ -119,26 +132,6 @@ class MySqlJson(_Json):
             f"UNHEX(`{name}`) AS `{name}`" if kind == "bytes" else f"`{name}`" for name, kind in columns
         )
         return f"SELECT {decoded} FROM JSON_TABLE(:row_set, '$[*]' COLUMNS ({fields})) AS given_rows"
-
-
-def _kind(kind: TypeEngine[Any]) -> str:
-    if isinstance(kind, sa.LargeBinary):
-        return "bytes"
-    return "integer" if isinstance(kind, sa.Integer) else "text"
-
-
-def _encoded(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
-    """Return a column of the rows as the driver takes it."""
-    process = kind.dialect_impl(connection.dialect).bind_processor(connection.dialect)
-    if process is None or values.count(None) == len(values):  # none has anything of what few have
-        return values
-    return [process(value) for value in values]
-
-
-def _as_json(kind: TypeEngine[Any], values: Sequence[Any], connection: Connection) -> Sequence[Any]:
-    if isinstance(kind, sa.LargeBinary):
-        return [value.hex() for value in values]
-    return _encoded(kind, values, connection)
 
 
 class Trouble(Enum):
@@ -169,7 +162,7 @@ class Dialect:
     insert_if_absent: Callable[[Table], Insert]
     trouble: Callable[[BaseException], Trouble]
     in_transaction: Callable[[Any], bool]  # whether a driver's connection is inside a transaction, or will be
-    row_set: RowSetFactory
+    row_set: Callable[[Mapping[str, TypeEngine[Any]]], RowSet]
     among: Callable[[sa.ColumnElement[Any], Sequence[Any]], sa.ColumnElement[bool]]
     unusable: Callable[[Any], str] = lambda connection: ""
     lock_schema: str | None = None  # held while tables are made
@@ -202,8 +195,24 @@ def _sqlite_trouble(error: BaseException) -> Trouble:
 
 def _postgresql_trouble(error: BaseException) -> Trouble:
     state = getattr(error, "sqlstate", None)
-    if state is None:
-        return _postgresql_connection_trouble(error)
+    if state is None:  # no server sent it: the connection failed, or it is a mistake of ours
+        text = str(error)
+        wrong = (
+            "authentication failed",
+            "no password supplied",
+            "does not exist",
+            "no pg_hba.conf entry",
+            "could not translate host name",
+            "failed to resolve host",
+            "permission denied",
+            "invalid dsn",
+            "invalid connection option",
+            'missing "="',
+        )
+        if any(t in text for t in wrong):
+            return Trouble.CONFIGURATION
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        return Trouble.PASSING if kinds & {"OperationalError", "InterfaceError", "InternalError"} else Trouble.OTHER
     if state in ("40001", "40P01"):
         return Trouble.ROLLED_BACK
     if state in ("55P03", "25P03") or state[:2] in ("08", "57", "53"):
@@ -212,27 +221,6 @@ def _postgresql_trouble(error: BaseException) -> Trouble:
     if state[:2] in ("28", "3D") or state in ("42501", "25006", "42P01", "42703", "3F000"):
         return Trouble.CONFIGURATION
     return Trouble.OTHER
-
-
-def _postgresql_connection_trouble(error: BaseException) -> Trouble:
-    """Judge an error that no server sent, by its text: the connection failed, or it is a mistake of ours."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    text = str(error)
-    wrong = (
-        "authentication failed",
-        "no password supplied",
-        "does not exist",
-        "no pg_hba.conf entry",
-        "could not translate host name",
-        "failed to resolve host",
-        "permission denied",
-        "invalid dsn",
-        "invalid connection option",
-        'missing "="',
-    )
-    if any(t in text for t in wrong):
-        return Trouble.CONFIGURATION
-    return Trouble.PASSING if kinds & {"OperationalError", "InterfaceError", "InternalError"} else Trouble.OTHER
 
 
 def _postgresql_unusable(connection: Any) -> str:
@@ -262,10 +250,6 @@ def _mysql_insert_if_absent(table: Table) -> Insert:
     insert = mysql.insert(table)
     key = next(iter(table.primary_key.columns))
     return insert.on_duplicate_key_update({key.name: key})
-
-
-def _listed(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-    return column.in_(values)
 
 
 def _in_blob(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
@@ -353,7 +337,7 @@ _MYSQL = Dialect(
     trouble=_mysql_trouble,
     in_transaction=lambda connection: not connection.get_autocommit(),
     row_set=MySqlJson,
-    among=_listed,
+    among=lambda column, values: column.in_(values),
     lock_schema="SELECT GET_LOCK('cuesqueue schema', {seconds})",
     unlock_schema="SELECT RELEASE_LOCK('cuesqueue schema')",
     transactional_ddl=False,

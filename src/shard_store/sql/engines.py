@@ -161,7 +161,10 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
         if dialect.one_writer:
             _set_up_sqlite(connection, statements, patience)
         else:
-            _set_up(connection, statements)
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+            connection.commit()
 
     if dialect.one_writer:
 
@@ -199,13 +202,6 @@ def _make_private(path: str) -> None:
         return  # another process was faster; or SQLite is about to say the same, and its errors have names here
 
 
-def _set_up(connection: Any, statements: list[str]) -> None:
-    with connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-    connection.commit()
-
-
 def _set_up_sqlite(connection: sqlite3.Connection, statements: list[str], patience: float) -> None:
     connection.isolation_level = None  # we begin, not the driver: it would begin late and without the write lock
     for statement in statements:
@@ -214,15 +210,12 @@ def _set_up_sqlite(connection: sqlite3.Connection, statements: list[str], patien
     deadline = time.monotonic() + patience
     while True:
         try:
-            if _is_wal(connection) or connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
-                return
+            for question in ("PRAGMA journal_mode", "PRAGMA journal_mode = WAL"):
+                if connection.execute(question).fetchone()[0] == "wal":
+                    return
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
         if time.monotonic() > deadline:
             raise sqlite3.OperationalError("database is locked: it could not be put into WAL mode")
         time.sleep(0.02)
-
-
-def _is_wal(connection: sqlite3.Connection) -> bool:
-    return bool(connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal")

@@ -213,7 +213,8 @@ def _create(transaction: Transaction) -> None:
                 "them; name another database in 'storeUrl', or drop these tables"
             )
         metadata.create_all(transaction.connection, checkfirst=True)
-        _create_store_id(transaction)
+        values = {"one": 1, "store_id": uuid.uuid4().hex, "created_at": transaction.now()}
+        transaction.execute(transaction.dialect.insert_if_absent(identity).values(**values))
         _stamp(transaction, applied, REVISION)
         _stamp(transaction, version, READERS_FROM)
 
@@ -272,9 +273,3 @@ def store_id(transaction: Transaction) -> str:
             "this is; restore the table from a backup, or name another database in 'storeUrl'"
         )
     return store
-
-
-def _create_store_id(transaction: Transaction) -> None:
-    """Give the store its id, unless it has one. The caller holds the lock of the schema."""
-    values = {"one": 1, "store_id": uuid.uuid4().hex, "created_at": transaction.now()}
-    transaction.execute(transaction.dialect.insert_if_absent(identity).values(**values))

@@ -22,7 +22,7 @@ such code does not need leaves it as it is; one that takes something away sets i
 knows a batch by another hash, and would not recognise what this code has delivered."""
 
 metadata = sa.MetaData()
-_TABLE: dict[str, Any] = {
+_OPTIONS: dict[str, Any] = {
     f"{dialect}_{option}": value
     for dialect in ("mysql", "mariadb")  # each reads only its own
     for option, value in {"charset": "utf8mb4", "collate": "utf8mb4_bin", "engine": "InnoDB"}.items()
@@ -125,9 +125,17 @@ def unpack(text: str) -> str:
     return text if text[:1] != '"' else text[1:].encode("ascii").decode("unicode_escape")
 
 
-pipelines = sa.Table(
+def _table(name: str, *columns: sa.Column[Any]) -> sa.Table:
+    return sa.Table(name, metadata, *columns, **_OPTIONS)
+
+
+def _index(name: str, *columns: sa.Column[Any], where: sa.ColumnElement[bool]) -> None:
+    """Make an index of a part of a table; MySQL has none, and indexes the whole table."""
+    sa.Index(name, *columns, sqlite_where=where, postgresql_where=where)
+
+
+pipelines = _table(
     "cuesqueue_pipelines",
-    metadata,
     sa.Column("pipeline", Name, primary_key=True),
     sa.Column("source", Name, nullable=False),
     sa.Column("incarnation", sa.BigInteger, nullable=False),
@@ -159,18 +167,16 @@ pipelines = sa.Table(
     sa.Column("activity", LongText),  # what it has published, in all and lately (JSON, see activity.py)
     sa.Column("sink", sa.String(12)),  # what delivered its plans last: see batches/progress.py
     sa.Column("sink_incarnation", sa.BigInteger),  # the newest one for which that is known
-    sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see sql/memory.py
+    sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see sql/engines.py
     sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see progress.py)
     sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
-    **_TABLE,
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
 """Changes the columns that it is given beside `of`. Made once, as other statements of each batch: building one costs
 more than running it."""
 
-shards = sa.Table(
+shards = _table(
     "cuesqueue_shards",
-    metadata,
     sa.Column("shard_key", Hash, primary_key=True),
     sa.Column("source", Name, nullable=False),
     sa.Column("shard_id", AnyText, nullable=False),
@@ -193,34 +199,29 @@ shards = sa.Table(
     sa.Column("reference", AsReference),  # what else its announcement said; NULL where objects are read
     sa.Column("sent_at", sa.BigInteger),  # its message, by the queue's clock; NULL: unknown
     sa.Column("later", AsContent),  # what was announced of it last, beside what is read: see shards/announcing.py
-    **_TABLE,
 )
-sa.Index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
+_index(  # MySQL has no partial indexes: there `finished_at` keeps the finished ones out of the way
     "cuesqueue_shards_unfinished",
     shards.c.owner,
     shards.c.finished_at,
     shards.c.opened_at,
-    sqlite_where=shards.c.finished_at.is_(None),
-    postgresql_where=shards.c.finished_at.is_(None),
+    where=shards.c.finished_at.is_(None),
 )
-sa.Index(
+_index(
     "cuesqueue_shards_finished",
     shards.c.source,
     shards.c.finished_at,
-    sqlite_where=shards.c.finished_at.is_not(None),
-    postgresql_where=shards.c.finished_at.is_not(None),
+    where=shards.c.finished_at.is_not(None),
 )
-sa.Index(  # what is released, or recorded for a source by a receiver
+_index(  # what is released, or recorded for a source by a receiver
     "cuesqueue_shards_unowned",
     shards.c.source,
     shards.c.opened_at,
-    sqlite_where=sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None)),
-    postgresql_where=sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None)),
+    where=sa.and_(shards.c.owner.is_(None), shards.c.finished_at.is_(None)),
 )
 
-snapshots = sa.Table(
+snapshots = _table(
     "cuesqueue_snapshots",
-    metadata,
     sa.Column("pipeline", Name, primary_key=True),
     sa.Column("seq", sa.BigInteger, primary_key=True),
     sa.Column("chunk", sa.Integer, primary_key=True),  # up to 1,000 ranges or some megabytes a row
@@ -229,12 +230,10 @@ snapshots = sa.Table(
     sa.Column("contents", AnyText, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("sent", LongText),  # when the messages were sent that announced the moves (JSON); NULL: unknown
-    **_TABLE,
 )
 
-attempts = sa.Table(
+attempts = _table(
     "cuesqueue_attempts",
-    metadata,
     sa.Column("delivery_hash", Hex, primary_key=True),
     sa.Column("lead_hash", Hex, nullable=False),  # of the attempt that the splits of the same micro-batch belong to
     sa.Column("source", Name, nullable=False),
@@ -253,14 +252,12 @@ attempts = sa.Table(
     sa.Column("published_at", sa.BigInteger, nullable=False),
     sa.Column("snapshot_at", sa.BigInteger),  # when its last snapshot was written, which is not kept
     sa.Column("changed", sa.BigInteger),  # of its shards, announced meanwhile in a version that is not read
-    **_TABLE,
 )
 sa.Index("cuesqueue_attempts_end", attempts.c.pipeline, attempts.c.end_seq)
 sa.Index("cuesqueue_attempts_published", attempts.c.published_at)
 
-splits = sa.Table(
+splits = _table(
     "cuesqueue_splits",
-    metadata,
     sa.Column("id", Serial, primary_key=True, autoincrement=True),
     sa.Column("delivery_hash", Hex, nullable=False),
     sa.Column("source", Name, nullable=False),
@@ -270,16 +267,14 @@ splits = sa.Table(
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("published_at", sa.BigInteger, nullable=False),
-    **_TABLE,
 )
 sa.Index("cuesqueue_splits_hash", splits.c.delivery_hash)
 sa.Index("cuesqueue_splits_name", splits.c.name_key)
 sa.Index("cuesqueue_splits_pipeline", splits.c.pipeline)
 sa.Index("cuesqueue_splits_published", splits.c.published_at)
 
-errors = sa.Table(
+errors = _table(
     "cuesqueue_errors",
-    metadata,
     sa.Column("error_key", Hash, primary_key=True),  # of (scope, plan, subject, position): writing twice is one
     sa.Column("source", Name, nullable=False),
     sa.Column("pipeline", Name, nullable=False),
@@ -300,37 +295,32 @@ errors = sa.Table(
     sa.Column("delivered_to", AnyText),
     sa.Column("requeued_at", sa.BigInteger),  # by a person: its input is on its way again
     sa.Column("reopened_at", sa.BigInteger),  # its shard is read again, without a message of ours
-    **_TABLE,
 )
 sa.Index("cuesqueue_errors_shard", errors.c.shard_key)
 sa.Index("cuesqueue_errors_hash", errors.c.delivery_hash, errors.c.scope)
 sa.Index("cuesqueue_errors_occurred", errors.c.occurred_at)
-sa.Index(
+_index(
     "cuesqueue_errors_unsent",  # by pipeline: those that have no error queue leave all of theirs so
     errors.c.pipeline,
     errors.c.delivered_at,
     errors.c.requeued_at,
     errors.c.occurred_at,
-    sqlite_where=sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(None)),
-    postgresql_where=sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(None)),
+    where=sa.and_(errors.c.delivered_at.is_(None), errors.c.requeued_at.is_(None)),
 )
 
-read_marks = sa.Table(
+read_marks = _table(
     "cuesqueue_read_marks",  # reads of a plan that failed before, under way or never ended; and traces: see readings.py
-    metadata,
     sa.Column("delivery_hash", Hex, primary_key=True),
     sa.Column("task", sa.Integer, primary_key=True, autoincrement=False),  # -1: it is read alone
     sa.Column("first_place", sa.BigInteger, primary_key=True, autoincrement=False),  # in the plan
     sa.Column("end_place", sa.BigInteger, primary_key=True, autoincrement=False),  # the first that is not in it
     sa.Column("unended", sa.Integer, nullable=False),
     sa.Column("began_at", sa.BigInteger, nullable=False),
-    **_TABLE,
 )
 sa.Index("cuesqueue_read_marks_began", read_marks.c.began_at)
 
-shard_changes = sa.Table(
+shard_changes = _table(
     "cuesqueue_shard_changes",  # made outside of the normal way of a shard, by people or new announcements
-    metadata,
     sa.Column("id", Serial, primary_key=True, autoincrement=True),
     sa.Column("shard_key", Hash, nullable=False),
     sa.Column("source", Name, nullable=False),
@@ -342,23 +332,19 @@ shard_changes = sa.Table(
     sa.Column("before", AnyText, nullable=False),  # JSON, as is `after`
     sa.Column("after", AnyText),  # NULL: the shard is forgotten
     sa.Column("changed_at", sa.BigInteger, nullable=False),
-    **_TABLE,
 )
 sa.Index("cuesqueue_shard_changes_shard", shard_changes.c.shard_key)
 sa.Index("cuesqueue_shard_changes_changed", shard_changes.c.changed_at)
 
-leases = sa.Table(
+leases = _table(
     "cuesqueue_leases",
-    metadata,
     sa.Column("name", Name, primary_key=True),
     sa.Column("holder", sa.String(64), nullable=False),
     sa.Column("until", sa.BigInteger, nullable=False),
-    **_TABLE,
 )
 
-sources = sa.Table(
+sources = _table(
     "cuesqueue_sources",  # the memory of a whole source, for comparing it with a listing
-    metadata,
     sa.Column("source", Name, primary_key=True),
     # by the database's clock: finished shards that ended up to then may be forgotten; 0: none is
     sa.Column("forgotten_before", sa.BigInteger, nullable=False),
@@ -368,13 +354,11 @@ sources = sa.Table(
     sa.Column("moved_to", AnyText),  # the store that it is in by now, without secrets; NULL: it is here
     sa.Column("moved_to_id", sa.String(32)),
     sa.Column("import_id", sa.String(100)),
-    sa.Column("naming", LongText),  # how its shards are named (JSON, see shards/sources.py); NULL: not recorded yet
-    **_TABLE,
+    sa.Column("naming", LongText),  # how its shards are named (JSON, see batches/starting.py); NULL: not recorded yet
 )
 
-receivers = sa.Table(
+receivers = _table(
     "cuesqueue_receivers",  # those that record objects for the sources of their routes: see shards/recording.py
-    metadata,
     sa.Column("receiver", Name, primary_key=True),
     sa.Column("queue", AnyText, nullable=False),  # without secrets
     sa.Column("host", sa.String(255), nullable=False),
@@ -388,12 +372,10 @@ receivers = sa.Table(
     sa.Column("unrouted", sa.BigInteger, nullable=False),
     sa.Column("malformed", sa.BigInteger, nullable=False),
     sa.Column("changed", sa.BigInteger, nullable=False, server_default="0"),
-    **_TABLE,
 )
 
-listings = sa.Table(
+listings = _table(
     "cuesqueue_listings",  # the last comparison of a source with each of its prefixes, or the one under way
-    metadata,
     sa.Column("listing_key", Hash, primary_key=True),  # of (source, prefix)
     sa.Column("source", Name, nullable=False),
     sa.Column("prefix", AnyText, nullable=False),
@@ -408,12 +390,10 @@ listings = sa.Table(
     sa.Column("beyond_memory", sa.BigInteger, nullable=False),
     sa.Column("existing", sa.BigInteger, nullable=False),  # of these, left out as older than `existing_before`
     sa.Column("failures", sa.BigInteger, nullable=False),  # of the page after `cursor`, one after the other
-    **_TABLE,
 )
 
-certificates = sa.Table(
+certificates = _table(
     "cuesqueue_certificates",  # "of the N objects under PREFIX last modified before T, p are published, ..."
-    metadata,
     sa.Column("id", Serial, primary_key=True, autoincrement=True),
     sa.Column("source", Name, nullable=False),
     sa.Column("prefix", AnyText, nullable=False),
@@ -436,7 +416,6 @@ certificates = sa.Table(
     sa.Column("written_at", sa.BigInteger, nullable=False),
     sa.Column("skipped", sa.BigInteger),  # NULL, as the next one: of a version before 0.3
     sa.Column("given_up", sa.BigInteger),
-    **_TABLE,
 )
 sa.Index("cuesqueue_certificates_source", certificates.c.source, certificates.c.written_at)
 sa.Index("cuesqueue_certificates_written", certificates.c.written_at)
@@ -444,9 +423,8 @@ sa.Index("cuesqueue_certificates_written", certificates.c.written_at)
 CLEANED = "cleaned"
 """Outcome of a cleaning: the object is deleted, or moved."""
 
-cleanings = sa.Table(
+cleanings = _table(
     "cuesqueue_cleanings",  # objects that are deleted or moved after they were read: written before, and after
-    metadata,
     sa.Column("shard_key", Hash, primary_key=True),
     sa.Column("source", Name, nullable=False),
     sa.Column("uri", AnyText, nullable=False),
@@ -464,29 +442,24 @@ cleanings = sa.Table(
     sa.Column("outcome", sa.String(20)),  # how it ended: see cleaning.py
     sa.Column("cause", sa.String(40)),  # of the last failure
     sa.Column("detail", AnyText),
-    **_TABLE,
 )
-sa.Index(
+_index(
     "cuesqueue_cleanings_due",
     cleanings.c.source,
     cleanings.c.ended_at,
     cleanings.c.due_at,
-    sqlite_where=cleanings.c.ended_at.is_(None),
-    postgresql_where=cleanings.c.ended_at.is_(None),
+    where=cleanings.c.ended_at.is_(None),
 )
 sa.Index("cuesqueue_cleanings_ended", cleanings.c.ended_at)
 
-registered = sa.Table(
+registered = _table(
     "cuesqueue_registered",  # objects that are data files of tables where they are: no source cleans them
-    metadata,
     sa.Column("uri_key", Hash, primary_key=True),
     sa.Column("registered_at", sa.BigInteger, nullable=False),
-    **_TABLE,
 )
 
-history = sa.Table(
+history = _table(
     "cuesqueue_history",  # what each pipeline published in each hour, written when the hour is over: see activity.py
-    metadata,
     sa.Column("pipeline", Name, primary_key=True),
     sa.Column("hour", sa.BigInteger, primary_key=True, autoincrement=False),  # its beginning
     sa.Column("source", Name, nullable=False),
@@ -500,17 +473,14 @@ history = sa.Table(
     sa.Column("lag_p50", sa.BigInteger),  # microseconds from the message to the publication; NULL: unknown
     sa.Column("lag_p99", sa.BigInteger),
     sa.Column("lags", LongText, nullable=False),  # the histogram that they are from (JSON, see shards/activity.py)
-    **_TABLE,
 )
 sa.Index("cuesqueue_history_hour", history.c.hour)
 
-identity = sa.Table(
+identity = _table(
     "cuesqueue_store",
-    metadata,
     sa.Column("one", sa.SmallInteger, primary_key=True, autoincrement=False),  # always 1: there is one row
     sa.Column("store_id", sa.String(32), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    **_TABLE,
 )
 
 # Both under names that two users of one database do not share, and not part of `metadata`. `applied` is Alembic's own
@@ -521,15 +491,15 @@ version = sa.Table(
 )
 applied = sa.Table("cuesqueue_schema", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 
-# Made where a user's `foreachBatch` writes an output, in any database (outputs.py): so of types that all know, and
+# Made where a user's `foreachBatch` writes an output, in any database (starting.py): so of types that all know, and
 # not part of `metadata` either
 outputs = sa.Table(
     "cuesqueue_deliveries",
     sa.MetaData(),
     sa.Column("delivery_hash", Hex, primary_key=True),
     sa.Column("output", Name, primary_key=True),
-    sa.Column("pipeline", Name, nullable=False),  # and its store: see outputs.owner
+    sa.Column("pipeline", Name, nullable=False),  # and its store: see starting.owner
     sa.Column("batch_id", sa.BigInteger, nullable=False),
     sa.Column("delivered_at", sa.DateTime, nullable=False),
-    **_TABLE,
+    **_OPTIONS,
 )

@@ -80,18 +80,6 @@ class DueCleanings(NamedTuple):
     now: int
 
 
-class Waiting(NamedTuple):
-    """Objects of a source that would be cleaned now: due ones, those not planned yet, and those that failed so far.
-
-    `needed`: those that another source or a table needed when they were due last.
-    """
-
-    due: int
-    unplanned: int
-    failed: int
-    needed: int
-
-
 def plan(
     transaction: Transaction,
     source: str,
@@ -254,29 +242,6 @@ def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
         pause = _RARELY if cleaning.hopeless else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempts or 0, 10))
         due_at = now + pause // MICROSECOND
         transaction.execute(this.values(attempts=cleanings.c.attempts + 1, due_at=due_at, **said))
-
-
-def waiting(transaction: Transaction, source: str, retention: timedelta) -> Waiting:
-    """Return how much of the source a reader with `cleanSource` and this retention would clean now: for a dry run.
-
-    Finished shards count whose URI is outside of `allowedPrefixes`, which are left alone.
-    """
-    now = trusted_time(transaction).at
-    cleaned = sa.select(sources.c.cleaned_until).where(sources.c.source == source)
-    until = transaction.execute(cleaned).scalar_one_or_none() or 0
-    unplanned = _finished(source, until, now - max(retention, SETTLED) // MICROSECOND).subquery()
-    unended = sa.and_(cleanings.c.source == source, cleanings.c.ended_at.is_(None))
-
-    def count(query: sa.Select[Any]) -> int:
-        return int(transaction.execute(query).scalar_one())
-
-    number = sa.select(sa.func.count())
-    return Waiting(
-        count(number.select_from(cleanings).where(unended, cleanings.c.due_at <= now)),
-        count(number.select_from(unplanned)),
-        count(number.select_from(cleanings).where(unended, cleanings.c.attempts > 0)),
-        count(number.select_from(cleanings).where(unended, cleanings.c.cause == NEEDED)),
-    )
 
 
 def planned_until(transaction: Transaction, source: str, oldest: int) -> int | None:

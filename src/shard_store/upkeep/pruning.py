@@ -15,7 +15,7 @@ from shard_store.batches.starting import first_since
 from shard_store.error_table.handling import UNDELIVERED, awaits_delivery
 from shard_store.error_table.records import FINAL
 from shard_store.model import BEGINNING, MICROSECOND, WITHOUT_MESSAGE, Semantics, micros
-from shard_store.shards.activity import window_of
+from shard_store.shards.activity import last_report
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction
 from shard_store.sql.schema import (
     attempts,
@@ -131,9 +131,19 @@ def prune(
     Never removes what is open (invariant 6), or a snapshot that a plan may still need. `now` defaults to the database's
     clock, as far as it can be trusted. Any process may run it at any time; running twice at once is harmless.
     """
-    at, ahead = _time(database, now, dry_run)
-    rows = _pipelines(database, policy)
-    windows = _windows(rows, policy, at)
+    if now is not None:
+        at, ahead = micros(now), None
+    else:
+        at, beyond = database.read(trusted_time) if dry_run else database.write(note_time)
+        ahead = beyond * MICROSECOND if beyond else None
+    chosen = _of_source(pipelines, policy)
+    rows = database.read(lambda t: t.execute(sa.select(pipelines).where(chosen)).all())
+    windows = {row.source: policy.window for row in rows}
+    for row in rows:  # a source remembers for the longest window of its pipelines
+        own = last_report(row.report).window
+        # one that was silent for longer than its own counts no more: all that it has read is older than that
+        if own is not None and row.heartbeat_at >= at - own and Semantics(row.semantics).keeps_shards:
+            windows[row.source] = max(windows[row.source], own * MICROSECOND)
     longer = {source: window for source, window in windows.items() if window > policy.window}
     deadline = clock() + time_out
     removed: dict[str, Any] = dict.fromkeys(TABLES, 0)
@@ -156,32 +166,6 @@ def prune(
         else:
             timed_out = True
     return PruneResult(timed_out=timed_out, ahead=ahead, windows=longer, **removed)
-
-
-def _pipelines(database: Database, policy: RetentionPolicy) -> Sequence[Row[Any]]:
-    chosen = sa.true() if policy.source is None else pipelines.c.source == policy.source
-    return database.read(lambda t: t.execute(sa.select(pipelines).where(chosen)).all())
-
-
-def _windows(rows: Sequence[Row[Any]], policy: RetentionPolicy, at: int) -> dict[str, timedelta]:
-    """Return for how long each source remembers: at least for the longest window of its pipelines.
-
-    One that was silent for longer than its own window counts no more: all that it has read is older than that.
-    """
-    windows = {row.source: policy.window for row in rows}
-    for row in rows:
-        own = window_of(row.report)
-        if own is not None and row.heartbeat_at >= at - own and Semantics(row.semantics).keeps_shards:
-            windows[row.source] = max(windows[row.source], own * MICROSECOND)
-    return windows
-
-
-def _time(database: Database, now: datetime | None, dry_run: bool) -> tuple[int, timedelta | None]:
-    """Return the time to prune by, and how far the database's clock is beyond it."""
-    if now is not None:
-        return micros(now), None
-    at, ahead = database.read(trusted_time) if dry_run else database.write(note_time)
-    return at, ahead * MICROSECOND if ahead else None
 
 
 def _targets(
@@ -338,13 +322,6 @@ def _confirmed_snapshots(row: Row[Any], at: int, cutoff: int) -> _Target:
     return _Target(snapshots, old, (snapshots.c.seq,))
 
 
-def _forget(transaction: Transaction, source: str, until: int) -> None:
-    """Record that the source no longer knows shards that ended up to then: no listing may open their objects."""
-    before = sources.c.forgotten_before
-    raised = sources.update().where(sources.c.source == source, before < until).values(forgotten_before=until)
-    transaction.execute(raised)
-
-
 def _remove(transaction: Transaction, target: _Target, limit: int) -> tuple[int, int]:
     """Delete up to `limit` rows by their keys: the select takes no locks that a publish would wait for.
 
@@ -356,8 +333,10 @@ def _remove(transaction: Transaction, target: _Target, limit: int) -> tuple[int,
     rows = transaction.execute(sa.select(*columns).where(old).order_by(*target.order).limit(limit)).all()
     if not rows:
         return 0, 0
-    if target.source is not None:  # first: a listing that does not find them must see this
-        _forget(transaction, target.source, max(row.finished_at for row in rows))
+    if target.source is not None:  # first: a listing that does not find them must see that none may open their objects
+        until, before = max(row.finished_at for row in rows), sources.c.forgotten_before
+        raised = sources.update().where(sources.c.source == target.source, before < until)
+        transaction.execute(raised.values(forgotten_before=until))
     if len(key) == 1:
         chosen: sa.ColumnElement[bool] = transaction.among(key[0], [row[0] for row in rows])
     else:

@@ -1,4 +1,7 @@
-"""Run by Alembic, inside the connection and transaction that `install.migrate` made."""
+"""Run by Alembic, inside the connection and transaction that `install.migrate` made.
+
+`versions/` has a file for each revision of the schema, `NNNN_what_it_does.py`. A released one is never changed.
+"""
 
 from __future__ import annotations
 

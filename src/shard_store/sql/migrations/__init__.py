@@ -1,1 +1,0 @@
-"""Alembic's environment for the store's tables; `versions/` has a file for each revision, oldest first."""
