@@ -150,7 +150,13 @@ class _Checkpoint:
             if (number == compacted and compact) or compacted < number <= last:
                 read = True
                 for line in self._lines(f"sources/{stream}/{name}"):
-                    uri = self._uri(line)
+                    try:  # Spark writes encoded URIs, also for stores whose URIs are not encoded elsewhere
+                        path = unquote(json.loads(line)["path"], errors="strict")
+                        if path.startswith("file:"):
+                            path = "/" + path.removeprefix("file:").lstrip("/")
+                        uri = plain_uri(path)
+                    except (KeyError, TypeError, ValueError, AttributeError, MalformedNotification) as error:
+                        raise self._wrong(f"{line[:200]!r} is no entry of a log of files ({error})") from None
                     if uri not in seen:
                         seen.add(uri)
                         yield uri
@@ -188,16 +194,6 @@ class _Checkpoint:
         if not re.fullmatch(r"v[0-9]+", version.strip()):
             raise self._wrong(f"{file} does not begin with the version of a log")
         yield from filter(None, entries.splitlines())
-
-    def _uri(self, line: str) -> str:
-        """Decode a path, which Spark writes as an encoded URI, also for stores whose URIs are not encoded elsewhere."""
-        try:
-            path = unquote(json.loads(line)["path"], errors="strict")
-            if path.startswith("file:"):
-                path = "/" + path.removeprefix("file:").lstrip("/")
-            return plain_uri(path)
-        except (KeyError, TypeError, ValueError, AttributeError, MalformedNotification) as error:
-            raise self._wrong(f"{line[:200]!r} is no entry of a log of files ({error})") from None
 
     def _wrong(self, problem: str) -> OptionError:
         return OptionError("CHECKPOINT", f"{self._folder}: {problem}")
