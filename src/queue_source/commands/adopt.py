@@ -21,7 +21,6 @@ from pyarrow import fs as pafs
 from queue_source.commands.output import Json, print_change, progress
 from queue_source.commands.parameters import DryRun, Store, argument, option
 from queue_source.errors import MalformedNotification, OptionError
-from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import raise_mapped, resolve
 from queue_source.uris import plain_uri
 from shard_store import open_store
@@ -76,7 +75,6 @@ def adopt(
     checkpoint: str,
     *,
     stream: int = 0,
-    storage: StorageOptions | None = None,
     progress: Callable[[int], None] = lambda files: None,
 ) -> AdoptResult:
     """Record as finished what the query of a checkpoint has read; may be run again. Without a store it counts.
@@ -92,7 +90,7 @@ def adopt(
 
     def uris() -> Iterator[str]:
         try:
-            yield from _Checkpoint(checkpoint, storage).uris(stream)
+            yield from _Checkpoint(checkpoint).uris(stream)
         except OSError as error:
             raise_mapped(checkpoint.rstrip("/"), error)
 
@@ -135,9 +133,9 @@ def _adopt(
 class _Checkpoint:
     """Files of a checkpoint, on any store that objects are read from."""
 
-    def __init__(self, folder: str, storage: StorageOptions | None) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder.rstrip("/")
-        self._filesystem, self._inner = resolve(self._folder, storage)
+        self._filesystem, self._inner = resolve(self._folder)
 
     def uris(self, stream: int) -> Iterator[str]:
         """Yield the URIs that the query has read, in their one form, each once."""

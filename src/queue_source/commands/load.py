@@ -17,16 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from queue_source.announcements.routes import read_routes
-from queue_source.commands.output import (
-    FAILED,
-    UNHEALTHY,
-    Json,
-    on_signals,
-    print_error,
-    print_result,
-    progress,
-    tell,
-)
+from queue_source.commands.output import FAILED, UNHEALTHY, Json, on_signals, print_error, print_result, progress, tell
 from queue_source.commands.parameters import DryRun, NewStore, QueueUrl, argument, flag, named_options, option
 from queue_source.coordinator.receivers import Receiver
 from queue_source.coordinator.threads import Threads

@@ -252,7 +252,20 @@ def read(place: Place, options: Mapping[str, str]) -> Values:
     Raises OptionError, which names the option and the next step.
     """
     texts = given_texts(place, options)
-    values = Values(place.by_name, {o.name: _parse(o, texts[o.name]) for o in place.options if o.name in texts})
+    parsed: dict[str, Any] = {}
+    for option in place.options:
+        if option.name not in texts:
+            continue
+        try:
+            value = parsed[option.name] = option.type.parse(texts[option.name])
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Secret):
+                    # a reference that leads nowhere is reported with the option's name, before anything starts
+                    item.reveal()
+        except ValueError as error:
+            # "from None": the chain of causes could show the value of a secret
+            raise OptionError(option.name, str(error)) from None
+    values = Values(place.by_name, parsed)
     values.check(place.call)
     return values
 
@@ -305,16 +318,3 @@ def nearest(name: str, options: Iterable[Option]) -> str:
     names = {option.name.lower(): option.name for option in options}
     close = difflib.get_close_matches(name.lower(), names, n=1)
     return f"did you mean {names[close[0]]!r}?" if close else "see docs/reference/options.md for all options"
-
-
-def _parse(option: Option, text: str) -> Any:
-    try:
-        value = option.type.parse(text)
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, Secret):
-                # a reference that leads nowhere is reported with the option's name, before anything starts
-                item.reveal()
-        return value
-    except ValueError as error:
-        # "from None": the chain of causes could show the value of a secret
-        raise OptionError(option.name, str(error)) from None

@@ -364,15 +364,6 @@ def _shares(text: str) -> str:
     raise ValueError(f"{quote(text)} is not a way to share; write round-robin, greedy or percentage:70,30")
 
 
-def _store_url(text: str) -> SecretUrl:
-    if not is_url(text.strip()) and not is_reference(text.strip()):
-        raise ValueError(
-            f"{quote(text)} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
-            "postgresql+psycopg://user:password@host/database"
-        )
-    return SecretUrl(text.strip())
-
-
 def _encoding(text: str) -> str:
     "a".encode(text)  # Python also has codecs for other things than text, such as hex
     return codecs.lookup(text).name
@@ -414,7 +405,10 @@ PREFIXES = OptionType("prefixes", "prefixes, separated by commas", _prefixes)
 REWRITES = OptionType("rewrites", "a JSON object: prefix of a URI -> what it becomes", _rewrites)
 QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", _queues)
 QUEUE_URL = OptionType("queue URL", "URL of one queue", queue_url)
-STORE_URL = OptionType("database URL", "SQLAlchemy URL", _store_url)
+STORE_URL = OptionType("database URL", "SQLAlchemy URL", _checked(
+    lambda text: SecretUrl(text.strip()), lambda url: is_url(url.as_given()) or is_reference(url.as_given()),
+    "{text} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
+    "postgresql+psycopg://user:password@host/database"))
 GLOB = OptionType("glob", "glob with `*`, `?`, `[a-z]`, `{a,b}`", _of_given(_explained(name_matcher,
     "{text} {error}; write a glob of names, as in *.csv")))
 PATH_GLOB = OptionType("path glob", "the same", _of_given(_explained(path_glob,

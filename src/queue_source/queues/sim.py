@@ -87,10 +87,9 @@ class SimQueue(SqlQueue):
         *,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
-        patience: float = 30.0,
     ) -> None:
         self._sim = _parse(url)
-        super().__init__(url, self._sim.table, clock=clock, sleep=sleep, patience=patience)
+        super().__init__(url, self._sim.table, clock=clock, sleep=sleep)
         self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.consumers.listener)
         self._any_fault = sa.select(faults.c.id).where(faults.c.pool == self._sim.pool)
         self._is_bound = False

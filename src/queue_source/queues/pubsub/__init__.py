@@ -43,15 +43,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from queue_source.errors import QueueConfigurationError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.adapter import (
-    BaseQueue,
-    Kept,
-    convert_each,
-    copy_of,
-    in_batches,
-    is_found,
-    peek_by_receiving,
-)
+from queue_source.queues.adapter import BaseQueue, Kept, convert_each, copy_of, in_batches, is_found, peek_by_receiving
 from queue_source.queues.base import Capabilities, Depth
 from queue_source.queues.pubsub.address import connect, mapped, parse_address, receipt_failures
 from queue_source.queues.pubsub.messages import Message, dead_message, message_of, received
