@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from benchmarks.registry import Measurement, Settings, benchmark
 from benchmarks.store import databases
-from queue_source.commands.comparison import reconcile
+from queue_source.commands.reconcile import compare
 from queue_source.messages import ListedObject
 from queue_source.options import parse_listing_options
 from queue_source.storage.buckets.base import PAGE, Page
@@ -86,7 +86,7 @@ def _command(settings: Settings, name: str, store: ShardStore, keys: int, size: 
         yield Page((), None, now)
 
     began, busy = time.perf_counter(), time.process_time()
-    report = reconcile(store, SOURCE, PREFIX, options, pages())
+    report = compare(store, SOURCE, PREFIX, options, pages())
     taken, busy = time.perf_counter() - began, time.process_time() - busy
     settings.say(f"processor time of the command: {busy:.1f} s")
     assert report.tally.counts["missing"] == keys // _LOST

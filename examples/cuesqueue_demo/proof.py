@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from cuesqueue_demo.data import MONTHS, Layout, day_numbers
 from cuesqueue_demo.report import Certificate
-from queue_source.commands.comparison import Period, pages_of, reconcile
+from queue_source.commands.reconcile import Period, compare, pages_of
 from queue_source.options import parse_listing_options
 from queue_source.storage.buckets import open_bucket
 from shard_store import ShardStore
@@ -38,7 +38,7 @@ def certify(layout: Layout, store: ShardStore) -> dict[str, Certificate]:
             closing(open_bucket(prefix, options.storage)) as bucket,
             closing(pages_of(bucket, prefix, versions=False)) as pages,
         ):
-            report = reconcile(store, pipeline, prefix, options, pages, period=Period(grace=timedelta(0)))
+            report = compare(store, pipeline, prefix, options, pages, period=Period(grace=timedelta(0)))
         number = store.certify(report.scope, report.evidence, report.tally, Audit.of_user().actor)
         certificates[pipeline] = Certificate(number, report.tally.counts, report.sentence())
     return certificates

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
-from queue_source.queues.pubsub import PubSubQueue
-from queue_source.queues.pubsub import calls as pubsub_calls
-from queue_source.queues.pubsub.calls import LARGEST_REQUEST
+from queue_source.queues import pubsub
+from queue_source.queues.pubsub import LARGEST_REQUEST, PubSubQueue
 from support.servers.pubsub import PubSubServer, pubsub_server
 
 Open = Callable[..., PubSubQueue]
@@ -337,7 +336,7 @@ def test_after_a_long_silence_empty_pulls_are_believed_only_of_a_service_that_an
 ) -> None:
     queue = opened()
     assert queue.receive(1, 60, 0) == []
-    queue._calls._heard -= 3600
+    queue._heard -= 3600
     server.fail("Pull", "DEADLINE_EXCEEDED")
     server.fail("GetSubscription", "UNAVAILABLE")
     with pytest.raises(QueueUnavailable):
@@ -364,7 +363,7 @@ def test_calls_are_not_repeated_in_secret(server: PubSubServer, opened: Open, st
 
 
 def test_a_service_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pubsub_calls, "_READ", pubsub_calls._READ.with_timeout(1.0))
+    monkeypatch.setattr(pubsub, "_READ", pubsub._READ.with_timeout(1.0))
     with (
         PubSubQueue("pubsub://p/files", endpoint="http://127.0.0.1:1") as queue,
         pytest.raises(QueueUnavailable, match="pubsub://p/files"),

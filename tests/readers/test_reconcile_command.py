@@ -14,7 +14,7 @@ import pytest
 import tenacity
 from typer.testing import CliRunner, Result
 
-from queue_source.commands import comparison as reconciling
+from queue_source.commands import reconcile as reconciling
 from queue_source.commands.main import app
 from queue_source.errors import ObjectStoreError
 from queue_source.messages import ListedObject

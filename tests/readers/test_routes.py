@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from contracts.test_store_statements import counting
 from queue_source.announcements.routes import Routes, parse_routes
-from queue_source.commands.comparison import Period, reconcile
 from queue_source.commands.main import app
+from queue_source.commands.reconcile import Period, compare
 from queue_source.coordinator.receivers import Receiver, Totals
 from queue_source.errors import OptionError
 from queue_source.options import parse_listing_options, parse_receiver_options
@@ -148,7 +148,7 @@ def test_a_store_that_was_restored_is_noticed_by_a_receiver_that_is_started_agai
         with world.store() as store:
             pages = iter([world.bucket.open("s3://bucket/").page("s3://bucket/a/")])
             period = Period(grace=timedelta(0))
-            report = reconcile(store, store.source_of(name), "s3://bucket/a/", options, pages, period=period)
+            report = compare(store, store.source_of(name), "s3://bucket/a/", options, pages, period=period)
         assert (report.verdict, report.tally.counts["missing"], report.tally.counts["waiting"]) == ("incomplete", 3, 1)
     memory.unlink()
     assert route("--memory", str(memory)).exit_code == 0

@@ -16,6 +16,7 @@ from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 from queue_source.options.checks import check_suitability
 from queue_source.queues import open_queue, queue_name
+from queue_source.queues.adapter import Consumers
 from queue_source.queues.amqp.address import parse_address
 from queue_source.queues.amqp.messages import Delivery, properties_of_copy, received, shown_header
 from queue_source.queues.base import administered
@@ -26,8 +27,8 @@ def test_a_url_is_taken_apart() -> None:
     address = parse_address(
         "amqp://me:hunt%40er@rabbit:5673/%2Fjobs?source=orders&pool=files&tags=a.*,b.#&heartbeat=30&queue_type=quorum"
     )
-    assert (address.source, address.pool, address.filters) == ("orders", "files", ("a.*", "b.#"))
-    assert (address.listener, address.mandatory, address.queue_type) == (False, True, "quorum")
+    assert (address.source, address.queue_type) == ("orders", "quorum")
+    assert address.consumers == Consumers("files", listener=False, filters=("a.*", "b.#"), mandatory=True)
     parameters = address.parameters()
     assert (parameters.host, parameters.port, parameters.virtual_host) == ("rabbit", 5673, "/jobs")
     assert (parameters.credentials.username, parameters.credentials.password) == ("me", "hunt@er")
@@ -42,7 +43,7 @@ def test_a_url_is_taken_apart() -> None:
 )
 def test_filters_may_be_written_in_several_ways(tags: str, filters: tuple[str, ...] | None) -> None:
     address = parse_address(f"amqp://h/v?source=s&pool=p{tags}")
-    assert address.filters == filters
+    assert address.consumers.filters == filters
     assert address.bindings == (filters or ("#",))
 
 

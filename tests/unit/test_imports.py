@@ -91,7 +91,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("queue_source.coordinator",),
     ("queue_source.sinks",),
-    *inside("queue_source.commands", "output", "parameters", "comparison queue shards status"),
+    *inside("queue_source.commands", "output", "parameters", "queue shards status"),
     ("queue_source.spark",),
     ("queue_source.foreach_batch",),
     ("queue_source.serve",),

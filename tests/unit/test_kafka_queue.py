@@ -142,7 +142,7 @@ def test_in_any_order_the_lowest_unfinished_offset_is_committed(data: st.DataObj
     for offset in data.draw(st.permutations(offsets)):
         ledger.finish(held.pop(offset))
         assert ledger.low == min(held, default=offsets[-1] + 1)
-        assert ledger.unfinished == len(held)
+        assert len(ledger._unfinished) == len(held)
 
 
 def test_a_partition_whose_oldest_message_is_not_done_gets_no_wider() -> None:

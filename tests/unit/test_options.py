@@ -71,16 +71,16 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert options.delivery.fail_on_data_loss is True
 
 
-def test_the_source_is_named_after_the_queue_and_the_pipeline_after_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_source.queues, "queue_name", lambda url: url.rpartition("/")[2], raising=False)
+def test_the_source_is_named_after_the_queue_and_the_pipeline_after_the_source() -> None:
     options = parse_reader_options({"queueUrl": "sim://files", "fileFormat": "json", "allowedPrefixes": "s3://in/"})
     assert (options.source, options.pipeline) == ("files", "files")
     assert read(pipeline="p").pipeline == "p"
 
 
-def test_a_queue_whose_name_cannot_name_a_source_asks_for_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_source.queues, "queue_name", lambda url: "a/b", raising=False)
-    error = refusal({"queueUrl": "pubsub://a/b", "fileFormat": "json", "allowedPrefixes": "s3://in/"})
+def test_a_queue_whose_name_cannot_name_a_source_asks_for_the_option() -> None:
+    error = refusal(
+        {"queueUrl": "sql+sqlite:///jobs.db?queue=a/b", "fileFormat": "json", "allowedPrefixes": "s3://in/"}
+    )
     assert error.option == "source"
     assert "set the option source" in error.problem
 

@@ -23,10 +23,10 @@ from google.rpc import error_details_pb2
 
 import queue_source
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
+from queue_source.messages import Receipt
 from queue_source.queues import open_queue
-from queue_source.queues.pubsub import PubSubQueue
+from queue_source.queues.pubsub import LARGEST_REQUEST, MOST_RECEIPTS, PubSubQueue
 from queue_source.queues.pubsub.address import LASTING, NEEDED, PASSING, our_error, receipt_failures
-from queue_source.queues.pubsub.calls import LARGEST_REQUEST, MOST_RECEIPTS, PubSubCalls
 from support.servers.pubsub import PubSubServer
 
 PATH = "projects/p/subscriptions/files"
@@ -78,28 +78,30 @@ class Recorder:
 
 
 @pytest.fixture
-def made() -> Iterator[list[PubSubCalls]]:
-    calls: list[PubSubCalls] = []
-    yield calls
-    for call in calls:
-        call.close()
+def made() -> Iterator[list[PubSubQueue]]:
+    queues: list[PubSubQueue] = []
+    yield queues
+    for queue in queues:
+        queue.close()
 
 
-def calls_to(recorder: Recorder, made: list[PubSubCalls], path: str = PATH) -> PubSubCalls:
-    calls = PubSubCalls("pubsub://p/files", path, None, "http://127.0.0.1:1")
-    calls._open = lambda: (recorder, recorder)  # type: ignore[assignment,return-value,method-assign]
-    made.append(calls)
-    return calls
+def queue_of(recorder: Recorder, made: list[PubSubQueue], subscription: str = "files") -> PubSubQueue:
+    queue = PubSubQueue(f"pubsub://p/{subscription}", endpoint="http://127.0.0.1:1")
+    queue._open = lambda: (recorder, recorder)  # type: ignore[assignment,return-value,method-assign]
+    made.append(queue)
+    return queue
 
 
 @pytest.mark.parametrize("length", [1, 200, 523, 1_000, 40_000])
-@pytest.mark.parametrize("path", [PATH, f"projects/p/subscriptions/{'s' * 255}"])
-def test_receipts_go_out_under_the_services_limit_of_bytes(made: list[PubSubCalls], length: int, path: str) -> None:
+@pytest.mark.parametrize("subscription", ["files", "s" * 255])
+def test_receipts_go_out_under_the_services_limit_of_bytes(
+    made: list[PubSubQueue], length: int, subscription: str
+) -> None:
     recorder = Recorder()
-    ids = [f"{number:0{length}}" for number in range(60 if length > 10_000 else 2_500)]
-    calls = calls_to(recorder, made, path)
-    calls.modify_deadline(ids, 600)
-    calls.acknowledge(ids)
+    ids = [Receipt(f"{number:0{length}}") for number in range(60 if length > 10_000 else 2_500)]
+    queue = queue_of(recorder, made, subscription)
+    queue.extend(ids, 600)
+    queue.acknowledge(ids)
     sent = [ack_id for request in recorder.requests for ack_id in request.ack_ids]
     assert sent == [*ids, *ids]
     sizes = [request.ByteSize() for request in recorder.requests]
@@ -117,10 +119,10 @@ class ClosesAfterPull:
 
     def __init__(self, queue: PubSubQueue) -> None:
         self._queue = queue
-        queue._calls._open = self._opened  # type: ignore[assignment,method-assign]
+        queue._open = self._opened  # type: ignore[assignment,method-assign]
 
     def _opened(self) -> tuple[ClosesAfterPull, ClosesAfterPull]:
-        self._queue._calls.refuse_closed()
+        self._queue._refuse_closed()
         return self, self
 
     def get_subscription(self, **_: object) -> types.Subscription:
@@ -145,30 +147,34 @@ def refused(failures: Mapping[str, str]) -> api.InvalidArgument:
     return api.InvalidArgument("some ids were invalid", details=[info], error_info=info)
 
 
-def test_a_receipt_that_the_service_refuses_for_good_is_stale_and_the_others_are_not(made: list[PubSubCalls]) -> None:
+def receipts(letters: str) -> list[Receipt]:
+    return list(map(Receipt, letters))
+
+
+def test_a_receipt_that_the_service_refuses_for_good_is_stale_and_the_others_are_not(made: list[PubSubQueue]) -> None:
     recorder = Recorder(refused({"b": "PERMANENT_FAILURE_INVALID_ACK_ID", "d": "PERMANENT_FAILURE_OTHER"}))
-    assert calls_to(recorder, made).acknowledge("abcd") == {"b", "d"}
+    assert queue_of(recorder, made).acknowledge(receipts("abcd")) == {"b", "d"}
     assert len(recorder.requests) == 1
 
 
-def test_only_receipts_that_fail_for_the_moment_are_sent_again(made: list[PubSubCalls]) -> None:
+def test_only_receipts_that_fail_for_the_moment_are_sent_again(made: list[PubSubQueue]) -> None:
     first = refused({"a": "TRANSIENT_FAILURE_UNORDERED_ACK_ID", "b": "PERMANENT_FAILURE_INVALID_ACK_ID"})
     recorder = Recorder(first, refused({"a": "TRANSIENT_FAILURE_OTHER"}), None)
-    assert calls_to(recorder, made).acknowledge("abc") == {"b"}
+    assert queue_of(recorder, made).acknowledge(receipts("abc")) == {"b"}
     assert [list(request.ack_ids) for request in recorder.requests] == [["a", "b", "c"], ["a"], ["a"]]
 
 
-def test_receipts_that_keep_failing_for_the_moment_make_the_queue_unavailable(made: list[PubSubCalls]) -> None:
+def test_receipts_that_keep_failing_for_the_moment_make_the_queue_unavailable(made: list[PubSubQueue]) -> None:
     recorder = Recorder(*[refused({"a": "TRANSIENT_FAILURE_OTHER"})] * 20)
     with pytest.raises(QueueUnavailable, match=r"1 receipts.*TRANSIENT_FAILURE_OTHER"):
-        calls_to(recorder, made).modify_deadline("abc", 60)
+        queue_of(recorder, made).extend(receipts("abc"), 60)
     assert len(recorder.requests) < 10
 
 
-def test_a_refusal_that_names_no_receipt_is_an_error(made: list[PubSubCalls]) -> None:
+def test_a_refusal_that_names_no_receipt_is_an_error(made: list[PubSubQueue]) -> None:
     for failure in (refused({}), refused({"service": "pubsub.googleapis.com"}), api.InvalidArgument("no")):
         with pytest.raises(QueueConfigurationError):
-            calls_to(Recorder(failure), made).acknowledge("abc")
+            queue_of(Recorder(failure), made).acknowledge(receipts("abc"))
 
 
 def test_other_metadata_of_errors_is_not_taken_for_receipts() -> None:

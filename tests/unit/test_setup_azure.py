@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from queue_source.commands import setup_azure
+from queue_source.commands import setup
 from queue_source.commands.main import app
-from queue_source.commands.setup_azure import default_name, parse_place
+from queue_source.commands.setup import default_name, parse_place
 from queue_source.errors import OptionError
 from queue_source.queues.azurequeue.address import Access, parse_address
 from support.azure_command import RESOURCES, AzureCommand
@@ -125,7 +125,7 @@ def test_what_az_says_is_passed_on_without_secrets(az: AzureCommand) -> None:
 
 
 def test_az_that_does_not_end_is_an_error_of_one_line(az: AzureCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_azure, "_SECONDS", 0.2)
+    monkeypatch.setattr(setup, "_SECONDS", 0.2)
     (az.folder / "az").write_text("#!/bin/sh\nexec /bin/sleep 5\n")
     done = run(PREFIX)
     assert done.exit_code == 1

@@ -22,8 +22,7 @@ from sqlalchemy.pool import QueuePool
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
 from queue_source.queues.sql import SqlQueue
-from queue_source.queues.sql.database import open_database, parse_address
-from queue_source.queues.sql.rows import QueueRows
+from queue_source.queues.sql.database import QueueRows, open_database, parse_address
 from shard_store.sql.database import Transaction
 from shard_store.sql.dialects import Trouble
 

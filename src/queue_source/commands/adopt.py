@@ -21,7 +21,6 @@ from pyarrow import fs as pafs
 from queue_source.commands.output import Json, print_change, progress
 from queue_source.commands.parameters import DryRun, Store, argument, option
 from queue_source.errors import MalformedNotification, OptionError
-from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import raise_mapped, resolve
 from queue_source.uris import plain_uri
 from shard_store import open_store
@@ -76,7 +75,6 @@ def adopt(
     checkpoint: str,
     *,
     stream: int = 0,
-    storage: StorageOptions | None = None,
     progress: Callable[[int], None] = lambda files: None,
 ) -> AdoptResult:
     """Record as finished what the query of a checkpoint has read; may be run again. Without a store it counts.
@@ -92,7 +90,7 @@ def adopt(
 
     def uris() -> Iterator[str]:
         try:
-            yield from _Checkpoint(checkpoint, storage).uris(stream)
+            yield from _Checkpoint(checkpoint).uris(stream)
         except OSError as error:
             raise_mapped(checkpoint.rstrip("/"), error)
 
@@ -135,9 +133,9 @@ def _adopt(
 class _Checkpoint:
     """Files of a checkpoint, on any store that objects are read from."""
 
-    def __init__(self, folder: str, storage: StorageOptions | None) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder.rstrip("/")
-        self._filesystem, self._inner = resolve(self._folder, storage)
+        self._filesystem, self._inner = resolve(self._folder)
 
     def uris(self, stream: int) -> Iterator[str]:
         """Yield the URIs that the query has read, in their one form, each once."""
@@ -150,7 +148,13 @@ class _Checkpoint:
             if (number == compacted and compact) or compacted < number <= last:
                 read = True
                 for line in self._lines(f"sources/{stream}/{name}"):
-                    uri = self._uri(line)
+                    try:  # Spark writes encoded URIs, also for stores whose URIs are not encoded elsewhere
+                        path = unquote(json.loads(line)["path"], errors="strict")
+                        if path.startswith("file:"):
+                            path = "/" + path.removeprefix("file:").lstrip("/")
+                        uri = plain_uri(path)
+                    except (KeyError, TypeError, ValueError, AttributeError, MalformedNotification) as error:
+                        raise self._wrong(f"{line[:200]!r} is no entry of a log of files ({error})") from None
                     if uri not in seen:
                         seen.add(uri)
                         yield uri
@@ -188,16 +192,6 @@ class _Checkpoint:
         if not re.fullmatch(r"v[0-9]+", version.strip()):
             raise self._wrong(f"{file} does not begin with the version of a log")
         yield from filter(None, entries.splitlines())
-
-    def _uri(self, line: str) -> str:
-        """Decode a path, which Spark writes as an encoded URI, also for stores whose URIs are not encoded elsewhere."""
-        try:
-            path = unquote(json.loads(line)["path"], errors="strict")
-            if path.startswith("file:"):
-                path = "/" + path.removeprefix("file:").lstrip("/")
-            return plain_uri(path)
-        except (KeyError, TypeError, ValueError, AttributeError, MalformedNotification) as error:
-            raise self._wrong(f"{line[:200]!r} is no entry of a log of files ({error})") from None
 
     def _wrong(self, problem: str) -> OptionError:
         return OptionError("CHECKPOINT", f"{self._folder}: {problem}")

@@ -104,7 +104,17 @@ def doctor(
     Nothing is changed or created. Each finding that is not ok says what to do. Exit codes: 0 there is no problem
     (warnings are none), 3 there is one.
     """
-    reader_options = _reader_options(option, options)
+    reader_options: dict[str, Any] = {}
+    if options is not None:
+        try:
+            reader_options = json.loads(options.read_text("utf-8"))
+        except ValueError:
+            reader_options = {"": ""}
+        is_object = isinstance(reader_options, dict)
+        if not is_object or not all(name and isinstance(text, str) for name, text in reader_options.items()):
+            wrong = 'the file is not a JSON object of texts, such as {"queueUrl": "sqs://files"}'
+            raise OptionError("--options", wrong)
+    reader_options |= named_options(option)
     findings: list[Finding] = []
     for finding in _findings(store, reader_options, spark_master):
         findings.append(finding)
@@ -122,20 +132,6 @@ def doctor(
         tell(f"{problems} problem(s), {warnings} warning(s)")
     if problems:
         raise typer.Exit(UNHEALTHY)
-
-
-def _reader_options(pairs: list[str] | None, file: Path | None) -> dict[str, str]:
-    reader_options: dict[str, Any] = {}
-    if file is not None:
-        try:
-            reader_options = json.loads(file.read_text("utf-8"))
-        except ValueError:
-            reader_options = {"": ""}
-        is_object = isinstance(reader_options, dict)
-        if not is_object or not all(name and isinstance(text, str) for name, text in reader_options.items()):
-            wrong = 'the file is not a JSON object of texts, such as {"queueUrl": "sqs://files"}'
-            raise OptionError("--options", wrong)
-    return {**reader_options, **named_options(pairs)}
 
 
 def _findings(store: str | None, reader_options: dict[str, str], spark_master: str | None) -> Iterator[Finding]:

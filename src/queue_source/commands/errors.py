@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -39,11 +39,9 @@ from queue_source.commands.parameters import (
     Store,
     argument,
     choosing,
-    duration_if_any,
+    criteria_of,
     flag,
-    glob_of,
     option,
-    refuse_empty,
 )
 from queue_source.commands.queue import Notification, s3_event
 from queue_source.errors import OptionError, QueueConfigurationError, QueueError
@@ -112,28 +110,18 @@ class Choice:
     since: Annotated[str | None, option("D", "Only errors that are not older than this.")] = None
 
     def criteria(self, *, everything: bool = True) -> Criteria:
-        """Return the options for the store. Raises OptionError for wrong values.
-
-        Without `everything` it is also raised where nothing is chosen: a command that changes errors is not run on all
-        of them because an option was forgotten.
-        """
+        """Return the options for the store, as `criteria_of`."""
         for text in self.ids or ():
             if not re.fullmatch(r"[0-9a-fA-F]{4,64}", text):
                 raise OptionError("ID", f"{quote(text)} is not an id; write 4 to 64 hexadecimal digits of one")
         words = {"scope": tuple(scope.value for scope in self.scope or ()), "cause": tuple(self.cause or ())}
-        chosen = Criteria(
+        return criteria_of(
+            Criteria,
+            self,
+            everything=everything,
             ids=tuple(text.lower() for text in self.ids or ()),
-            matching=glob_of(self.match),
-            states=tuple(state.value for state in self.state or ()),
-            source=self.source,
-            pipeline=self.pipeline,
-            older_than=duration_if_any("--older-than", self.older_than),
-            since=duration_if_any("--since", self.since),
             words={name: values for name, values in words.items() if values},
         )
-        if not everything:
-            refuse_empty(chosen)
-        return chosen
 
 
 @group.command("list")
@@ -152,37 +140,29 @@ def list_errors(
     if as_json:
         print_result({"errors": [_as_dict(error) for error in errors], "more": more}, as_json, title="errors")
         return
-    for line in _whole(errors) if long else _by_cause(errors, line_width()):
-        typer.echo(line)
+    if long:  # names in one piece, so that they can be copied
+        for error in errors:
+            words = f"{error.key.hex()[:_SHORT]}  {_minute(error)}  {error.scope}  {error.state}  {error.cause}"
+            typer.echo(hide_secrets(words))
+            typer.echo(hide_secrets(f"  {error.subject}"))
+            for line in textwrap.wrap(hide_secrets(error.detail), WIDTH - 2, break_long_words=False):
+                typer.echo(f"  {line}")
+    else:  # the most frequent cause first, with the text of its newest error
+        width = line_width()
+        groups: dict[tuple[str, str], list[StoredError]] = {}
+        for error in errors:
+            groups.setdefault((error.cause, error.scope), []).append(error)
+        for (cause, scope), alike in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+            typer.echo(hide_secrets(f"{cause} ({scope}): {counted(len(alike), 'error')}"))
+            typer.echo(cut(hide_secrets(f"  {' '.join(alike[-1].detail.split())}"), width))
+            for error in alike:
+                state = "" if error.state == State.RECORDED.value else f"{error.state}  "
+                begins = f"  {error.key.hex()[:_SHORT]}  {_minute(error)}  {state}"
+                typer.echo(begins + cut(hide_secrets(error.subject), width and width - len(begins), keep_end=True))
     if not errors:
         tell("there are none")
     if more:
         tell("there are more; raise --limit, or choose fewer errors")
-
-
-def _by_cause(errors: Sequence[StoredError], width: int | None) -> Iterator[str]:
-    """Yield the lines of a list for people: the most frequent cause first, with the text of its newest error."""
-    groups: dict[tuple[str, str], list[StoredError]] = {}
-    for error in errors:
-        groups.setdefault((error.cause, error.scope), []).append(error)
-    for (cause, scope), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield hide_secrets(f"{cause} ({scope}): {counted(len(group), 'error')}")
-        yield cut(hide_secrets(f"  {' '.join(group[-1].detail.split())}"), width)
-        for error in group:
-            state = "" if error.state == State.RECORDED.value else f"{error.state}  "
-            begins = f"  {error.key.hex()[:_SHORT]}  {_minute(error)}  {state}"
-            yield begins + cut(hide_secrets(error.subject), width and width - len(begins), keep_end=True)
-
-
-def _whole(errors: Sequence[StoredError]) -> Iterator[str]:
-    """Yield all that people need of each error, names in one piece, so that they can be copied."""
-    for error in errors:
-        words = f"{error.key.hex()[:_SHORT]}  {_minute(error)}  {error.scope}  {error.state}  {error.cause}"
-        yield hide_secrets(words)
-        yield hide_secrets(f"  {error.subject}")
-        yield from textwrap.wrap(
-            hide_secrets(error.detail), WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False
-        )
 
 
 def _minute(error: StoredError) -> str:

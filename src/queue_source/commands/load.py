@@ -1,35 +1,35 @@
-"""`cuesqueue load`: loads announced objects into files or a table, without a program; for people, cron and Airflow."""
+"""`cuesqueue load` and `route`: they receive what a queue announces, for a table or files, or for other readers."""
 
 from __future__ import annotations
 
 import logging
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from queue_source.commands.output import (
-    FAILED,
-    UNHEALTHY,
-    Json,
-    on_signals,
-    print_error,
-    print_result,
-    progress,
-    tell,
-)
-from queue_source.commands.parameters import DryRun, NewStore, argument, flag, named_options, option
+from queue_source.announcements.routes import read_routes
+from queue_source.commands.output import FAILED, UNHEALTHY, Json, on_signals, print_error, print_result, progress, tell
+from queue_source.commands.parameters import DryRun, NewStore, QueueUrl, argument, flag, named_options, option
+from queue_source.coordinator.receivers import Receiver
+from queue_source.coordinator.threads import Threads
 from queue_source.errors import OptionError
 from queue_source.logs.endings import sentence_of
+from queue_source.options import connection_options, parse_receiver_options
 from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
+from queue_source.options.types import check_name
+from queue_source.queues import open_queue, queue_name
 from shard_store.operators.status import PipelineStatus, Published
-from shard_store.store import ShardStore, open_store
+from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
 _POLL = 0.5  # seconds between two looks at the store
 
@@ -79,15 +79,21 @@ def load(
     into = table or folder or f"delta:{delta}"
     options = {"logLevel": "warning", **named_options(option)}
     began = time.monotonic()
-    from queue_source.spark.load import LoadQuery  # late: it imports Spark
+    from queue_source.spark.load import LoadQuery, preview, quiet_session  # late: it imports Spark
 
     query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)  # before Spark starts
     if dry_run:
-        from queue_source.spark.load import preview
-
         print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return
-    with open_store(store) as opened, _session(master) as spark, progress("objects", None, not as_json) as advance:
+    with open_store(store) as opened, ExitStack() as stack:
+        spark = quiet_session(master)
+
+        @stack.callback
+        def end() -> None:
+            with suppress(Exception):  # gone already, where Java had the signal that ends us
+                spark.stop()
+
+        advance = stack.enter_context(progress("objects", None, not as_json))
         advance(0, description="starting Spark")
         running = query.start(spark, available_now=not watch)
         before = _status(opened, query.pipeline)
@@ -128,19 +134,6 @@ def _for_people(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
     return {name: line(value) for name, value in result.items()}
 
 
-@contextmanager
-def _session(master: str) -> Iterator[Any]:
-    """Start a session, which ends with the block."""
-    from queue_source.spark.load import quiet_session
-
-    spark = quiet_session(master)
-    try:
-        yield spark
-    finally:
-        with suppress(Exception):  # gone already, where Java had the signal that ends us
-            spark.stop()
-
-
 def _run(query: Any, follow: Callable[[], None]) -> str | None:
     """Wait for the end of the query, and return what it failed with. Ctrl-C and SIGTERM stop it."""
     is_stopped = False
@@ -179,3 +172,77 @@ def _loaded(before: PipelineStatus | None, after: PipelineStatus | None) -> dict
         **{name: (getattr(new, name) or 0) - (getattr(old, name) or 0) for name in ("objects", "rows", "bytes")},
         "errors": {c: count - old.errors.get(c, 0) for c, count in new.errors.items() if count > old.errors.get(c, 0)},
     }
+
+
+class Unrouted(str, Enum):
+    QUARANTINE = "quarantine"
+    COUNT = "count"
+
+
+def route(
+    queue_url: QueueUrl,
+    routes: Annotated[str, option("FILE", 'A list in JSON: [{"prefix": "s3://b/orders/", "source": "orders"}, ...].')],
+    store: NewStore = DEFAULT_STORE,
+    name: Annotated[str | None, option("NAME", "Its name in the store; the queue's if it is left out.")] = None,
+    on_unrouted: Annotated[
+        Unrouted,
+        typer.Option(
+            help="What becomes of a message with an object that no route takes: to the error table, or counted."
+        ),
+    ] = Unrouted.QUARANTINE,
+    memory: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "A file in which it keeps how many messages it has had: so it notices, also when it is started again, "
+            "that the store was restored from a backup. It must outlast the process, and be one receiver's.",
+        ),
+    ] = None,
+    until_empty: Annotated[bool, flag("--until-empty", "End when the queue is empty.")] = False,
+    option: Annotated[
+        list[str] | None,
+        option(
+            "NAME=VALUE",
+            "An option of a reader for receiving and parsing (aws.region, notificationFormat, ...); may be "
+            "repeated. Secrets as env:NAME or file:PATH.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Receive messages of one queue for many sources, until SIGTERM or Ctrl-C.
+
+    Each object is recorded for every source that a route leads to; then its message is acknowledged. Readers of these
+    sources have queueUrl=store. Any number of receivers may run; each object is recorded once for each source.
+    """
+    options = parse_receiver_options(queue_url, named_options(option), quarantines=on_unrouted is Unrouted.QUARANTINE)
+    parsed = read_routes(routes)
+    url = options.url.reveal()
+    try:
+        own_name = check_name(name or queue_name(url))
+    except ValueError as error:
+        raise OptionError("--name", str(error)) from None
+    threads = Threads()
+    with (
+        open_store(store, patience=QUERY_PATIENCE) as opened,
+        open_queue(url, **connection_options(options.url, options)) as queue,
+        on_signals(threads.stopping.set),
+    ):
+        receiver = Receiver(own_name, queue, parsed, options, opened, threads.stopping, memory=memory)
+        receiver.begin()
+        tell(f"receiver {own_name}: {len(parsed)} route(s) to {len(parsed.sources)} source(s); Ctrl-C ends it")
+
+        def run(ended: threading.Event) -> None:
+            try:
+                receiver.run(until_empty=until_empty)
+            finally:
+                ended.set()
+
+        running = [threading.Event() for _ in range(options.threads)]
+        for number, ended in enumerate(running):
+            threads.start(f"route-{number}", run, ended)
+        while not threads.stopping.is_set() and not all(ended.is_set() for ended in running):
+            threads.stopping.wait(0.2)
+        threads.stop(30.0)  # seconds to end what they have begun
+        threads.check()
+        result = {"receiver": own_name, "queue": queue.name, **asdict(receiver.totals)}
+    print_result(result, as_json, title="received")

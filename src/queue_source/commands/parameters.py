@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +15,8 @@ from queue_source.common.times import parse_duration
 from queue_source.errors import OptionError
 from queue_source.options.connections import DEFAULT_STORE
 from shard_store.redaction import quote
+
+Criteria = TypeVar("Criteria")
 
 
 def option(value: str, meaning: str, *names: str, **settings: Any) -> Any:
@@ -107,15 +107,25 @@ def choosing(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def refuse_empty(criteria: Any) -> None:
-    """Refuse a dataclass that chooses nothing: no command is run on all because an option was forgotten."""
-    if not any(getattr(criteria, field.name) for field in fields(criteria)):
-        raise OptionError("--all", "nothing is chosen; name ids or options that choose, or write --all for everything")
+def criteria_of(kind: Callable[..., Criteria], choice: Any, *, everything: bool, **own: Any) -> Criteria:
+    """Build what the store looks for: what `choice` has of the options that errors and shards share, and its `own`.
 
-
-def glob_of(text: str | None) -> re.Pattern[str] | None:
-    """Return what `--match` matches. Raises OptionError."""
+    Raises OptionError for wrong values, and without `everything` where nothing is chosen: a command that changes things
+    is not run on all of them because an option was forgotten.
+    """
     try:
-        return None if text is None else name_matcher(text)
+        matching = None if choice.match is None else name_matcher(choice.match)
     except ValueError as error:
-        raise OptionError("--match", f"{quote(text or '')} {error}; write a glob, as in 's3://bucket/2026/*'") from None
+        problem = f"{quote(choice.match)} {error}; write a glob, as in 's3://bucket/2026/*'"
+        raise OptionError("--match", problem) from None
+    chosen = own | {
+        "matching": matching,
+        "states": tuple(state.value for state in choice.state or ()),
+        "source": choice.source,
+        "pipeline": choice.pipeline,
+        "older_than": duration_if_any("--older-than", choice.older_than),
+        "since": duration_if_any("--since", choice.since),
+    }
+    if not everything and not any(chosen.values()):
+        raise OptionError("--all", "nothing is chosen; name ids or options that choose, or write --all for everything")
+    return kind(**chosen)

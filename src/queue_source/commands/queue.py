@@ -19,7 +19,6 @@ from queue_source.announcements.contents import iso_time, s3_record
 from queue_source.commands.output import Json, print_result, print_table, progress, tell
 from queue_source.commands.parameters import QueueUrl, argument, flag, named_options, option
 from queue_source.errors import OptionError, QueueConfigurationError
-from queue_source.messages import Received
 from queue_source.queues import open_queue
 from queue_source.queues.base import Administered, Queue, administered
 from shard_store.redaction import quote
@@ -91,7 +90,16 @@ def _lines(items: Iterable[str]) -> Iterator[bytes]:
 def _s3_events(uris: Iterable[bytes], per_message: int) -> Iterator[bytes]:
     """Yield S3 events as Amazon sends them: keys form-encoded, any number of records in a message."""
     now = iso_time(datetime.now(timezone.utc))
-    records = (_s3_record(uri, now) for uri in uris)
+
+    def record(uri: bytes) -> dict[str, object]:
+        scheme, _, path = uri.partition(b"://")
+        bucket, _, key = path.partition(b"/")
+        if not (scheme in (b"s3", b"s3a", b"s3n") and bucket and key):
+            text = quote(uri.decode("utf-8", "surrogateescape"))
+            raise OptionError("--notification", f"{text} is not an object in S3; write items as s3://bucket/key")
+        return s3_record(bucket.decode("utf-8", "surrogateescape"), quote_plus(key, safe="/"), now)
+
+    records = map(record, uris)
     while group := list(itertools.islice(records, per_message)):
         yield json.dumps({"Records": group}).encode()
 
@@ -99,15 +107,6 @@ def _s3_events(uris: Iterable[bytes], per_message: int) -> Iterator[bytes]:
 def s3_event(uri: str) -> bytes:
     """Build the event by which Amazon announces one object."""
     return next(_s3_events([uri.encode("utf-8", "surrogateescape")], 1))
-
-
-def _s3_record(uri: bytes, now: str) -> dict[str, object]:
-    scheme, _, path = uri.partition(b"://")
-    bucket, _, key = path.partition(b"/")
-    if not (scheme in (b"s3", b"s3a", b"s3n") and bucket and key):
-        text = quote(uri.decode("utf-8", "surrogateescape"))
-        raise OptionError("--notification", f"{text} is not an object in S3; write items as s3://bucket/key")
-    return s3_record(bucket.decode("utf-8", "surrogateescape"), quote_plus(key, safe="/"), now)
 
 
 @group.command()
@@ -179,35 +178,25 @@ def peek(
     RabbitMQ marks them as redelivered. SQS and Pub/Sub count this as a delivery, also for their dead-letter policies.
     """
     with _administered(queue_url, "peek") as (queue, manager):
-        exists = manager.exists()
-        messages = [_as_dict(message) for message in manager.peek(max_messages)] if exists else []
+        messages: list[dict[str, Any]] = []
+        for message in manager.peek(max_messages) if manager.exists() else ():
+            try:
+                body = {"body": message.body.decode()}
+            except UnicodeDecodeError:
+                body = {"body_base64": base64.b64encode(message.body).decode()}
+            sent = "" if message.sent_at is None else datetime.fromtimestamp(message.sent_at, timezone.utc).isoformat()
+            fields = {"message_id": message.message_id, "sent_at": sent, "tag": message.tag, "group": message.group}
+            count = message.receive_count
+            messages.append({**fields, "headers": dict(message.headers), "receive_count": count, **body})
         if as_json:
             print_result({"queue": queue.name, "messages": messages}, as_json, title="messages")
             return
         rows = []
-        for message in messages:
-            body = str(message.get("body", message.get("body_base64")))
-            text = body if len(body) <= 200 else body[:200] + "..."
-            rows.append([message["sent_at"], message["tag"], str(message["receive_count"]), text])
+        for listed in messages:
+            text = str(listed.get("body", listed.get("body_base64")))
+            text = text if len(text) <= 200 else text[:200] + "..."
+            rows.append([listed["sent_at"], listed["tag"], str(listed["receive_count"]), text])
         print_table(f"{len(rows)} of {queue.name}", ("sent at", "tag", "receives", "body"), rows)
-
-
-def _as_dict(message: Received) -> dict[str, Any]:
-    """Return a message as a dict: a body that is text as `body`, any other as `body_base64`."""
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body_base64": base64.b64encode(message.body).decode()}
-    sent = "" if message.sent_at is None else datetime.fromtimestamp(message.sent_at, timezone.utc).isoformat()
-    return {
-        "message_id": message.message_id,
-        "sent_at": sent,
-        "tag": message.tag,
-        "group": message.group,
-        "headers": dict(message.headers),
-        "receive_count": message.receive_count,
-        **body,
-    }
 
 
 @contextmanager

@@ -1,30 +1,197 @@
-"""`cuesqueue setup`: what is made once: cloud resources (`setup_aws.py` knows which), a faster PySpark, a dashboard.
+"""`cuesqueue setup`: what is made once: cloud resources (those of AWS are in `setup_aws.py`), a faster PySpark, files.
 
 Spark starts its Python processes with `python/lib/pyspark.zip` first on the path. It holds sources only, so each new
 process (the reader process of each query, each new worker) compiles PySpark again, for most of a second.
+
+For Azure this runs its command line, `az`, or prints what it would run (decision 0084): Azure's libraries for it are
+many and change often. Existing things stay as they are. So a second run changes nothing.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import py_compile
+import re
+import shlex
 import shutil
+import subprocess
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from queue_source.commands import setup_azure
 from queue_source.commands.output import Json, hide_secrets, print_result, tell
 from queue_source.commands.parameters import argument, flag, option
-from queue_source.errors import OptionError
+from queue_source.errors import CuesqueueError, OptionError
+from queue_source.uris import plain_prefix
+from shard_store.redaction import redact_text
+
+DEAD_LETTERS = "cuesqueue-dead-letters"
+_LONGEST_NAME = 63
+_PLACE = re.compile(r"abfss://(?P<container>[^/@]+)@(?P<account>[a-z0-9]+)\.[^/]+/(?P<prefix>.*)", re.DOTALL)
+_SECONDS = 300
+_ABSENT = re.compile("not ?found|could not be found|n[o']t exist", re.IGNORECASE)
+_ID = '"$(az storage account show --name {} --query id --output tsv)"'
+
+Change = dict[str, Any]
+"""One thing to do: `action`, what it is about, and the `command` that does it."""
+
+
+def parse_place(text: str) -> tuple[str, str, str]:
+    """Return account, container and prefix of `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`."""
+    try:
+        place = _PLACE.fullmatch(plain_prefix(text))
+    except ValueError:
+        place = None
+    if place is None:
+        raise OptionError(
+            "PREFIX",
+            f"{text!r} is not a place in Azure; write abfss://container@account.dfs.core.windows.net/prefix",
+        )
+    return place["account"], place["container"], place["prefix"]
+
+
+def default_name(container: str, prefix: str) -> str:
+    """Build a queue's name that shows its purpose, and is the same at each run."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"cuesqueue-{container}-{prefix}".lower()).strip("-")
+    if len(name) > _LONGEST_NAME:
+        digest = hashlib.sha256(f"{container}/{prefix}".encode()).hexdigest()
+        name = f"{name[: _LONGEST_NAME - 9].rstrip('-')}-{digest[:8]}"
+    return name
+
+
+@dataclass
+class Setup:
+    """The queue, its subscription of Event Grid, and the container of what cannot be delivered.
+
+    `tags`: texts `NAME=VALUE`: metadata of the queue and the container, labels of the subscription.
+    """
+
+    account: str
+    container: str
+    prefix: str
+    queue: str
+    queue_account: str
+    suffix: str = ""
+    dead_letters: str = DEAD_LETTERS
+    tags: Sequence[str] = ()
+    auth_mode: str = "login"
+    _known: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def has_az(self) -> bool:
+        """Whether Azure's command line is installed."""
+        return shutil.which("az") is not None
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Make the missing parts. Raises CuesqueueError where `az` is absent or fails."""
+        if not self.has_az:
+            raise CuesqueueError(
+                "the command az is not installed; install Azure's command line, or run elsewhere what --dry-run prints"
+            )
+        for change in changes:
+            _az(change["arguments"])
+
+    def reader_options(self) -> dict[str, str]:
+        """Return the options for `spark.readStream.format("cuesqueue")`."""
+        place = f"abfss://{self.container}@{self.account}.dfs.core.windows.net/{self.prefix}"
+        return {"queueUrl": f"azurequeue://{self.queue_account}/{self.queue}", "allowedPrefixes": place}
+
+    def changes(self) -> Iterator[Change]:
+        """Yield the missing parts, in the order in which they have to be made; all of them where `az` is absent."""
+        state = "provider", "show", "--namespace", "Microsoft.EventGrid", "--query", "registrationState"
+        if not self.has_az or _az([*state, "--output", "tsv"]) != "Registered":
+            yield _change(
+                "register-event-grid", "Microsoft.EventGrid", "provider", "register", "--namespace",
+                "Microsoft.EventGrid", "--wait",
+            )  # fmt: skip
+        for kind, name, account in (
+            ("queue", self.queue, self.queue_account),
+            ("container", self.dead_letters, self.account),
+        ):
+            access = "--name", name, "--account-name", account, "--auth-mode", self.auth_mode
+            query = "storage", kind, "exists", *access, "--query", "exists", "--output", "tsv"
+            if not self.has_az or _az(query) != "true":
+                metadata = ("--metadata", *self.tags) if self.tags else ()
+                yield _change(f"create-{kind}", name, "storage", kind, "create", *access, *metadata)
+        ours = "--name", self.queue, "--source-resource-id", self._id(self.account)
+        filters_of = "--query", "filter.[subjectBeginsWith, subjectEndsWith]", "--output", "json"
+        show = ["eventgrid", "event-subscription", "show", *ours, *filters_of]
+        filters = _az(show, absent=_ABSENT) if self.has_az else None
+        if filters is not None:
+            begins, ends = (text or "" for text in json.loads(filters or "null") or ("", ""))
+            if (begins, ends) != (self._subject, self.suffix):  # names of queues have fewer characters than prefixes
+                raise CuesqueueError(
+                    f"the event subscription {self.queue!r} is there, for objects whose subject begins with "
+                    f"{begins!r} and ends with {ends!r}; name another queue with --queue"
+                )
+        else:
+            queue = f"{self._id(self.queue_account)}/queueServices/default/queues/{self.queue}"
+            dead_letters = f"{self._id(self.account)}/blobServices/default/containers/{self.dead_letters}"
+            yield _change(
+                "create-event-subscription",
+                self.queue,
+                *("eventgrid", "event-subscription", "create", *ours),
+                *("--endpoint-type", "storagequeue", "--endpoint", queue),
+                "--storage-queue-msg-ttl=-1",  # without it, a week
+                *("--included-event-types", "Microsoft.Storage.BlobCreated"),
+                *("--subject-begins-with", self._subject),
+                *(("--subject-ends-with", self.suffix) if self.suffix else ()),
+                *("--subject-case-sensitive", "true"),
+                *("--deadletter-endpoint", dead_letters),
+                *(("--labels", *self.tags) if self.tags else ()),
+            )
+
+    @property
+    def _subject(self) -> str:
+        return f"/blobServices/default/containers/{self.container}/blobs/{self.prefix}"
+
+    def _id(self, account: str) -> str:
+        """Return the id of an account's resource, or the shell's way to it where `az` is absent."""
+        if not self.has_az:
+            return _ID.format(account)
+        if account not in self._known:
+            self._known[account] = str(
+                _az(["storage", "account", "show", "--name", account, "--query", "id", "--output", "tsv"])
+            )
+        return self._known[account]
+
+
+def _change(action: str, name: str, *arguments: str) -> Change:
+    # as it is typed into a shell; what the shell is to look up stays as it is
+    words = [word if word.startswith('"$(') else shlex.quote(word) for word in arguments]
+    return {"action": action, "name": name, "command": " ".join(["az", *words]), "arguments": list(arguments)}
+
+
+def _az(arguments: Sequence[str], absent: re.Pattern[str] | None = None) -> str | None:
+    """Run a command of `az`, and return its output; None where its error is that a thing is `absent`."""
+    try:
+        done = subprocess.run(["az", *arguments], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise CuesqueueError(
+            f"az {' '.join(arguments[:3])}: not done after {_SECONDS} s; run it again: it continues where it stopped"
+        ) from None
+    if done.returncode == 0:
+        return done.stdout.strip()
+    text = redact_text(done.stderr.strip())
+    if absent is not None and absent.search(text):
+        return None
+    last = text.splitlines()[-1] if text else f"exit code {done.returncode}"
+    raise CuesqueueError(
+        f"az {' '.join(arguments[:3])}: {last}; run it again once that is solved (az login, permissions: "
+        "docs/how-to/azure.md); it continues where it stopped"
+    )
+
 
 MONITORING = Path(__file__).resolve().parents[1] / "serve" / "monitoring"
 app = typer.Typer(
@@ -57,39 +224,29 @@ def pyspark(
             raise OptionError("--spark-home", "names no folder, and PySpark is not installed here; name one")
         archive = Path(spec.origin).parent / "python" / "lib" / "pyspark.zip"
     try:
-        added = _compile(archive)
+        if not archive.is_file():
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", str(archive))
+        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".cuesqueue-") as folder:
+            draft = Path(folder) / archive.name
+            shutil.copy(archive, draft)
+            with zipfile.ZipFile(draft, "a", zipfile.ZIP_DEFLATED) as opened:
+                present = set(opened.namelist())
+                missing = sorted(name for name in present if name.endswith(".py") and f"{name}c" not in present)
+                for name in missing:
+                    source = opened.extract(name, folder)
+                    # by the source's hash, unchecked: the archive's times are not those of the files
+                    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # about PySpark's own sources
+                        py_compile.compile(source, f"{source}c", name, doraise=True, invalidation_mode=mode)
+                    opened.write(f"{source}c", f"{name}c")
+            if missing:  # as a whole: processes that read the old one are not disturbed
+                draft.replace(archive)
     except OSError as error:
         raise OptionError(
             "--spark-home", f"{error.filename}: {error.strerror}; name the folder of a Spark that you may change"
         ) from None
-    print_result({"archive": str(archive), "modules compiled": added}, as_json, title="done")
-
-
-def _compile(archive: Path) -> int:
-    """Add the bytecode of this Python for each module without one; return how many were added.
-
-    Other versions of Python continue with the sources. The archive is replaced as a whole: processes that read the old
-    one are not disturbed. Raises OSError where it cannot be read or written.
-    """
-    if not archive.is_file():
-        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(archive))
-    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".cuesqueue-") as folder:
-        draft = Path(folder) / archive.name
-        shutil.copy(archive, draft)
-        with zipfile.ZipFile(draft, "a", zipfile.ZIP_DEFLATED) as opened:
-            present = set(opened.namelist())
-            missing = sorted(name for name in present if name.endswith(".py") and f"{name}c" not in present)
-            for name in missing:
-                source = opened.extract(name, folder)
-                # by the source's hash, unchecked: the archive's times are not those of the files
-                mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # about PySpark's own sources
-                    py_compile.compile(source, f"{source}c", name, doraise=True, invalidation_mode=mode)
-                opened.write(f"{source}c", f"{name}c")
-        if missing:
-            draft.replace(archive)
-    return len(missing)
+    print_result({"archive": str(archive), "modules compiled": len(missing)}, as_json, title="done")
 
 
 @app.command()
@@ -135,22 +292,7 @@ def aws(
     bucket, inner = setup_aws.parse_prefix(prefix)
     name = queue or setup_aws.default_name(bucket, inner)
     with closing(setup_aws.Setup(bucket, inner, name, profile, endpoint_url)) as setup:
-        changes = setup.changes()
-        if not dry_run:
-            setup.apply(changes)
-        options = setup.reader_options()
-    if dry_run or as_json:
-        print_result({"changes": changes, "dry_run": dry_run, "options": options}, True, title="")
-        return
-
-    def about(change: Mapping[str, Any]) -> str:
-        if "queue" in change:
-            return f"{change['queue']}: {json.dumps(change['attributes'])}"
-        return f"{change['bucket']}: {json.dumps(change['configuration'])}"
-
-    _print_done(changes, list(map(about, changes)), options)
-    if changes:
-        tell("objects that were there before are not announced: publish them once")
+        _set_up(setup, dry_run, as_json, "publish them once")
 
 
 @app.command()
@@ -186,11 +328,16 @@ def azure(
     """
     if wrong := next((text for text in tag or () if not text.partition("=")[1]), None):
         raise OptionError("--tag", f"{wrong!r} has no value; write NAME=VALUE")
-    account, container, inner = setup_azure.parse_place(prefix)
-    name = queue or setup_azure.default_name(container, inner)
+    account, container, inner = parse_place(prefix)
+    name = queue or default_name(container, inner)
     places = account, container, inner, name, queue_account or account
-    setup = setup_azure.Setup(*places, suffix, dead_letters, tag or (), auth_mode)
-    changes = list(setup.changes())
+    setup = Setup(*places, suffix, dead_letters, tag or (), auth_mode)
+    _set_up(setup, dry_run, as_json, "list them once (backfillPrefixes)")
+
+
+def _set_up(setup: Any, dry_run: bool, as_json: bool, hint: str) -> None:
+    """Make the missing parts, and print them. `hint`: how objects are announced that were there before."""
+    changes: list[Change] = list(setup.changes())
     if not dry_run:
         setup.apply(changes)
     options = setup.reader_options()
@@ -198,14 +345,14 @@ def azure(
         listed = [{part: value for part, value in change.items() if part != "arguments"} for change in changes]
         print_result({"changes": listed, "dry_run": dry_run, "options": options}, True, title="")
         return
-    _print_done(changes, [change["name"] for change in changes], options)
-    if changes:
-        tell("objects that were there before are not announced: list them once (backfillPrefixes)")
-
-
-def _print_done(changes: Sequence[Mapping[str, Any]], texts: Sequence[str], options: Mapping[str, str]) -> None:
-    done = {f"{n}. {change['action']}": text for n, (change, text) in enumerate(zip(changes, texts, strict=True), 1)}
+    done = {}
+    for number, change in enumerate(changes, 1):
+        about = change.get("name") or change.get("queue") or change["bucket"]
+        what = change.get("attributes") or change.get("configuration")
+        done[f"{number}. {change['action']}"] = f"{about}: {json.dumps(what)}" if what else about
     print_result(done or {"nothing to change": "everything was there"}, False, title="done")
     typer.echo("options of the reader:")
     for name, value in options.items():  # each in one piece on a line of its own, so that it can be copied
         typer.echo(hide_secrets(f"  {name}  {value}"))
+    if changes:
+        tell(f"objects that were there before are not announced: {hint}")

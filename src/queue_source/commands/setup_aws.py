@@ -50,6 +50,33 @@ def default_name(bucket: str, prefix: str) -> str:
     return name
 
 
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Map the errors of AWS, with the next step; finished changes stay, and a second run continues after them."""
+    try:
+        yield
+    except ClientError as error:
+        answer = error.response.get("Error", {})
+        code, text = answer.get("Code", ""), redact_text(answer.get("Message", "")).rstrip(".")
+        step = "run it again once that is solved; it continues where it stopped"
+        if "overlap" in text.lower() or "ambiguously defined" in text:
+            step = (
+                "another notification of the bucket has the same events for a prefix that overlaps; send that one "
+                "through SNS or EventBridge to several queues, or choose another prefix"
+            )
+        elif "AccessDenied" in code:
+            step = "docs/how-to/sqs.md lists the permissions that setup needs"
+        raise CuesqueueError(f"{error.operation_name}: {code}: {text}; {step}") from error
+    except (ConnectionError, HTTPClientError) as error:
+        raise CuesqueueError(f"{_plain(error)}; check the network and --endpoint-url, and run it again") from error
+    except BotoCoreError as error:
+        raise CuesqueueError(f"{_plain(error)}; set --profile, or what the AWS SDK reads by itself") from error
+
+
+def _plain(error: Exception) -> str:
+    return redact_text(str(error)).rstrip(".")
+
+
 @dataclass
 class Setup:
     """The bucket's notifications and the two queues; reads on demand, changes only in `apply`."""
@@ -65,62 +92,22 @@ class Setup:
     def dead_letters(self) -> str:
         return f"{self.queue}-dead"
 
+    @_errors()
     def changes(self) -> list[Change]:
         """Return the missing parts, in the order in which they have to be made."""
-        with _errors():
-            return list(self._changes())
-
-    def apply(self, changes: list[Change]) -> None:
-        with _errors():
-            for change in changes:
-                if change["action"] == "create-queue":
-                    self._sqs.create_queue(QueueName=change["queue"], Attributes=change["attributes"])
-                elif change["action"] == "set-queue-attributes":
-                    url = self._url(change["queue"])
-                    self._sqs.set_queue_attributes(QueueUrl=url, Attributes=change["attributes"])
-                else:
-                    # S3 tests the queue at once, and a new policy may take some seconds until it is known everywhere
-                    put = tenacity.Retrying(
-                        retry=tenacity.retry_if_exception(lambda e: isinstance(e, ClientError) and _NOT_YET in str(e)),
-                        wait=tenacity.wait_fixed(3),
-                        stop=tenacity.stop_after_attempt(10),
-                        reraise=True,
-                    )
-                    request = {"Bucket": self.bucket, "NotificationConfiguration": change["configuration"]}
-                    put(self._s3.put_bucket_notification_configuration, **request)
-
-    def reader_options(self) -> dict[str, str]:
-        """Return the options for `spark.readStream.format("cuesqueue")`."""
-        with _errors():
-            options = {
-                # of a queue that is still to be made, its future URL
-                "queueUrl": self._url(self.queue)
-                or f"{self._sqs.meta.endpoint_url.rstrip('/')}/{self._account}/{self.queue}",
-                "allowedPrefixes": f"s3://{self.bucket}/{self.prefix}",
-                "aws.region": self.region,
-            }
-        return {**options, **({"aws.endpointUrl": self.endpoint} if self.endpoint else {})}
-
-    @cached_property
-    def region(self) -> str:
-        """The region of the bucket: S3 announces only to queues of its own region."""
-        with _errors():
-            place = self._client("s3", None).get_bucket_location(Bucket=self.bucket).get("LocationConstraint")
-        return {None: "us-east-1", "": "us-east-1", "EU": "eu-west-1"}.get(place, str(place))
-
-    def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
-
-    def _changes(self) -> Iterator[Change]:
-        attributes = self._attributes()
+        missing: list[Change] = []
+        attributes: Mapping[str, str] = {}
+        if (url := self._url(self.queue)) is not None:
+            attributes = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
         if self._url(self.dead_letters) is None:
-            yield _create(self.dead_letters, {"MessageRetentionPeriod": RETENTION})
+            kept = {"MessageRetentionPeriod": RETENTION}
+            missing.append({"action": "create-queue", "queue": self.dead_letters, "attributes": kept})
         redrive = json.dumps({"deadLetterTargetArn": self._arn(self.dead_letters), "maxReceiveCount": MOST_RECEIVES})
-        if self._url(self.queue) is None:
-            yield _create(self.queue, {"MessageRetentionPeriod": RETENTION, "RedrivePolicy": redrive})
+        if url is None:
+            kept = {"MessageRetentionPeriod": RETENTION, "RedrivePolicy": redrive}
+            missing.append({"action": "create-queue", "queue": self.queue, "attributes": kept})
         elif "RedrivePolicy" not in attributes:
-            yield _set(self.queue, {"RedrivePolicy": redrive})
+            missing.append(_set(self.queue, {"RedrivePolicy": redrive}))
         policy = json.loads(attributes.get("Policy") or '{"Version": "2012-10-17"}')
         statements = policy.get("Statement", [])
         statements = [statements] if isinstance(statements, dict) else statements
@@ -137,7 +124,7 @@ class Setup:
         }
         if required not in statements:
             others = [statement for statement in statements if statement.get("Sid") != required["Sid"]]
-            yield _set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, required]})})
+            missing.append(_set(self.queue, {"Policy": json.dumps({**policy, "Statement": [*others, required]})}))
         configuration = self._s3.get_bucket_notification_configuration(Bucket=self.bucket)
         configuration.pop("ResponseMetadata", None)
         notification: dict[str, Any] = {"Id": self.queue, "QueueArn": self._arn(self.queue), "Events": _EVENTS}
@@ -147,7 +134,52 @@ class Setup:
         if _meaning(notification) not in map(_meaning, present):
             others = [other for other in present if other.get("Id") != notification["Id"]]
             configuration["QueueConfigurations"] = [*others, notification]
-            yield {"action": "set-bucket-notifications", "bucket": self.bucket, "configuration": configuration}
+            missing.append(
+                {"action": "set-bucket-notifications", "bucket": self.bucket, "configuration": configuration}
+            )
+        return missing
+
+    @_errors()
+    def apply(self, changes: list[Change]) -> None:
+        for change in changes:
+            if change["action"] == "create-queue":
+                self._sqs.create_queue(QueueName=change["queue"], Attributes=change["attributes"])
+            elif change["action"] == "set-queue-attributes":
+                url = self._url(change["queue"])
+                self._sqs.set_queue_attributes(QueueUrl=url, Attributes=change["attributes"])
+            else:
+                # S3 tests the queue at once, and a new policy may take some seconds until it is known everywhere
+                put = tenacity.Retrying(
+                    retry=tenacity.retry_if_exception(lambda e: isinstance(e, ClientError) and _NOT_YET in str(e)),
+                    wait=tenacity.wait_fixed(3),
+                    stop=tenacity.stop_after_attempt(10),
+                    reraise=True,
+                )
+                request = {"Bucket": self.bucket, "NotificationConfiguration": change["configuration"]}
+                put(self._s3.put_bucket_notification_configuration, **request)
+
+    @_errors()
+    def reader_options(self) -> dict[str, str]:
+        """Return the options for `spark.readStream.format("cuesqueue")`."""
+        options = {
+            # of a queue that is still to be made, its future URL
+            "queueUrl": self._url(self.queue)
+            or f"{self._sqs.meta.endpoint_url.rstrip('/')}/{self._account}/{self.queue}",
+            "allowedPrefixes": f"s3://{self.bucket}/{self.prefix}",
+            "aws.region": self.region,
+        }
+        return {**options, **({"aws.endpointUrl": self.endpoint} if self.endpoint else {})}
+
+    @cached_property
+    def region(self) -> str:
+        """The region of the bucket: S3 announces only to queues of its own region."""
+        with _errors():
+            place = self._client("s3", None).get_bucket_location(Bucket=self.bucket).get("LocationConstraint")
+        return {None: "us-east-1", "": "us-east-1", "EU": "eu-west-1"}.get(place, str(place))
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
 
     @property
     def _sqs(self) -> Any:
@@ -194,16 +226,6 @@ class Setup:
         except self._sqs.exceptions.QueueDoesNotExist:
             return None
 
-    def _attributes(self) -> Mapping[str, str]:
-        url = self._url(self.queue)
-        if url is None:
-            return {}
-        return dict(self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"])
-
-
-def _create(queue: str, attributes: Mapping[str, str]) -> Change:
-    return {"action": "create-queue", "queue": queue, "attributes": dict(attributes)}
-
 
 def _set(queue: str, attributes: Mapping[str, str]) -> Change:
     return {"action": "set-queue-attributes", "queue": queue, "attributes": dict(attributes)}
@@ -214,30 +236,3 @@ def _meaning(notification: Mapping[str, Any]) -> tuple[object, ...]:
     rules = notification.get("Filter", {}).get("Key", {}).get("FilterRules", [])
     filters = {(rule["Name"].lower(), rule["Value"]) for rule in rules if rule["Value"]}
     return notification["QueueArn"], sorted(notification["Events"]), sorted(filters)
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Map the errors of AWS, with the next step; finished changes stay, and a second run continues after them."""
-    try:
-        yield
-    except ClientError as error:
-        answer = error.response.get("Error", {})
-        code, text = answer.get("Code", ""), redact_text(answer.get("Message", "")).rstrip(".")
-        step = "run it again once that is solved; it continues where it stopped"
-        if "overlap" in text.lower() or "ambiguously defined" in text:
-            step = (
-                "another notification of the bucket has the same events for a prefix that overlaps; send that one "
-                "through SNS or EventBridge to several queues, or choose another prefix"
-            )
-        elif "AccessDenied" in code:
-            step = "docs/how-to/sqs.md lists the permissions that setup needs"
-        raise CuesqueueError(f"{error.operation_name}: {code}: {text}; {step}") from error
-    except (ConnectionError, HTTPClientError) as error:
-        raise CuesqueueError(f"{_plain(error)}; check the network and --endpoint-url, and run it again") from error
-    except BotoCoreError as error:
-        raise CuesqueueError(f"{_plain(error)}; set --profile, or what the AWS SDK reads by itself") from error
-
-
-def _plain(error: Exception) -> str:
-    return redact_text(str(error)).rstrip(".")

@@ -30,11 +30,9 @@ from queue_source.commands.parameters import (
     Store,
     argument,
     choosing,
-    duration_if_any,
+    criteria_of,
     flag,
-    glob_of,
     option,
-    refuse_empty,
 )
 from queue_source.errors import OptionError
 from queue_source.messages import MESSAGE_URI
@@ -84,19 +82,8 @@ class ShardChoice:
     )
 
     def criteria(self, *, everything: bool = True) -> ShardCriteria:
-        """Return the options for the store. Raises OptionError for wrong values; without `everything` also for none."""
-        chosen = ShardCriteria(
-            ids=tuple(self.ids or ()),
-            matching=glob_of(self.match),
-            states=tuple(state.value for state in self.state or ()),
-            source=self.source,
-            pipeline=self.pipeline,
-            older_than=duration_if_any("--older-than", self.older_than),
-            since=duration_if_any("--since", self.since),
-        )
-        if not everything:
-            refuse_empty(chosen)
-        return chosen
+        """Return the options for the store, as `criteria_of`."""
+        return criteria_of(ShardCriteria, self, everything=everything, ids=tuple(self.ids or ()))
 
 
 @group.command("list")

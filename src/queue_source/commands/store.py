@@ -1,10 +1,10 @@
-"""`cuesqueue files`, `prune`, `migrate` and `reset`: what a store has published, and its maintenance."""
+"""`cuesqueue files`, `prune`, `migrate`, `reset` and `serve`: what a store has published, its maintenance, its page."""
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Annotated
 
@@ -21,6 +21,7 @@ from queue_source.commands.parameters import (
     flag,
     option,
 )
+from queue_source.commands.status import limits_of
 from queue_source.errors import OptionError
 from queue_source.messages import MESSAGE_URI
 from queue_source.options.reader import DEFAULT_WINDOW
@@ -191,3 +192,47 @@ def reset(
             "now announce the objects once more: start the query with the option backfillPrefixes, or run "
             "`cuesqueue reconcile PREFIX --send QUEUE_URL`"
         )
+
+
+def serve(
+    store: Store,
+    host: Annotated[str, option("H", "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("N", "The port to listen on.", min=1, max=65535)] = 8642,
+    token: Annotated[
+        str | None,
+        option(
+            "TEXT",
+            "What readers have to know; needed with any --host but loopback. Other users of the machine see "
+            "options, so set CUESQUEUE_SERVE_TOKEN.",
+            envvar="CUESQUEUE_SERVE_TOKEN",
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None, option("NAME", "A name that browsers and scrapers may use for it; may be repeated.")
+    ] = None,
+    max_lag: Annotated[
+        str | None, option("D", "Unhealthy if the oldest message that is not published is older than this.")
+    ] = None,
+    max_silence: Annotated[
+        str | None, option("D", "Unhealthy if the last heartbeat is older, also of a stopped pipeline.")
+    ] = None,
+    max_errors: Annotated[int | None, option("N", "Unhealthy if the last hour had more errors.", min=0)] = None,
+    store_timeout: Annotated[str, option("D", "How long a request waits for the store.")] = "5s",
+) -> None:
+    """Serve a page, metrics and a health check of all pipelines of a store, until Ctrl-C.
+
+    / is the page, /metrics is for Prometheus, /healthz answers 200 or 503 with the limits that are given here, as
+    `cuesqueue status` does. It reads the store and changes nothing. Without more it can be reached from this machine
+    alone. Needs the extra `serve`: pip install 'cuesqueue[serve]'.
+    """
+    time_out = duration_of("--store-timeout", store_timeout)
+    try:
+        from queue_source.serve import run
+    except ModuleNotFoundError as error:
+        raise OptionError("serve", f"needs {error.name}: pip install 'cuesqueue[serve]'") from None
+    access = run.access_of(host, token or None, allowed_host or [])
+    limits = limits_of(max_lag, max_silence, max_errors)
+    with shard_store.open_store(store, create=False, patience=2.0) as opened:  # seconds for one read
+        tell(f"http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
+        with suppress(KeyboardInterrupt):  # the server has shut down properly before it comes
+            run.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())

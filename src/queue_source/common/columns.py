@@ -65,7 +65,10 @@ class _Parser:
         fields: list[tuple[Path, DdlType]] = []
         seen: set[Path] = set()
         while not self._ended:
-            path = self._path()
+            names = [self._name()]
+            while self._take("."):
+                names.append(self._name())
+            path = tuple(names)
             if path in seen:
                 raise ValueError(f"column {'.'.join(path)!r} is there twice")
             seen.add(path)
@@ -75,12 +78,6 @@ class _Parser:
             if not self._take(",") and not self._ended:
                 raise self._unexpected("a comma")
         return fields
-
-    def _path(self) -> Path:
-        path = [self._name()]
-        while self._take("."):
-            path.append(self._name())
-        return tuple(path)
 
     def _type(self) -> DdlType:
         word = self._name("a type").lower()
@@ -231,9 +228,18 @@ def parse_partitioning(text: str) -> tuple[PartitionField, ...]:
     fields: list[PartitionField] = []
     place = 0
     while place < len(text.rstrip()):
-        match = _FIELD.match(text, place)
-        field = match and _field(match)
-        if not match or not field:
+        field: PartitionField | None = None
+        if (match := _FIELD.match(text, place)) is not None:
+            name, of, size = (match["name"] or "").lower(), match["of"], match["size"]
+            if match["column"]:
+                field = PartitionField("identity", match["column"])
+            elif name.removesuffix("s") in _TIMES and size is None:
+                field = PartitionField(name.removesuffix("s"), of)
+            elif name == "identity" and size is None:
+                field = PartitionField(name, of)
+            elif name in _SIZED and int(size or 0):
+                field = PartitionField(name, of, int(size))
+        if match is None or field is None:
             raise ValueError(
                 f"{quote(text[place:].strip())} is no partitioning; write columns or transforms of them, separated by "
                 "commas, as in day(ts), bucket(16, id), country"
@@ -243,14 +249,3 @@ def parse_partitioning(text: str) -> tuple[PartitionField, ...]:
     if text.rstrip().endswith(",") or len(set(fields)) < len(fields):
         raise ValueError(f"{quote(text)} holds an empty field or one twice; write each once, as in day(ts), country")
     return tuple(fields)
-
-
-def _field(match: re.Match[str]) -> PartitionField | None:
-    if match["column"]:
-        return PartitionField("identity", match["column"])
-    name, size = match["name"].lower(), int(match["size"] or 0)
-    if name.removesuffix("s") in _TIMES and match["size"] is None:
-        return PartitionField(name.removesuffix("s"), match["of"])
-    if name == "identity" and match["size"] is None:
-        return PartitionField(name, match["of"])
-    return PartitionField(name, match["of"], size) if name in _SIZED and size else None

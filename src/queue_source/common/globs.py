@@ -10,7 +10,7 @@ follows a `*` is looked for once, from left to right, and never again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
@@ -47,7 +47,13 @@ def _expression(parts: list[str], number: count[int]) -> str:
 
     Each `*` but the last ends at the first match of what follows it: a group that is matched once, and then equal.
     """
-    first, *others = _between_stars(parts)
+    expressions = [""]
+    for part in parts:
+        if part == _STAR:
+            expressions.append("")
+        else:
+            expressions[-1] += part
+    first, *others = expressions
     if not others:
         return f"(?:{first})"
     *middle, last = others
@@ -55,16 +61,6 @@ def _expression(parts: list[str], number: count[int]) -> str:
         f"(?=(?P<g{at}>.*?{text}))(?P=g{at})" for at, text in zip(number, filter(None, middle), strict=False)
     )
     return f"(?:{first}{once}.*{last})"
-
-
-def _between_stars(parts: list[str]) -> list[str]:
-    expressions = [""]
-    for part in parts:
-        if part == _STAR:
-            expressions.append("")
-        else:
-            expressions[-1] += part
-    return expressions
 
 
 def _parse(glob: str, place: int, depth: int) -> _Branches:
@@ -121,44 +117,38 @@ class PathGlob(NamedTuple):
     parts: tuple[re.Pattern[str] | None, ...]
 
     def matches(self, uri: str) -> bool:
-        """Tell whether all of the URI matches; in steps of at most parts times parts."""
-        return _matches(self.parts, uri.split("/"))
+        """Tell whether all of the URI matches; in steps of at most parts times parts.
+
+        As for tags: the last `**` that was met takes one name more whenever what follows it does not fit.
+        """
+        parts, names = self.parts, uri.split("/")
+        at = place = 0
+        after_any: tuple[int, int] | None = None
+        while place < len(names):
+            if at < len(parts) and parts[at] is None:
+                at += 1
+                after_any = at, place
+            elif at < len(parts) and (part := parts[at]) is not None and part.fullmatch(names[place]):
+                at, place = at + 1, place + 1
+            elif after_any is not None:
+                at, place = after_any[0], after_any[1] + 1
+                after_any = at, place
+            else:
+                return False
+        return all(part is None for part in parts[at:])
 
 
 def path_glob(text: str) -> PathGlob:
     """Compile a glob such as `s3://landing/**/2026-*/*.csv`, `/data/in/*.json` or `**/*.csv`. Raises ValueError."""
     if "://" in text or text.startswith("/"):
-        text = _plain(text)
+        plain = plain_prefix(text)
+        if plain.startswith("abfss://") and text[:4].lower() == "http":  # what would begin a query is of the glob
+            plain = plain_prefix(text.replace("?", "%3F").replace("#", "%23"))
+        # a glob of any container and account has not become the one form of Azure's URIs
+        text = _AZURE_ANYWHERE.sub(_AZURE_SCHEMES, plain, count=1)
     elif not text.startswith(f"{_ANY}/"):
         raise ValueError(f"begins with no scheme://bucket/, no slash and no {_ANY}/")
     return PathGlob(tuple(None if part == _ANY else name_matcher(part) for part in text.split("/")))
-
-
-def _plain(text: str) -> str:
-    """Return a glob of URIs in their one form."""
-    plain = plain_prefix(text)
-    if plain.startswith("abfss://") and text[:4].lower() == "http":  # what would begin a query is of the glob
-        plain = plain_prefix(text.replace("?", "%3F").replace("#", "%23"))
-    # a glob of any container and account has not become the one form of Azure's URIs
-    return _AZURE_ANYWHERE.sub(_AZURE_SCHEMES, plain, count=1)
-
-
-def _matches(parts: Sequence[re.Pattern[str] | None], names: Sequence[str]) -> bool:
-    """Match as for tags: the last `**` that was met takes one name more whenever what follows it does not fit."""
-    at = place = 0
-    after_any: tuple[int, int] | None = None
-    while place < len(names):
-        if at < len(parts) and parts[at] is None:
-            at += 1
-            after_any = at, place
-        elif at < len(parts) and (part := parts[at]) is not None and part.fullmatch(names[place]):
-            at, place = at + 1, place + 1
-        elif after_any is not None:
-            at, place = after_any[0], after_any[1] + 1
-            after_any = at, place
-        else:
-            return False
-    return all(part is None for part in parts[at:])
 
 
 _FOLDERS_OF_METADATA = ("_metadata", "_common_metadata")  # Spark lists names that begin with these
@@ -170,24 +160,15 @@ def is_hidden(uri: str, prefixes: Iterable[str]) -> bool:
 
     Names within a prefix are never hidden: a prefix `s3://lake/_staging/` asks for its content.
     """
-    below = [uri[len(prefix) :] if prefix.endswith("/") else f"~{uri[len(prefix) :]}" for prefix in prefixes]
-    return all(_is_hidden_below(path) for path in below)
-
-
-def _is_hidden_below(path: str) -> bool:
-    if path[:1] not in ("_", ".") and "/_" not in path and "/." not in path and _COPYING not in path:
-        return False  # nearly all, and listings check a million
-    *folders, name = path.split("/")
-    return _is_hidden_file(name) or any(map(_is_hidden_folder, folders))
-
-
-def _is_hidden_file(name: str) -> bool:
-    return _begins_hidden(name) or name.endswith(_COPYING)
-
-
-def _is_hidden_folder(name: str) -> bool:
-    hidden = _begins_hidden(name) or name.endswith(_COPYING)
-    return hidden and not name.startswith(_FOLDERS_OF_METADATA)
+    for prefix in prefixes:
+        path = uri[len(prefix) :] if prefix.endswith("/") else f"~{uri[len(prefix) :]}"
+        if path[:1] not in ("_", ".") and "/_" not in path and "/." not in path and _COPYING not in path:
+            return False  # nearly all, and listings check a million
+        *folders, name = path.split("/")
+        hidden = [folder for folder in folders if not folder.startswith(_FOLDERS_OF_METADATA)]
+        if not any(_begins_hidden(part) or part.endswith(_COPYING) for part in (*hidden, name)):
+            return False
+    return True
 
 
 def _begins_hidden(name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Relative paths in options: they count from one folder in all processes of a query, or they are refused.
+"""Paths and files of this machine: where relative paths in options count from, and locks that tell who still runs.
 
 Spark starts the Python processes of a query in the working folder of the driver's JVM. With Spark Connect those that
 plan, commit and read views start in a folder of the session instead, which is deleted with it: one relative path would
-be several files, and files written there would be deleted.
+be several files, and files written there would be deleted. So a relative path is refused there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote_plus
 
@@ -108,3 +109,51 @@ def _refused(text: str, problem: ValueError, example: str) -> str:
 
 def _quoted(text: str) -> str:
     return repr(redact_url(text)[:200])
+
+
+with suppress(ImportError):  # Windows has none: a file is never found free there
+    import fcntl
+
+
+# files by which one process knows that another one still runs: the system releases a lock when its holder ends
+
+
+def hold(file: Path) -> int:
+    """Lock the file, which is made, until `release` of the handle that is returned, or the end of this process.
+
+    Raises OSError where the folder takes no file, or its file system has no locks.
+    """
+    handle = os.open(file, os.O_RDWR | os.O_CREAT)
+    try:
+        with suppress(NameError):
+            fcntl.flock(handle, fcntl.LOCK_EX)  # who checks it at the moment releases the lock at once
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def release(file: Path, handle: int) -> None:
+    """Remove the file of a lock that this process holds, and end the lock."""
+    file.unlink(missing_ok=True)
+    os.close(handle)
+
+
+def is_held(file: Path) -> bool:
+    """Tell whether a process holds the file; removes the file of one that has ended."""
+    try:
+        handle = os.open(file, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, NameError):
+        return True
+    except OSError:  # no locks here: no process holds one
+        return False
+    else:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+        return False
+    finally:
+        os.close(handle)

@@ -215,7 +215,24 @@ def parse_pattern(text: str) -> Pattern:
         if token is None:
             raise ValueError("has a quote that is not closed; write two quotes for one")
         place = token.end()
-        expression.append(_regex(token, groups))
+        if token["quoted"] is not None:
+            expression.append(re.escape(token["quoted"].replace("''", "'") or "'"))
+        elif token["open"]:
+            expression.append("(?:")
+        elif token["close"]:
+            expression.append(")?")
+        elif token["other"]:
+            expression.append(re.escape(token["other"]))
+        else:
+            part, numbers = _FIELDS.get(token["letters"], ("", ""))
+            if not part or part in groups:
+                raise ValueError(
+                    f"has the letters {token['letters']!r}, which are not supported; write yyyy, M, MM, d, dd, H, HH, "
+                    "m, mm, s, ss, S (to nine), X, XX, XXX, xx, xxx and Z, each part once, and text in quotes; or read "
+                    "the column as STRING and parse it in the query"
+                )
+            groups[part] = len(groups) + 1
+            expression.append(f"({numbers})")
     if "year" not in groups:
         raise ValueError("has no year; write one, as in yyyy-MM-dd")
     joined = "".join(expression)
@@ -224,24 +241,3 @@ def parse_pattern(text: str) -> Pattern:
     except re.error as error:
         raise ValueError(f"is not a pattern: {error}; write one, as in yyyy-MM-dd") from None
     return Pattern(f"^{joined}$", groups, "(?:" not in expression and {"month", "day"} <= groups.keys())
-
-
-def _regex(token: re.Match[str], groups: dict[str, int]) -> str:
-    """Return the regular expression of one token; the group of a part of the moment is added to `groups`."""
-    if token["quoted"] is not None:
-        return re.escape(token["quoted"].replace("''", "'") or "'")
-    if token["open"]:
-        return "(?:"
-    if token["close"]:
-        return ")?"
-    if token["other"]:
-        return re.escape(token["other"])
-    part, numbers = _FIELDS.get(token["letters"], ("", ""))
-    if not part or part in groups:
-        raise ValueError(
-            f"has the letters {token['letters']!r}, which are not supported; write yyyy, M, MM, d, dd, H, HH, m, mm, "
-            "s, ss, S (to nine), X, XX, XXX, xx, xxx and Z, each part once, and text in quotes; or read the column as "
-            "STRING and parse it in the query"
-        )
-    groups[part] = len(groups) + 1
-    return f"({numbers})"

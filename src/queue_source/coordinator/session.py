@@ -15,7 +15,7 @@ from typing import Any
 
 import tenacity
 
-from queue_source.common.file_locks import hold, is_held, release
+from queue_source.common.local_paths import hold, is_held, release
 from queue_source.errors import OptionError, QueueUnavailable
 from queue_source.options import ReaderOptions
 from queue_source.queues.base import Queue

@@ -8,6 +8,7 @@ is loaded here: commands and executors use these modules too.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -49,6 +50,7 @@ from queue_source.options.places import (
 from queue_source.options.reader import EVERYTHING, BatchLimits, NotificationOptions, ReaderOptions
 from queue_source.options.sink import SinkOptions, TableOptions, TargetQueue, ViewOptions
 from queue_source.options.types import Literal, Secret, SecretUrl
+from queue_source.queues.urls import queue_name
 from queue_source.uris import plain_prefix
 from shard_store.redaction import quote
 
@@ -102,6 +104,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
     is_read = content.ContentKind(values["content"]).is_read or values["fileFormat"] is not None
     # a name may lead elsewhere, so local prefixes are included
     local = tuple(prefix for prefix in allowed if prefix.startswith("file://"))
+    interval, grace = reader.BACKFILL_WITH_QUEUE if queue_urls else reader.BACKFILL_ALONE
     parsed = ReaderOptions(
         queue=build(
             reader.QueueOptions,
@@ -113,7 +116,13 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
             wait_time=min(_WAIT, values["visibilityTimeout"] / 2) if wait is None else wait,
         ),
         notifications=_notifications(values, allowed),
-        backfill=_backfill(values, prefixes, alone=not queue_urls),
+        backfill=reader.BackfillOptions(
+            # a prefix below another one is listed with that one
+            tuple(p for p in prefixes if not any(p.startswith(other) for other in prefixes if other != p)),
+            values["backfillInterval"] or interval,
+            grace if values["backfillGrace"] is None else values["backfillGrace"],
+            values["includeExistingFiles"] is not False,
+        ),
         batches=build(
             reader.BatchOptions,
             values,
@@ -206,6 +215,16 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise OptionError(next(iter(of_catalog)), sink.OF_ICEBERG[0].problem)
     url: SecretUrl | None = _whole("queueUrl", values["queueUrl"], absolute_url)
     is_table = values["table"] is not None
+    delta: sink.DeltaOptions | None = None
+    if values["delta"] is not None:
+        if transform := next((field for field in values["partitionBy"] if field.transform != "identity"), None):
+            raise OptionError(
+                "partitionBy",
+                f"asks for {transform}, and a Delta table is partitioned by columns alone; add a column in the query, "
+                "such as CAST(ts AS DATE), and name that",
+            )
+        columns = tuple(field.column for field in values["partitionBy"])
+        delta = build(sink.DeltaOptions, values, partition_by=columns)
     return build(
         SinkOptions,
         values,
@@ -213,7 +232,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         path="" if is_table else values["path"] or "",
         storage=storage_options(values),
         table=_table(values, of_catalog) if is_table else None,
-        delta=None if values["delta"] is None else _delta(values),
+        delta=delta,
         logs=build(content.LogOptions, values),
         queue=None if url is None else TargetQueue(connections([url], values), url),
         load=None if values["load"] is None else _load(values),
@@ -282,17 +301,6 @@ def _table(values: Values, of_catalog: Mapping[str, str]) -> TableOptions:
     return build(TableOptions, values, properties=properties, warehouse=warehouse or path)
 
 
-def _delta(values: Values) -> sink.DeltaOptions:
-    """Build the Delta table's options."""
-    if transform := next((field for field in values["partitionBy"] if field.transform != "identity"), None):
-        raise OptionError(
-            "partitionBy",
-            f"asks for {transform}, and a Delta table is partitioned by columns alone; add a column in the query, such "
-            "as CAST(ts AS DATE), and name that",
-        )
-    return build(sink.DeltaOptions, values, partition_by=tuple(field.column for field in values["partitionBy"]))
-
-
 def _notifications(values: Values, allowed: tuple[str, ...]) -> NotificationOptions:
     """Build the options of notifications, with times as instants: this process may lack the session's zone."""
     times = {field: values[name] for field, name in _MODIFIED.items() if name in values}
@@ -348,17 +356,6 @@ def _schema(values: Values) -> content.SchemaOptions:
     )
 
 
-def _backfill(values: Values, prefixes: tuple[str, ...], *, alone: bool) -> reader.BackfillOptions:
-    """Build the options of listings; a prefix below another one is listed with that one."""
-    interval, grace = reader.BACKFILL_ALONE if alone else reader.BACKFILL_WITH_QUEUE
-    return reader.BackfillOptions(
-        tuple(p for p in prefixes if not any(p.startswith(other) for other in prefixes if other != p)),
-        values["backfillInterval"] or interval,
-        grace if values["backfillGrace"] is None else values["backfillGrace"],
-        values["includeExistingFiles"] is not False,
-    )
-
-
 def _all_urls(values: Values, urls: Sequence[SecretUrl]) -> list[SecretUrl]:
     """Return the queues that are read, and the one for errors: never one of those, or errors would be messages.
 
@@ -388,8 +385,6 @@ def _source_from(urls: Sequence[SecretUrl]) -> str:
         raise OptionError(
             "source", f"is required when {len(urls)} queues are read; write .option('source', 'orders') to name it"
         )
-    from queue_source.queues import queue_name  # here: adapters are loaded only when a queue is named
-
     name = queue_name(urls[0].reveal())
     try:
         return types.check_name(name)
@@ -419,18 +414,33 @@ class ListingOptions:
 def parse_listing_options(prefixes: Sequence[str], options: Mapping[str, str]) -> ListingOptions:
     """Parse options of a reader (names in any case) for the objects under `prefixes`. Raises OptionError."""
     values = read(LISTING, options)
-    listed = _prefixes(prefixes)
+    listed: tuple[str, ...] = ()
+    for prefix in prefixes:
+        try:
+            listed = tuple(dict.fromkeys((*listed, plain_prefix(prefix))))
+        except ValueError as error:
+            raise OptionError("PREFIX", str(error)) from None
+    for inner, wider in itertools.permutations(listed, 2):
+        if inner.startswith(wider):
+            problem = f"{quote(inner)} is under {quote(wider)}, so its objects would be counted twice; leave one out"
+            raise OptionError("PREFIX", problem)
     allowed = values["allowedPrefixes"] or listed
     if outside := next((prefix for prefix in listed if not prefix.startswith(allowed)), None):
         raise OptionError(
             "PREFIX", f"{quote(outside)} begins with none of the allowedPrefixes, so the reader reads nothing of it"
         )
     texts = given_texts(LISTING, options)
-    written = {
-        option.name: _written(option.name, values[option.name], texts[option.name])
-        for option in LISTING.sections[NotificationOptions.TITLE]
-        if option.name in values and values[option.name] is not False
-    }
+    written: dict[str, object] = {}  # in a form that is the same for texts that mean the same
+    for name in (option.name for option in LISTING.sections[NotificationOptions.TITLE]):
+        if name not in values or (value := values[name]) is False:
+            continue
+        if isinstance(value, datetime):
+            if value.tzinfo is None:  # the zone that the reader takes is unknown here
+                problem = f"{quote(texts[name])} has no time zone; write one, as in 2026-11-01T00:00:00Z"
+                raise OptionError(name, problem)
+            written[name] = value.astimezone(timezone.utc).isoformat()
+        else:
+            written[name] = value if isinstance(value, bool) or type(value) is tuple else texts[name].strip()
     notifications = build(NotificationOptions, values, allowed_prefixes=allowed)
     return ListingOptions(listed, notifications, storage_options(values), json.dumps(written, sort_keys=True))
 
@@ -438,28 +448,3 @@ def parse_listing_options(prefixes: Sequence[str], options: Mapping[str, str]) -
 def options_of_choice(choice: str) -> dict[str, str]:
     """Return the options of a choice, as texts."""
     return {name: ",".join(v) if isinstance(v, list) else as_text(v) for name, v in json.loads(choice).items()}
-
-
-def _written(name: str, value: object, text: str) -> object:
-    """Return the value in a form that is the same for texts that mean the same."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:  # the zone that the reader takes is unknown here
-            raise OptionError(name, f"{quote(text)} has no time zone; write one, as in 2026-11-01T00:00:00Z")
-        return value.astimezone(timezone.utc).isoformat()
-    return value if isinstance(value, bool) or type(value) is tuple else text.strip()
-
-
-def _prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
-    plain_prefixes: list[str] = []
-    for prefix in prefixes:
-        try:
-            plain_prefixes.append(plain_prefix(prefix))
-        except ValueError as error:
-            raise OptionError("PREFIX", str(error)) from None
-    for prefix in plain_prefixes:
-        if wider := next((other for other in plain_prefixes if other != prefix and prefix.startswith(other)), None):
-            raise OptionError(
-                "PREFIX",
-                f"{quote(prefix)} is under {quote(wider)}, so its objects would be counted twice; leave one out",
-            )
-    return tuple(dict.fromkeys(plain_prefixes))

@@ -31,15 +31,6 @@ def check_reader(options: ReaderOptions) -> None:
             f"is {before.isoformat()}, which is not after modifiedAfter ({after.isoformat()}): no object is between "
             "them; write a later time",
         )
-    _check_shares(options)
-    if options.backfill.prefixes:
-        _check_backfill(options)
-    if options.cleaning.clean_source != "off":
-        _check_cleaning(options)
-    _check_times(options)
-
-
-def _check_shares(options: ReaderOptions) -> None:
     kind, _, numbers = options.queue.queue_shares.partition(":")
     queues, listed = len(options.queue.urls), bool(options.backfill.prefixes)
     if kind == "percentage" and len(numbers.split(",")) != queues + listed:
@@ -47,6 +38,11 @@ def _check_shares(options: ReaderOptions) -> None:
         raise OptionError(
             "queueShares", f"gives {len(numbers.split(','))} numbers for {queues} queue(s); write one a queue{more}"
         )
+    if options.backfill.prefixes:
+        _check_backfill(options)
+    if options.cleaning.clean_source != "off":
+        _check_cleaning(options)
+    _check_times(options)
 
 
 def _check_backfill(options: ReaderOptions) -> None:
@@ -60,7 +56,15 @@ def _check_backfill(options: ReaderOptions) -> None:
             raise OptionError(
                 name, f"{quote(prefix)} is no folder and no bucket; write s3://bucket/folder/ or file:///folder/"
             )
-    _check_rewrites(options)
+    # versions of objects would be one store's where they are announced, and another's where they are listed
+    for prefix, target in options.notifications.path_rewrites if options.notifications.allow_overwrites else ():
+        is_listed = any(target.startswith(listed) or listed.startswith(target) for listed in backfill.prefixes)
+        if is_listed and prefix.partition("://")[:2] != target.partition("://")[:2]:
+            raise OptionError(
+                "pathRewrites",
+                f"leads to another store, {quote(target)}, which has versions of its own: with allowOverwrites a "
+                "listing would read again what was announced; leave backfillPrefixes or allowOverwrites out",
+            )
     least = _SURE + 2 * backfill.interval + backfill.grace
     if options.deduplication.deduplication_window < least:
         raise OptionError(
@@ -69,20 +73,6 @@ def _check_backfill(options: ReaderOptions) -> None:
             f"{format_duration(least)} (two times backfillInterval, backfillGrace and an hour): an object could be "
             "forgotten before a listing has seen it, and is then never read; raise it, or lower backfillInterval",
         )
-
-
-def _check_rewrites(options: ReaderOptions) -> None:
-    """Refuse objects whose versions are one store's where they are announced, and another's where they are listed."""
-    if not options.notifications.allow_overwrites:
-        return
-    for prefix, target in options.notifications.path_rewrites:
-        is_listed = any(target.startswith(listed) or listed.startswith(target) for listed in options.backfill.prefixes)
-        if is_listed and prefix.partition("://")[:2] != target.partition("://")[:2]:
-            raise OptionError(
-                "pathRewrites",
-                f"leads to another store, {quote(target)}, which has versions of its own: with allowOverwrites a "
-                "listing would read again what was announced; leave backfillPrefixes or allowOverwrites out",
-            )
 
 
 def _check_times(options: ReaderOptions) -> None:
@@ -121,13 +111,10 @@ def _check_cleaning(options: ReaderOptions) -> None:
             f"= {format_duration(cleaning.retention)} is more than deduplicationWindow = {format_duration(window)}: "
             "what is forgotten cannot be cleaned; lower it, or raise deduplicationWindow",
         )
-    if cleaning.destination is not None:
-        _check_destination(cleaning.destination, (*options.notifications.allowed_prefixes, *options.backfill.prefixes))
-
-
-def _check_destination(destination: str, prefixes: Iterable[str]) -> None:
-    name = "cleanSource.moveDestination"
-    for prefix in prefixes:
+    name, destination = "cleanSource.moveDestination", cleaning.destination
+    if destination is None:
+        return
+    for prefix in (*options.notifications.allowed_prefixes, *options.backfill.prefixes):
         if _bucket(prefix) != _bucket(destination):
             raise OptionError(
                 name,
@@ -191,7 +178,13 @@ def in_zone(content: ContentOptions, zone: str) -> ContentOptions:
 
 def check_suitability(queues: Sequence[Queue], options: ReaderOptions) -> None:
     """Raise OptionError for a queue that cannot keep the promise of `deliverySemantics`, or that occurs twice."""
-    _check_different(queues)
+    names: dict[str, str] = {}
+    for queue in queues if len(queues) > 1 else ():  # it would be received, counted and given its share twice
+        if (identity := identity_of(queue)) in names:
+            raise OptionError(
+                "queueUrl", f"names one queue twice: {names[identity]} and {queue.name}; leave one of them out"
+            )
+        names[identity] = queue.name
     semantics = options.delivery.delivery_semantics
     for queue in queues:
         if queue.capabilities.loses_while_closed and semantics != "at-most-once":
@@ -201,19 +194,6 @@ def check_suitability(queues: Sequence[Queue], options: ReaderOptions) -> None:
                 f"deliverySemantics at-most-once and not with {semantics}; read a pool (pool=NAME instead of "
                 "listener=true), which keeps its messages",
             )
-
-
-def _check_different(queues: Sequence[Queue]) -> None:
-    """Refuse two names of one queue: it would be received, counted and given its share twice."""
-    if len(queues) < 2:
-        return
-    names: dict[str, str] = {}
-    for queue in queues:
-        if (identity := identity_of(queue)) in names:
-            raise OptionError(
-                "queueUrl", f"names one queue twice: {names[identity]} and {queue.name}; leave one of them out"
-            )
-        names[identity] = queue.name
 
 
 def check_not_read(errors: Queue, queues: Iterable[Queue]) -> None:

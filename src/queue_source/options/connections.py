@@ -1,7 +1,7 @@
 """How to reach store, objects and queues: `s3.X`, `sqs.X`, else `aws.X`; `azureQueue.X`, else `azure.X`; `gcp.X`.
 
-One way for all kinds of queues: the option `PREFIX.someName` becomes the keyword `some_name` of the adapters that take
-the prefix, so a kind with options of its own is one line in `_PREFIXES`.
+One way for all kinds of queues: the option `PREFIX.someName` becomes the keyword `some_name` of the adapters that name
+its prefixes (`queues.urls.KINDS`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from queue_source.errors import OptionError
 from queue_source.options import types
 from queue_source.options.declaring import OnChange, Option, build, declared, excludes, only_with, option, options_of
 from queue_source.options.types import Literal, Secret, SecretUrl, is_reference, revealed
+from queue_source.queues import adapter_name
+from queue_source.queues.urls import KAFKA_REFUSED, KINDS, is_kafka_secret
 from shard_store.redaction import redact_url
 
 _SDK = "the SDK's own chain"
@@ -165,6 +167,8 @@ KAFKA_OPTIONS = (
 )
 """The settings of librdkafka, which defines them: `kafka_settings` reads them."""
 # fmt: on
+ACCESS_OPTIONS = (*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS)
+"""How objects and queues are reached, in the order of the reference page."""
 _KAFKA = "kafka."
 
 
@@ -241,14 +245,6 @@ def _as_given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 # queues
 
-_PREFIXES = {
-    "azurequeue": ("azureQueue", "azure"),
-    "kafka": ("kafka",),
-    "pubsub": ("gcp",),
-    "sqs": ("sqs", "aws"),
-}
-"""Kind of queue -> the prefixes whose options it takes; the first that is given wins."""
-
 _AZURE_WAYS = ("accessKey", "sasToken", "connectionStringSecret", "clientSecret")
 _AZURE_CREDENTIALS = (*_AZURE_WAYS, "clientId", "tenantId")
 
@@ -261,21 +257,18 @@ def kafka_settings(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str
     others = {name: text for name, text in options.items() if not name.lower().startswith(_KAFKA)}
     if len(others) == len(options):
         return others, {}
-    from queue_source.queues.urls import KAFKA_REFUSED as REFUSED  # here: as below
-    from queue_source.queues.urls import is_kafka_secret as is_secret
-
     settings: dict[str, Secret] = {}
     for written, text in options.items():
         setting = written.lower().removeprefix(_KAFKA)
         if written in others:
             continue
-        if setting in REFUSED:
-            raise OptionError(written, f"is the reader's own: {REFUSED[setting]}")
+        if setting in KAFKA_REFUSED:
+            raise OptionError(written, f"is the reader's own: {KAFKA_REFUSED[setting]}")
         if setting in settings:
             raise OptionError(written, "is given twice; keep one of them")
-        if is_secret(setting):
+        if is_kafka_secret(setting):
             check_shown(written, written, text, secret=True)
-        settings[setting] = Secret(text) if is_secret(setting) else Literal(text)
+        settings[setting] = Secret(text) if is_kafka_secret(setting) else Literal(text)
         try:
             settings[setting].reveal()  # a reference that leads nowhere is reported before anything starts
         except ValueError as error:
@@ -293,11 +286,9 @@ class HasConnections(Protocol):
 
 def connections(urls: Sequence[SecretUrl], values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return kind of queue -> the keywords of its adapter, of the options that were given."""
-    from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is named
-
     kinds = {adapter_name(url.reveal()) for url in urls}
     keywords: dict[str, dict[str, Any]] = {}
-    for kind, prefixes in _PREFIXES.items():
+    for kind, prefixes in {kind.module: kind.prefixes for kind in KINDS.values() if kind.prefixes}.items():
         own = _with_prefixes(prefixes, values)
         if kind in kinds:
             check_keys(prefixes[-1], own)
@@ -332,8 +323,6 @@ def _for_azure_queue(values: Mapping[str, Any], either: Mapping[str, Any], *, ch
 
 def connection_options(url: SecretUrl, options: HasConnections) -> dict[str, Any]:
     """Return the keywords of `open_queue` for this queue, secrets revealed: for the adapter, never for a message."""
-    from queue_source.queues import adapter_name  # here: adapters are loaded only when a queue is opened
-
     keywords = options.connections.get(adapter_name(url.reveal()), {})
     return {name: _revealed(value) for name, value in keywords.items()}
 

@@ -12,15 +12,7 @@ from typing import Any
 
 from queue_source.errors import OptionError
 from queue_source.options import content, reader, sink, types
-from queue_source.options.connections import (
-    AZURE_QUEUE_OPTIONS,
-    GOOGLE_OPTIONS,
-    KAFKA_OPTIONS,
-    SQS_OPTIONS,
-    STORAGE_OPTIONS,
-    StorageOptions,
-    check_shown,
-)
+from queue_source.options.connections import ACCESS_OPTIONS, STORAGE_OPTIONS, StorageOptions, check_shown
 from queue_source.options.declaring import OnChange, Option, Values, options_of
 from queue_source.options.types import Secret
 
@@ -58,10 +50,6 @@ def _sections(*groups: type, access: tuple[Option, ...]) -> dict[str, tuple[Opti
     return {**{group.TITLE: options_of(group) for group in groups}, StorageOptions.TITLE: access}  # type: ignore[attr-defined]
 
 
-_ACCESS = (*STORAGE_OPTIONS, *AZURE_QUEUE_OPTIONS, *SQS_OPTIONS, *GOOGLE_OPTIONS, *KAFKA_OPTIONS)
-"""How objects and queues are reached."""
-
-
 def _named(group: type, *names: str) -> tuple[Option, ...]:
     """Return these options of a group."""
     return tuple(option for option in options_of(group) if option.name in names)
@@ -73,7 +61,8 @@ READER = Place(
     _sections(
         reader.QueueOptions, reader.ReaderOptions, reader.NotificationOptions, reader.BackfillOptions,
         content.ContentOptions, content.FormatOptions, content.SchemaOptions, reader.BatchOptions, reader.LeaseOptions,
-        reader.DeduplicationOptions, reader.DeliveryOptions, reader.CleaningOptions, content.LogOptions, access=_ACCESS,
+        reader.DeduplicationOptions, reader.DeliveryOptions, reader.CleaningOptions, content.LogOptions,
+        access=ACCESS_OPTIONS,
     ),
     no_path="a streaming read takes no path: the queue announces what is read; call load() without an argument, and "
     "set allowedPrefixes to limit what may be read; a folder that is to be listed is named in backfillPrefixes",
@@ -82,7 +71,7 @@ SINK = Place(
     "writeStream",
     _sections(
         sink.SinkOptions, sink.TableOptions, sink.DeltaOptions, sink.LoadOptions, sink.TargetQueue, content.LogOptions,
-        access=_ACCESS,
+        access=ACCESS_OPTIONS,
     ),
     others=tuple(
         replace(option, rules=sink.LOADED + option.rules)
@@ -120,7 +109,7 @@ ROUTING = Place(
         reader.NotificationOptions.TITLE: _named(reader.NotificationOptions, *_PARSING),
         reader.LeaseOptions.TITLE: _named(reader.LeaseOptions, "visibilityTimeout"),
         reader.DeliveryOptions.TITLE: _named(reader.DeliveryOptions, "failOnDataLoss"),
-        StorageOptions.TITLE: _ACCESS,
+        StorageOptions.TITLE: ACCESS_OPTIONS,
     },
 )
 """Options of a reader that `cuesqueue route` needs: how messages are received and parsed."""
@@ -263,7 +252,20 @@ def read(place: Place, options: Mapping[str, str]) -> Values:
     Raises OptionError, which names the option and the next step.
     """
     texts = given_texts(place, options)
-    values = Values(place.by_name, {o.name: _parse(o, texts[o.name]) for o in place.options if o.name in texts})
+    parsed: dict[str, Any] = {}
+    for option in place.options:
+        if option.name not in texts:
+            continue
+        try:
+            value = parsed[option.name] = option.type.parse(texts[option.name])
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Secret):
+                    # a reference that leads nowhere is reported with the option's name, before anything starts
+                    item.reveal()
+        except ValueError as error:
+            # "from None": the chain of causes could show the value of a secret
+            raise OptionError(option.name, str(error)) from None
+    values = Values(place.by_name, parsed)
     values.check(place.call)
     return values
 
@@ -316,16 +318,3 @@ def nearest(name: str, options: Iterable[Option]) -> str:
     names = {option.name.lower(): option.name for option in options}
     close = difflib.get_close_matches(name.lower(), names, n=1)
     return f"did you mean {names[close[0]]!r}?" if close else "see docs/reference/options.md for all options"
-
-
-def _parse(option: Option, text: str) -> Any:
-    try:
-        value = option.type.parse(text)
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, Secret):
-                # a reference that leads nowhere is reported with the option's name, before anything starts
-                item.reveal()
-        return value
-    except ValueError as error:
-        # "from None": the chain of causes could show the value of a secret
-        raise OptionError(option.name, str(error)) from None

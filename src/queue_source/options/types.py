@@ -35,6 +35,7 @@ from shard_store.redaction import HIDDEN, quote, redact_url
 
 _REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
 _LARGEST = 64 * 1024
+_ALONE = "write a file that holds the secret alone, on all machines"
 
 
 def is_reference(text: str) -> bool:
@@ -52,24 +53,20 @@ def revealed(text: str) -> str:
         value = os.environ.get(name, "")
         where = f"the environment variable {name!r} is not set in a process of the driver or an executor"
     else:
-        value, where = _of_file(Path(check_file(name))), f"the file {name!r} is empty"
+        where = f"the file {name!r} is empty"
+        try:
+            with Path(check_file(name)).open("rb") as file:
+                content = file.read(_LARGEST + 1)
+            if len(content) > _LARGEST:
+                raise ValueError(f"the file {name!r} is too large for a secret; {_ALONE}")
+            value = content.decode().rstrip("\r\n")
+        except OSError as error:
+            raise ValueError(f"the file {name!r} cannot be read: {error.strerror}; {_ALONE}") from None
+        except UnicodeDecodeError:
+            raise ValueError(f"the file {name!r} is not text; {_ALONE}") from None
     if not value:
         raise ValueError(f"{where}; write the secret there on all machines")
     return value
-
-
-def _of_file(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) <= _LARGEST:
-            return content.decode().rstrip("\r\n")
-        problem = "is too large for a secret"
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-    except UnicodeDecodeError:
-        problem = "is not text"
-    raise ValueError(f"the file {str(path)!r} {problem}; write a file that holds the secret alone, on all machines")
 
 
 class Secret:
@@ -140,7 +137,6 @@ class SecretUrl(Secret):
 
 MAX_NAME = 200
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_LEAST_MEMORY = 64 << 20
 _SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # ASCII only: `\d` would let other scripts' digits through.
 _SIZE = re.compile(r"([0-9]+)\s*(?:([kmgt])(?:i?b)?|(b))?")
@@ -220,26 +216,19 @@ def parse_size(text: str) -> int:
     return int(match.group(1)) * _SIZE_UNITS[match.group(2) or ""]
 
 
-def _positive(parse: Callable[[str], Any], more: str) -> Callable[[str], Any]:
-    def parse_positive(text: str) -> Any:
-        if not (value := parse(text)):
-            raise ValueError(f"{quote(text)} is not more than zero; write a {more}")
+def _checked(parse: Callable[[str], Any], is_right: Callable[[Any], object], form: str) -> Callable[[str], Any]:
+    """Return the parser with an error of this form, where `{text}` is the value, for values that are not right."""
+
+    def parse_and_check(text: str) -> Any:
+        if not is_right(value := parse(text)):
+            raise ValueError(form.format(text=quote(text)))
         return value
 
-    return parse_positive
+    return parse_and_check
 
 
-def _memory(text: str) -> int:
-    if (size := parse_size(text)) < _LEAST_MEMORY:
-        raise ValueError(f"{quote(text)} is too little for most objects; write 64m or more")
-    return size
-
-
-def _boolean(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ValueError(f"{quote(text)} is neither true nor false; write true or false")
-    return word == "true"
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
 def check_name(text: str) -> str:
@@ -254,13 +243,6 @@ def check_name(text: str) -> str:
     if bad is not None:
         raise ValueError(f"{quote(text)} contains {bad!r}; leave out '/', ',' and control characters")
     return text
-
-
-def _check_names(text: str) -> tuple[str, ...]:
-    names = tuple(check_name(name.strip()) for name in text.split(","))
-    if len(set(names)) < len(names):
-        raise ValueError(f"{quote(text)} has a name twice; write each pipeline once, as in orders, payments")
-    return names
 
 
 def _character(values: str, *, may_be_empty: bool) -> OptionType:
@@ -278,28 +260,6 @@ def _time(text: str) -> datetime:
     """Parse a time; without an offset it is UTC. Python before 3.11 reads no Z."""
     time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
-
-
-def _date_pattern(text: str) -> str:
-    parse_pattern(text)
-    return text
-
-
-def _columns(text: str) -> str:
-    if not parse_fields(text):
-        raise ValueError("there are no columns")
-    return text
-
-
-def _uris(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(plain_uri(part.strip()) for part in text.split(",")))
-
-
-def _delivery_hash(text: str) -> str:
-    digest = text.strip().lower()
-    if not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise ValueError(f"{quote(text)} is not a delivery hash, which has 64 hexadecimal digits; see view 'attempts'")
-    return digest
 
 
 def _prefixes(text: str) -> tuple[str, ...]:
@@ -333,19 +293,16 @@ def _rewrites(text: str) -> tuple[tuple[str, str], ...]:
     for prefix, target in rewrites.items():
         if prefix.endswith("/") != target.endswith("/"):
             raise ValueError(f"{quote(prefix)} and {quote(target)} must both end with '/', or neither; {form}")
-    pairs = [_rewrite(prefix, target) for prefix, (target,) in targets.items()]
+    pairs = []
+    for prefix, (target,) in targets.items():
+        if "://" in prefix:
+            prefix = plain_prefix(prefix)
+        elif "/" not in prefix:
+            prefix = f"{prefix}/"
+        if prefix.endswith("/") != target.endswith("/"):  # a bucket alone has its slash, and so what stands for it
+            prefix, target = f"{prefix.removesuffix('/')}/", f"{target.removesuffix('/')}/"
+        pairs.append((prefix, target))
     return tuple(sorted(pairs, key=lambda pair: -len(pair[0].partition("://")[2] or pair[0])))
-
-
-def _rewrite(prefix: str, target: str) -> tuple[str, str]:
-    """Return the pair in plain form. A bucket alone ends with its slash, and so does what stands for it."""
-    if "://" in prefix:
-        prefix = plain_prefix(prefix)
-    elif "/" not in prefix:
-        prefix = f"{prefix}/"
-    if prefix.endswith("/") == target.endswith("/"):
-        return prefix, target
-    return f"{prefix.removesuffix('/')}/", f"{target.removesuffix('/')}/"
 
 
 _CLIMBS = "has a segment '.' or '..'; write the path that it stands for"
@@ -407,42 +364,9 @@ def _shares(text: str) -> str:
     raise ValueError(f"{quote(text)} is not a way to share; write round-robin, greedy or percentage:70,30")
 
 
-def _store_url(text: str) -> SecretUrl:
-    if not is_url(text.strip()) and not is_reference(text.strip()):
-        raise ValueError(
-            f"{quote(text)} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
-            "postgresql+psycopg://user:password@host/database"
-        )
-    return SecretUrl(text.strip())
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
-    if not all(names) or len(set(names)) < len(names):
-        raise ValueError(
-            f"{quote(text)} has an empty name, or a name twice; write names separated by commas, as in day,country"
-        )
-    return names
-
-
-def _domains(text: str) -> tuple[str, ...]:
-    domains = tuple(part.strip().lower() for part in text.split(",")) if text.strip() else ()
-    if not all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", domain) for domain in domains):
-        raise ValueError(
-            f"{quote(text)} is not a domain, or several; write what follows the account, as in dfs.core.windows.net"
-        )
-    return domains
-
-
 def _encoding(text: str) -> str:
     "a".encode(text)  # Python also has codecs for other things than text, such as hex
     return codecs.lookup(text).name
-
-
-def _line_end(text: str) -> str:
-    if not text:
-        raise ValueError("the value is empty; write what ends a record, or leave the option out")
-    return text
 
 
 def _given_text(text: str) -> str:
@@ -455,32 +379,36 @@ def _of_given(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return lambda text: parse(_given_text(text))
 
 
-def _table_name(text: str) -> str:
-    parts = text.strip().split(".")
-    if len(parts) < 2 or not all(part and part == part.strip() and part.isprintable() for part in parts):
-        raise ValueError(f"{quote(text)} is not the name of a table in a namespace; write both, as in db.events")
-    return ".".join(parts)
-
-
 # fmt: off
-DURATION = OptionType("duration", "duration", _positive(parse_duration, "longer duration, as in 1s"))
+DURATION = OptionType("duration", "duration", _checked(parse_duration, bool,
+    "{text} is not more than zero; write a longer duration, as in 1s"))
 WAIT = OptionType("duration", "duration or `0s`", parse_duration)
-SIZE = OptionType("size", "size", _positive(parse_size, "larger size, as in 1m"))
-MEMORY = OptionType("size", "size from `64m` on", _memory)
-BOOLEAN = OptionType("boolean", "`true`, `false`", _boolean)
+SIZE = OptionType("size", "size", _checked(parse_size, bool,
+    "{text} is not more than zero; write a larger size, as in 1m"))
+MEMORY = OptionType("size", "size from `64m` on", _checked(parse_size, lambda size: size >= 64 << 20,
+    "{text} is too little for most objects; write 64m or more"))
+BOOLEAN = OptionType("boolean", "`true`, `false`", _explained(lambda text: {"true": True, "false": False}[text.lower()],
+    "{text} is neither true nor false; write true or false"))
 NAME = OptionType("name", "name", check_name)
-PIPELINES = OptionType("names", "names, separated by commas", _check_names)
+PIPELINES = OptionType("names", "names, separated by commas", _checked(
+    lambda text: tuple(check_name(name.strip()) for name in text.split(",")),
+    lambda names: len(set(names)) == len(names),
+    "{text} has a name twice; write each pipeline once, as in orders, payments"))
 SEPARATOR = _character(r"one ASCII character, `\t` for a tab", may_be_empty=False)
 CHARACTER = _character("one ASCII character, or nothing", may_be_empty=True)
 TIME_ZONE = OptionType("time zone", "name, or offset as `+02:00`", parse_time_zone)
-DATE_PATTERN = OptionType("date pattern", "pattern of numbers", _explained(_date_pattern, "{text} {error}"))
+DATE_PATTERN = OptionType("date pattern", "pattern of numbers", _explained(
+    lambda text: text if parse_pattern(text) else "", "{text} {error}"))
 FOLDER = OptionType("folder", "the URI of a folder", _folder)
 CLEAN_SOURCE = choice("off", "delete", "move", also={"archive": "move"})
 PREFIXES = OptionType("prefixes", "prefixes, separated by commas", _prefixes)
 REWRITES = OptionType("rewrites", "a JSON object: prefix of a URI -> what it becomes", _rewrites)
 QUEUE_URLS = OptionType("queue URLs", "URLs, separated by commas", _queues)
 QUEUE_URL = OptionType("queue URL", "URL of one queue", queue_url)
-STORE_URL = OptionType("database URL", "SQLAlchemy URL", _store_url)
+STORE_URL = OptionType("database URL", "SQLAlchemy URL", _checked(
+    lambda text: SecretUrl(text.strip()), lambda url: is_url(url.as_given()) or is_reference(url.as_given()),
+    "{text} is not a database URL; write an SQLAlchemy URL, as in sqlite:///cuesqueue.db or "
+    "postgresql+psycopg://user:password@host/database"))
 GLOB = OptionType("glob", "glob with `*`, `?`, `[a-z]`, `{a,b}`", _of_given(_explained(name_matcher,
     "{text} {error}; write a glob of names, as in *.csv")))
 PATH_GLOB = OptionType("path glob", "the same", _of_given(_explained(path_glob,
@@ -488,27 +416,39 @@ PATH_GLOB = OptionType("path glob", "the same", _of_given(_explained(path_glob,
 TAG_FILTER = OptionType("tag filter", "filters; `*` is one word, `#` any number", _explained(parse_filters,
     "{error}; write words separated by '.', as in orders.*.eu or orders.#"))
 SHARES = OptionType("shares", "`round-robin`, `greedy`, or `percentage:70,30` with one number a queue", _shares)
-COLUMNS = OptionType("columns", "columns in Spark's DDL", _explained(_columns,
+COLUMNS = OptionType("columns", "columns in Spark's DDL", _explained(
+    _checked(lambda text: parse_fields(text) and text, bool, "there are no columns"),
     "{error}; write columns with their types, as in id BIGINT, tags.key STRING"))
-URIS = OptionType("URIs", "URIs of objects, separated by commas", _explained(_uris,
+URIS = OptionType("URIs", "URIs of objects, separated by commas", _explained(
+    lambda text: tuple(dict.fromkeys(plain_uri(part.strip()) for part in text.split(","))),
     "{text}: {error}; write URIs of objects, as in s3://landing/sample.json"))
-DOMAINS = OptionType("domains", "names of domains, separated by commas", _domains)
+DOMAINS = OptionType("domains", "names of domains, separated by commas", _checked(
+    lambda text: _parts(text.lower()),
+    lambda domains: all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", domain) for domain in domains),
+    "{text} is not a domain, or several; write what follows the account, as in dfs.core.windows.net"))
 TIME = OptionType("time", "an ISO time; UTC without an offset", _explained(_time,
     "{text} is not a time; write one as in 2026-11-20, 2026-11-20T08:30Z or 2026-11-20T09:30:00+01:00"))
 TIMESTAMP = OptionType("timestamp", "`yyyy-MM-ddTHH:mm:ss`, with or without a zone", _explained(parse_local_time,
     "{text} is not a timestamp ({error}); write yyyy-MM-ddTHH:mm:ss, best with its zone, as in 2026-11-20T08:30:00Z or "
     "2026-11-20T09:30:00+01:00"))
-DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _delivery_hash)
+DELIVERY_HASH = OptionType("delivery hash", "a `delivery_hash` of the view `attempts`", _checked(
+    lambda text: text.strip().lower(), re.compile(r"[0-9a-f]{64}").fullmatch,
+    "{text} is not a delivery hash, which has 64 hexadecimal digits; see view 'attempts'"))
 PATH = OptionType("path", "an absolute path, or a URI", absolute_path)
 FILE = OptionType("path", "a path on all machines that need it", _of_given(check_file))
-NAMES = OptionType("names", "names of columns, separated by commas", _names)
-TABLE = OptionType("table", "a namespace and a name, separated by a dot", _table_name)
+NAMES = OptionType("names", "names of columns, separated by commas", _checked(
+    _parts, lambda names: all(names) and len(set(names)) == len(names),
+    "{text} has an empty name, or a name twice; write names separated by commas, as in day,country"))
+TABLE = OptionType("table", "a namespace and a name, separated by a dot", _checked(
+    str.strip, lambda name: "." in name and all(p and p == p.strip() and p.isprintable() for p in name.split(".")),
+    "{text} is not the name of a table in a namespace; write both, as in db.events"))
 PARTITIONING = OptionType("partitioning", "columns, and `year`, `month`, `day`, `hour`, `bucket(N, ...)`, "
     "`truncate(N, ...)` of columns, separated by commas", parse_partitioning)
 ENCODING = OptionType("character set", "the name of a character set", _explained(_encoding,
     "{text} is not a known character set; write one, as in UTF-8"))
 TEXT = OptionType("text", "text", str)
-LINE_END = OptionType("line end", "text", _line_end)
+LINE_END = OptionType("line end", "text", _checked(str, bool,
+    "the value is empty; write what ends a record, or leave the option out"))
 NON_EMPTY = OptionType("text", "text", _given_text)
 SECRET = OptionType("secret", "secret", _of_given(Secret))
 # fmt: on

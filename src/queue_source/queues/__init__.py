@@ -108,14 +108,26 @@ def open_queue(
 def _open(url: str, options: Mapping[str, Any]) -> Queue:
     kind = kind_of(url)
     if kind is None:
-        name = scheme(url)
-        factory = _own_factory(name, redact(url)) if name else None
+        name, redacted = scheme(url), redact(url)
+        factory = _registered.get(name)
         if factory is None:
-            raise QueueConfigurationError(redact(url), _unknown(url, name))
+            declared = {point.value: point for point in _declared() if point.name == name} if name else {}
+            if len(declared) > 1:
+                packages = ", ".join(sorted(declared))
+                problem = f"two packages declare {name!r} in {GROUP}: {packages}; uninstall one of them"
+                raise QueueConfigurationError(redacted, problem)
+            for value, point in declared.items():
+                try:
+                    factory = point.load()
+                except (ImportError, AttributeError) as error:
+                    problem = f"{value!r}, which {GROUP} names, cannot be loaded: {error}"
+                    raise QueueConfigurationError(redacted, problem) from error
+        if factory is None:
+            raise QueueConfigurationError(redacted, _unknown(url, name))
         queue = factory(url, **options)
         if missing := [verb for verb in _VERBS if not hasattr(queue, verb)]:
             problem = f"made a {type(queue).__name__}, which is not a Queue: it has no {', '.join(missing)}"
-            raise QueueConfigurationError(redact(url), problem)
+            raise QueueConfigurationError(redacted, problem)
         return cast(Queue, queue)
     module = f"{__name__}.{kind.module}"
     try:
@@ -187,27 +199,6 @@ def register_queues(factories: Mapping[str, Factory]) -> None:
     """Register several schemes, each as `register_queue`."""
     for name, factory in factories.items():
         register_queue(name, factory)
-
-
-def _own_factory(scheme: str, name: str) -> Factory | None:
-    """Return the factory for the queues of this scheme; None for an undeclared scheme.
-
-    Raises QueueConfigurationError, for the URL `name`, when two packages declare it or its module cannot be imported.
-    """
-    if scheme in _registered:
-        return _registered[scheme]
-    declared = {point.value: point for point in _declared() if point.name == scheme}
-    if len(declared) > 1:
-        raise QueueConfigurationError(
-            name, f"two packages declare {scheme!r} in {GROUP}: {', '.join(sorted(declared))}; uninstall one of them"
-        )
-    for value, point in declared.items():
-        try:
-            factory: Factory = point.load()
-        except (ImportError, AttributeError) as error:
-            raise QueueConfigurationError(name, f"{value!r}, which {GROUP} names, cannot be loaded: {error}") from error
-        return factory
-    return None
 
 
 def _declared() -> list[EntryPoint]:

@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.base import Extras, Payload, Queue, Unsendable, encode_payloads, republished
 from queue_source.queues.urls import LOG_ID_HEADER, query_of
+from queue_source.tags import parse_filters
 from shard_store.redaction import redact_url
 
 logger = logging.getLogger("cuesqueue")
@@ -89,6 +90,10 @@ class BaseQueue(Queue):
         self._refuse_closed()
         return self._send(self._stamped(messages), in_order=in_order) if messages else []
 
+    def reject(self, receipts: Sequence[Receipt]) -> None:
+        """Delete the messages, where the kind of queue has no dead-letter queue."""
+        self.acknowledge(receipts)
+
     @abstractmethod
     def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Send as `SendsMany.send_messages`: at least one message. `in_order`: no request begins before the last ended.
@@ -120,6 +125,33 @@ class BaseQueue(Queue):
 def closed(queue: str) -> QueueConfigurationError:
     """Return the error of a call to a queue that was closed."""
     return QueueConfigurationError(queue, "is closed; open it again")
+
+
+class Consumers(NamedTuple):
+    """Who reads a source of RabbitMQ or of the simulator: a pool, or with `listener` a private queue.
+
+    `filters` is None where the URL names none; `mandatory`: sending fails where no queue takes a message.
+    """
+
+    pool: str | None
+    listener: bool
+    filters: tuple[str, ...] | None
+    mandatory: bool
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str], refused: Callable[[str], QueueConfigurationError]) -> Consumers:
+        """Read the parameters of a URL; raises what `refused` makes of a problem."""
+        for name in ("listener", "mandatory"):
+            if parameters.get(name, "true").lower() not in ("true", "false"):
+                raise refused(f"{name}={parameters[name]!r} is neither true nor false")
+        listener = parameters.get("listener", "").lower() == "true"
+        if listener and "pool" in parameters:
+            raise refused("a listener has a private queue and no pool; leave pool= or listener=true out")
+        try:
+            filters = parse_filters(parameters["tags"]) if "tags" in parameters else None
+        except ValueError as error:
+            raise refused(str(error)) from None
+        return cls(parameters.get("pool"), listener, filters, parameters.get("mandatory", "true").lower() == "true")
 
 
 def no_pool_takes(queue: str, source: str, tag: str, count: str) -> QueueConfigurationError:

@@ -102,17 +102,6 @@ class LeaseOrder:
         """Take the due leases, and those due soon. The caller asks the queues, and reports the outcome."""
         extensions: dict[tuple[str, float], list[Receipt]] = {}
         ended: list[MessageKey] = []
-        for message in self._pop_due(now):
-            queue, receipt = message.key
-            if seconds := message.extension(now):
-                extensions.setdefault((queue, seconds), []).append(receipt)
-            elif message.until <= now:
-                ended.append(message.key)
-            else:  # at its limit: nothing can be done but to notice the end
-                self.keep(message, message.until)
-        return Due(extensions, ended, self._heap[0][0] if self._heap else None)
-
-    def _pop_due(self, now: float) -> list[Lease]:
         taken: list[Lease] = []
         while self._heap:
             due, entry, message = self._heap[0]
@@ -123,4 +112,12 @@ class LeaseOrder:
             if is_current:
                 self.stop(message)
                 taken.append(message)
-        return taken
+        for message in taken:
+            queue, receipt = message.key
+            if seconds := message.extension(now):
+                extensions.setdefault((queue, seconds), []).append(receipt)
+            elif message.until <= now:
+                ended.append(message.key)
+            else:  # at its limit: nothing can be done but to notice the end
+                self.keep(message, message.until)
+        return Due(extensions, ended, self._heap[0][0] if self._heap else None)

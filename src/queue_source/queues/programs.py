@@ -77,12 +77,21 @@ class CappedQueue(Queue):
         """Receive as `Queue.receive`, no more than there is room for; waits up to `wait` seconds for room, too."""
         until = self._clock() + wait
         was_closed = self._closed
+        room = 0
         try:
-            room = self._reserve(max_messages, until)
+            while True:
+                self.outstanding()
+                with self._changed:
+                    free = min(max_messages, self._most - len(self._held) - self._reserved)
+                    remaining = until - self._clock()
+                    if free > 0 or max_messages <= 0 or remaining <= 0 or self._closed:
+                        room = max_messages if self._closed else max(0, free)  # a closed queue says so itself
+                        self._reserved += room
+                        break
+                    self._changed.wait(min(remaining, _LOOK))
         except QueueError:
             if was_closed or not self._closed:
                 raise
-            room = 0
         if self._closed and not was_closed:  # while it waited
             self._release(room)
             return []
@@ -101,18 +110,6 @@ class CappedQueue(Queue):
             self._reserved -= room
             self._held.update({message.receipt: message.lease_until for message in received})
             self._changed.notify_all()
-
-    def _reserve(self, most: int, until: float) -> int:
-        while True:
-            self.outstanding()
-            with self._changed:
-                room = min(most, self._most - len(self._held) - self._reserved)
-                remaining = until - self._clock()
-                if room > 0 or most <= 0 or remaining <= 0 or self._closed:
-                    room = most if self._closed else max(0, room)  # a closed queue says so itself
-                    self._reserved += room
-                    return room
-                self._changed.wait(min(remaining, _LOOK))
 
     def extend(self, receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
         until = self._clock() + lease
@@ -240,8 +237,16 @@ class Worker:
                 return  # `run` gives it back
             try:
                 self._handler(message)
-            except Exception as error:  # noqa: BLE001 - of any kind: it is the program's
-                self._fail(message, error)
+            except Exception as error:
+                # it comes again after a time that doubles with each delivery
+                delay = min(_LONGEST_DELAY, 2.0 ** min(message.receive_count - 1, 20))
+                where = message.queue, message.message_id, delay
+                logger.warning("queue %r: message %r failed, and comes again in %.0f s", *where, exc_info=error)
+                if self._capabilities.can_delay:
+                    self._give_back(self._let_go([message.receipt]), delay)
+                else:
+                    with self._changed:
+                        self._later[message.receipt] = time.monotonic() + delay
             else:
                 self._let_go([message.receipt])
                 self._queue.acknowledge([message.receipt])
@@ -251,17 +256,6 @@ class Worker:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
-
-    def _fail(self, message: Received, error: Exception) -> None:
-        """Give the message back, so that it comes again after a time that doubles with each delivery."""
-        delay = min(_LONGEST_DELAY, 2.0 ** min(message.receive_count - 1, 20))
-        where = message.queue, message.message_id, delay
-        logger.warning("queue %r: message %r failed, and comes again in %.0f s", *where, exc_info=error)
-        if self._capabilities.can_delay:
-            self._give_back(self._let_go([message.receipt]), delay)
-        else:
-            with self._changed:
-                self._later[message.receipt] = time.monotonic() + delay
 
     def _let_go(self, receipts: Iterable[Receipt]) -> list[Receipt]:
         """Keep these leases no longer; return those that were kept."""
@@ -294,20 +288,17 @@ class Worker:
             self._give_back(self._let_go(over))
             for (_, seconds), receipts in due.extensions.items():
                 for batch in self._batches(receipts):
-                    self._extend(batch, seconds)
+                    asked, until = time.monotonic(), 0.0
+                    try:
+                        self._let_go(self._queue.extend(batch, seconds))
+                        until = asked + seconds
+                    except QueueUnavailable as error:
+                        logger.warning("%s; it is tried again", error)
+                    with self._changed:
+                        for lease in [self._held[receipt] for receipt in batch if receipt in self._held]:
+                            lease.until = max(lease.until, until)
+                            self._leases.keep(lease, None if until else time.monotonic() + _WAIT)
             with self._changed:
                 wait = _WAIT if due.next_time is None else min(_WAIT, due.next_time - time.monotonic())
                 if wait > 0 and not self._ended:
                     self._changed.wait(wait)
-
-    def _extend(self, receipts: list[Receipt], seconds: float) -> None:
-        asked, until = time.monotonic(), 0.0
-        try:
-            self._let_go(self._queue.extend(receipts, seconds))
-            until = asked + seconds
-        except QueueUnavailable as error:
-            logger.warning("%s; it is tried again", error)
-        with self._changed:
-            for lease in [self._held[receipt] for receipt in receipts if receipt in self._held]:
-                lease.until = max(lease.until, until)
-                self._leases.keep(lease, None if until else time.monotonic() + _WAIT)

@@ -19,16 +19,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import URL
 
-from queue_source.common.file_locks import hold, is_held, release
+from queue_source.common.local_paths import hold, is_held, release
 from queue_source.errors import QueueConfigurationError, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.adapter import convert_each, no_pool_takes
+from queue_source.queues.adapter import Consumers, convert_each, no_pool_takes
 from queue_source.queues.base import Depth
 from queue_source.queues.sql import SqlQueue
-from queue_source.queues.sql.database import LONGEST_NAME, Address, create_tables, messages
-from queue_source.queues.sql.rows import QueueRows
+from queue_source.queues.sql.database import LONGEST_NAME, Address, QueueRows, create_tables, messages
 from queue_source.queues.urls import checked_parameters, query_of, without_fragment
-from queue_source.tags import EVERYTHING, check_tag, matches_any, parse_filters
+from queue_source.tags import EVERYTHING, check_tag, matches_any
 from shard_store.redaction import redact_url
 from shard_store.sql.database import Database, Transaction
 
@@ -88,11 +87,10 @@ class SimQueue(SqlQueue):
         *,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
-        patience: float = 30.0,
     ) -> None:
         self._sim = _parse(url)
-        super().__init__(url, self._sim.table, clock=clock, sleep=sleep, patience=patience)
-        self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.listener)
+        super().__init__(url, self._sim.table, clock=clock, sleep=sleep)
+        self.capabilities = replace(SqlQueue.capabilities, loses_while_closed=self._sim.consumers.listener)
         self._any_fault = sa.select(faults.c.id).where(faults.c.pool == self._sim.pool)
         self._is_bound = False
         self._lock: int | None = None  # a listener's
@@ -178,7 +176,7 @@ class SimQueue(SqlQueue):
         for pool in [pool for pool in pools if pool.startswith(_LISTENER) and not is_held(self._lock_of(pool))]:
             self._remove(transaction, pool)  # its process was killed
             del pools[pool]
-        if not pools and self._sim.mandatory and not self._sim.is_named:
+        if not pools and self._sim.consumers.mandatory and not self._sim.is_named:
             _bind(transaction, self._sim.pool, None)
             pools = {self._sim.pool: [EVERYTHING]}
         for pool, filters in pools.items():
@@ -187,7 +185,7 @@ class SimQueue(SqlQueue):
             matching = [(message, key) for message, key in zip(sent, ids, strict=True) if message.tag in passing]
             if matching:
                 QueueRows(pool, self.name).insert(transaction, *zip(*matching, strict=True))
-        if self._sim.mandatory and (unheard := tags - heard):
+        if self._sim.consumers.mandatory and (unheard := tags - heard):
             count = sum(message.tag in unheard for message in sent)
             raise no_pool_takes(self.name, self._sim.source, min(unheard), str(count))
         return [key if message.tag in heard else "" for message, key in zip(sent, ids, strict=True)]
@@ -198,7 +196,7 @@ class SimQueue(SqlQueue):
 
     def close(self) -> None:
         """Close the queue; a listener's queue is deleted."""
-        if self._sim.listener and self._created and not self._closed.is_set():
+        if self._sim.consumers.listener and self._created and not self._closed.is_set():
             self.delete()
         super().close()
         if self._lock is not None:
@@ -235,14 +233,14 @@ class SimQueue(SqlQueue):
     def _create(self) -> None:
         self._sim.folder.mkdir(parents=True, exist_ok=True)
         create_tables(self._database, messages.metadata, metadata)
-        if self._sim.listener and self._lock is None:
+        if self._sim.consumers.listener and self._lock is None:
             self._lock = hold(self._lock_of(self._sim.pool))
         if self._sim.is_named:
             self._bind()
 
     def _bind(self) -> None:
         """Make the pool, with the filters that the URL names."""
-        pool, filters = self._sim.pool, self._sim.filters
+        pool, filters = self._sim.pool, self._sim.consumers.filters
         if not self._is_bound:
             if not self._database.read(lambda transaction: _is_bound(transaction, pool, filters)):
                 self._database.write(lambda transaction: _bind(transaction, pool, filters))
@@ -282,17 +280,14 @@ class SimQueue(SqlQueue):
 class _Address:
     """A `sim://` URL taken apart.
 
-    `table` holds the pool's messages; `filters` is None where the URL names none. `is_named`: the URL says what is read
-    here; one that does not may be a sender's.
+    `table` holds the pool's messages. `is_named`: the URL says what is read here; one that does not may be a sender's.
     """
 
     table: Address
     folder: Path
     source: str
     pool: str
-    listener: bool
-    filters: tuple[str, ...] | None
-    mandatory: bool
+    consumers: Consumers
     is_named: bool
 
 
@@ -310,25 +305,15 @@ def _parse(url: str) -> _Address:
         raise refused("source and pool are named by letters, digits, '.', '-' and '_'")
     if not parameters.get("dir"):
         raise refused("it needs dir=PATH, a folder of this machine for the simulator's file")
-    for key in ("listener", "mandatory"):
-        if parameters.get(key, "true") not in ("true", "false"):
-            raise refused(f"{key}={parameters[key]!r} is neither true nor false")
-    listener = parameters.get("listener") == "true"
     if pool.startswith(_LISTENER):
         raise refused(f"names that start with {_LISTENER!r} are those of listeners")
-    if listener and "pool" in parameters:
-        raise refused("a listener has a private queue and no pool")
-    try:
-        filters = parse_filters(parameters["tags"]) if "tags" in parameters else None
-    except ValueError as error:
-        raise refused(str(error)) from None
-    pool = f"{_LISTENER}{uuid.uuid4().hex}" if listener else pool
+    consumers = Consumers.of(parameters, refused)
+    pool = f"{_LISTENER}{uuid.uuid4().hex}" if consumers.listener else pool
     folder = Path(parameters["dir"])
     database = URL.create("sqlite", database=str(folder / f"{source}.sim.db"))
-    mandatory = parameters.get("mandatory", "true") == "true"
     table = Address(database, pool, name)
     is_named = not parameters.keys().isdisjoint(("pool", "listener", "tags"))
-    return _Address(table, folder, source, pool, listener, filters, mandatory, is_named)
+    return _Address(table, folder, source, pool, consumers, is_named)
 
 
 def _bind(transaction: Transaction, pool: str, filters: Sequence[str] | None) -> None:

@@ -21,8 +21,7 @@ NAMES_CODE = (
     "names a Python function, which no URL does any more: declare it as an entry point of the group cuesqueue.queues, "
     "or call cuesqueue.register_queue, and write SCHEME://...; see docs/how-to/own-queues.md"
 )
-# characters that a URL parser would misread: hidden only while the URL is taken apart
-_SHOWN_PASSWORD = f":{HIDDEN}@"
+_SHOWN_PASSWORD = f":{HIDDEN}@"  # a URL parser would misread it: left out while the URL is taken apart
 KAFKA_PORT = 9092
 
 LOG_ID_HEADER = "log_id_header"
@@ -34,7 +33,7 @@ class Kind:
     """A kind of queue: its module here, the class in it, and the form of its URLs.
 
     `extra`: what `pip` is to install; `parameters`: what its URLs take besides `log_id_header`; `instead`: what says
-    the others.
+    the others; `prefixes`: of the options that it takes as keywords, of which the first that is given wins.
     """
 
     module: str
@@ -43,6 +42,7 @@ class Kind:
     extra: str | None = None
     parameters: tuple[str, ...] = ()
     instead: str = "and nothing else"
+    prefixes: tuple[str, ...] = ()
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -50,17 +50,27 @@ class Kind:
 
 
 _POOLS = ("pool", "listener", "tags", "mandatory")
-_SQS = Kind("sqs", "SqsQueue", "sqs://NAME", "sqs", (), "the options sqs.* say the rest")
+_SQS = Kind("sqs", "SqsQueue", "sqs://NAME", "sqs", (), "the options sqs.* say the rest", ("sqs", "aws"))
 _RABBITMQ = ("source", *_POOLS, "queue_type", "consumer_timeout")
 KINDS: Mapping[str, Kind] = {
     "sqs": _SQS,
     "https": _SQS,
     "http": _SQS,  # an emulator of SQS
     "azurequeue": Kind(
-        "azurequeue", "AzureQueue", "azurequeue://ACCOUNT/NAME", "azure", (), "the options azureQueue.* say the rest"
+        "azurequeue",
+        "AzureQueue",
+        "azurequeue://ACCOUNT/NAME",
+        "azure",
+        instead="the options azureQueue.* say the rest",
+        prefixes=("azureQueue", "azure"),
     ),
     "pubsub": Kind(
-        "pubsub", "PubSubQueue", "pubsub://PROJECT/SUBSCRIPTION", "pubsub", (), "the options gcp.* say the rest"
+        "pubsub",
+        "PubSubQueue",
+        "pubsub://PROJECT/SUBSCRIPTION",
+        "pubsub",
+        instead="the options gcp.* say the rest",
+        prefixes=("gcp",),
     ),
     "amqp": Kind("amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "amqp", _RABBITMQ, "and what pika takes"),
     "amqps": Kind("amqp", "AmqpQueue", "amqps://HOST/VHOST?source=S&pool=P", "amqp", _RABBITMQ, "and what pika takes"),
@@ -71,6 +81,7 @@ KINDS: Mapping[str, Kind] = {
         "kafka",
         ("group",),
         "settings of librdkafka are options kafka.SETTING",
+        ("kafka",),
     ),
     "sim": Kind("sim", "SimQueue", "sim://NAME?dir=PATH", None, ("dir", *_POOLS)),
     "sql+": Kind(

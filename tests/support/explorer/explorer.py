@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from queue_source.announcements.dialects import DIALECTS
-from queue_source.commands.comparison import Period, pages_of, reconcile
+from queue_source.commands.reconcile import Period, compare, pages_of
 from queue_source.options import parse_listing_options
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
 from shard_store.model import ShardState, shard_key, time_of
@@ -249,7 +249,7 @@ class Explorer:
         for uri in world.names[source]:
             options = parse_listing_options([uri], {})
             pages = pages_of(world.open_bucket(uri), uri, versions=False)
-            report = reconcile(world.store, source, uri, options, pages, period=Period(until=time_of(until)))
+            report = compare(world.store, source, uri, options, pages, period=Period(until=time_of(until)))
             self._log(f"  {name_of(uri)} of {source}: {report.verdict}")
             if report.verdict == "complete":
                 world.promises.check_certificate(source, uri, until)

@@ -50,9 +50,9 @@ class AmqpQueue(BaseQueue):
         self._capabilities = Capabilities(
             max_batch_size=LARGEST_BATCH,
             lease_cap=address.longest_hold,
-            reports_depth=address.pool is not None or address.listener,
+            reports_depth=address.consumers.pool is not None or address.consumers.listener,
             ends_leases=False,
-            loses_while_closed=address.listener,
+            loses_while_closed=address.consumers.listener,
         )
         self._session = Session(address, self.report)
         self._thread = IoThread(f"amqp {address.source}")
@@ -99,7 +99,14 @@ class AmqpQueue(BaseQueue):
 
         Raises when no queue takes them, as they would be lost; with `mandatory=false` in the URL that is accepted.
         """
-        made = convert_each(messages, self._properties)
+
+        def properties_of(message: Outgoing) -> BasicProperties:
+            check_tag(message.tag)
+            if message.group is not None:
+                raise ValueError("RabbitMQ has no ordered groups; leave group out")
+            return properties_for(checked_headers(message.headers))
+
+        made = convert_each(messages, properties_of)
         by_tag: dict[str, list[tuple[bytes, BasicProperties]]] = {}
         for message, properties in zip(messages, made, strict=True):
             by_tag.setdefault(message.tag, []).append((message.body, properties))
@@ -111,12 +118,6 @@ class AmqpQueue(BaseQueue):
                 count = f"{len(outcome.unrouted)} of {len(some)}"
                 raise no_pool_takes(self.name, self._address.source, tag, count)
         return [str(properties.message_id) for properties in made]
-
-    def _properties(self, message: Outgoing) -> BasicProperties:
-        check_tag(message.tag)
-        if message.group is not None:
-            raise ValueError("RabbitMQ has no ordered groups; leave group out")
-        return properties_for(checked_headers(message.headers))
 
     def depth(self) -> Depth:
         """Count the ready messages, and those that this connection holds: AMQP does not report what others hold."""
@@ -131,7 +132,7 @@ class AmqpQueue(BaseQueue):
     # --- for people and commands: the pool that the URL names, else the source --------------------------------------
 
     def exists(self) -> bool:
-        return self._run(self._looking(lambda link: exists(link, self._address.source, self._address.pool)))
+        return self._run(self._looking(lambda link: exists(link, self._address.source, self._address.consumers.pool)))
 
     def create(self) -> None:
         """Create the source, and the pool with its filters; those that exist are used as they are."""
@@ -139,7 +140,7 @@ class AmqpQueue(BaseQueue):
 
     def delete(self) -> None:
         """Delete the pool with all its messages; without one the source, whose pools then get no more."""
-        source, pool = self._address.source, self._address.pool
+        source, pool = self._address.source, self._address.consumers.pool
         method, named = ("exchange_delete", {"exchange": source}) if pool is None else ("queue_delete", {"queue": pool})
         self._run(self._looking(lambda link: link.once(method, **named)))
 
@@ -147,7 +148,7 @@ class AmqpQueue(BaseQueue):
         """Delete the ready messages, not those that consumers hold. Returns how many there were."""
         if not self._needs_queue("be emptied"):
             return 0
-        answer = self._run(self._looking(lambda link: link.once("queue_purge", queue=self._address.pool)))
+        answer = self._run(self._looking(lambda link: link.once("queue_purge", queue=self._address.consumers.pool)))
         return int(answer.method.message_count)
 
     def peek(self, max_messages: int) -> list[Received]:
@@ -173,8 +174,8 @@ class AmqpQueue(BaseQueue):
             raise closed(self.name) from None
 
     def _needs_queue(self, what: str) -> str:
-        if self._address.pool is None and not self._address.listener:
+        if self._address.consumers.pool is None and not self._address.consumers.listener:
             raise QueueConfigurationError(
                 self.name, f"names only a source, which cannot {what}; add pool=NAME or listener=true to the URL"
             )
-        return self._address.pool or ""
+        return self._address.consumers.pool or ""

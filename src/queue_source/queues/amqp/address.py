@@ -21,9 +21,10 @@ from pika import exceptions
 from pika.adapters.utils.connection_workflow import AMQPConnectionWorkflowFailed
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
+from queue_source.queues.adapter import Consumers
 from queue_source.queues.amqp.link import ABSENT, FORBIDDEN, LOCKED, MISMATCH
 from queue_source.queues.urls import checked_parameters, query_of, without_fragment
-from queue_source.tags import EVERYTHING, parse_filters
+from queue_source.tags import EVERYTHING
 from shard_store.redaction import redact_url, without_password
 
 _PIKAS = (
@@ -48,22 +49,19 @@ _CONSUMER_TIMEOUT = 1800  # RabbitMQ's default, in seconds
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the broker is, and what is read or written there. `filters` is None where the URL names none."""
+    """Where the broker is, and what is read or written there."""
 
     name: str  # the URL for people, without secrets
     connection: str  # the URL for pika
     password: str | None
     source: str
-    pool: str | None
-    listener: bool
-    filters: tuple[str, ...] | None
+    consumers: Consumers
     queue_type: str | None
     consumer_timeout: float | None
-    mandatory: bool
 
     @property
     def bindings(self) -> tuple[str, ...]:
-        return self.filters or (EVERYTHING,)
+        return self.consumers.filters or (EVERYTHING,)
 
     @property
     def longest_hold(self) -> float | None:
@@ -104,20 +102,11 @@ def parse_address(url: str) -> Address:
             raise refused(f"{what}= needs 1 to {_LONGEST_NAME} bytes of printable text")
         if text.startswith("amq."):
             raise refused(f"{what}={text!r}: names that start with 'amq.' are the broker's own; choose another")
-    for what in ("listener", "mandatory"):
-        if parameters.get(what, "true").lower() not in ("true", "false"):
-            raise refused(f"{what}={parameters[what]!r} is neither true nor false")
-    listener = parameters.get("listener", "").lower() == "true"
     seconds = parameters.get("consumer_timeout", str(_CONSUMER_TIMEOUT))
     if not seconds.isascii() or not seconds.isdigit():
         raise refused("consumer_timeout= is a number of seconds, 0 for none: the broker's own consumer_timeout")
-    if listener and "pool" in parameters:
-        raise refused("a listener has a private queue and no pool; leave pool= or listener=true out")
-    try:
-        filters = parse_filters(parameters["tags"]) if "tags" in parameters else None
-    except ValueError as error:
-        raise refused(str(error)) from None
-    if filters is not None and not listener and "pool" not in parameters:
+    consumers = Consumers.of(parameters, refused)
+    if consumers.filters is not None and not consumers.listener and consumers.pool is None:
         raise refused("tags= is the filter of a pool or a listener; add pool=NAME or listener=true")
     if parameters.get("queue_type") not in (None, "classic", "quorum"):
         raise refused(f"queue_type={parameters['queue_type']!r} is not known; write classic or quorum")
@@ -131,12 +120,9 @@ def parse_address(url: str) -> Address:
         connection=urlunsplit(parts._replace(netloc=netloc, query=urlencode(pika_parameters))),
         password=password,
         source=source,
-        pool=parameters.get("pool"),
-        listener=listener,
-        filters=filters,
+        consumers=consumers,
         queue_type=parameters.get("queue_type"),
         consumer_timeout=float(seconds) or None,
-        mandatory=parameters.get("mandatory", "true").lower() == "true",
     )
     try:
         address.parameters()

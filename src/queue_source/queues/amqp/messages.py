@@ -84,9 +84,14 @@ def received(delivery: Delivery, queue: str, receipt: Receipt, lease_until: floa
     tag = tag_of(delivery)
     failed = broker_headers.get(_DELIVERIES)  # quorum queues count; others only report that it was not the first time
     count = failed + 1 if isinstance(failed, int) else 2 if method.redelivered else 1
+    message_id = properties.message_id
+    if not message_id:  # the same at each delivery, from the content; headers that brokers add (x-...) do not count
+        own = sorted((key, value) for key, value in headers.items() if not key.lower().startswith("x-"))
+        metadata = json.dumps([tag, own, properties.timestamp]).encode()
+        message_id = "content-" + hashlib.sha256(metadata + b"\0" + body).hexdigest()
     return Received(
         queue=queue,
-        message_id=properties.message_id or _identity(tag, headers, properties.timestamp, body),
+        message_id=message_id,
         receipt=receipt,
         body=body,
         receive_count=count,
@@ -117,10 +122,3 @@ def _text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _identity(tag: str, headers: Mapping[str, str], timestamp: int | None, body: bytes) -> str:
-    """Derive an id, the same at each delivery, from the content; headers that brokers add (x-...) do not count."""
-    own = sorted((key, value) for key, value in headers.items() if not key.lower().startswith("x-"))
-    metadata = json.dumps([tag, own, timestamp]).encode()
-    return "content-" + hashlib.sha256(metadata + b"\0" + body).hexdigest()

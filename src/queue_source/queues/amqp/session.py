@@ -115,13 +115,24 @@ class Session:
 
     async def receive(self, max_messages: int, wait: float) -> list[tuple[Receipt, Delivery]]:
         """Receive with a consumer of this call alone, with this prefetch, so that no message is kept from others."""
-        channel = await self._open_reader()
+        link = await self.open()
+        async with self._opening:
+            if self._reader is None:
+                self._generation = secrets.token_hex(6)
+                self._reader = await link.channel()
+                self._reader.raw.add_on_cancel_callback(self._on_cancel)
+                self._reader.raw.add_on_close_callback(self._on_reader_closed)
+            channel = self._reader
         taken: list[tuple[Receipt, Delivery]] = []
-        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[None] = loop.create_future()
 
         def deliver(_: object, method: Any, properties: BasicProperties, body: bytes) -> None:
             delivery = Delivery(method, properties, body)
-            receipt = self._hold(delivery)
+            receipt = Receipt(f"{self._generation}.{method.delivery_tag}")
+            self._held[method.delivery_tag] = _Held(receipt, tag_of(delivery), properties, loop.time())
+            if self._longest is not None and self._overdue is None:
+                self._overdue = loop.call_later(self._longest, self._release_overdue)
             taken.append((receipt, delivery))
             resolve(arrived, None)
 
@@ -178,30 +189,12 @@ class Session:
         async with self._consuming:
             await channel.call("basic_qos", prefetch_count=1)
 
-    async def _open_reader(self) -> Channel:
-        link = await self.open()
-        async with self._opening:
-            if self._reader is None:
-                self._generation = secrets.token_hex(6)
-                self._reader = await link.channel()
-                self._reader.raw.add_on_cancel_callback(self._on_cancel)
-                self._reader.raw.add_on_close_callback(self._on_reader_closed)
-            return self._reader
-
     def _on_reader_closed(self, raw: Any, reason: Exception) -> None:
         """Report the end of a channel that we have not closed: what it held comes again, to any consumer."""
         if self._reader is not None and self._reader.raw is raw and not self._ended:
             error = translated(reason, self._address)
             lost = f"{error.problem}; {len(self._held)} message(s) in flight come again"
             self._report(type(error)(error.queue, lost))
-
-    def _hold(self, delivery: Delivery) -> Receipt:
-        number, loop = delivery.method.delivery_tag, asyncio.get_running_loop()
-        receipt = Receipt(f"{self._generation}.{number}")
-        self._held[number] = _Held(receipt, tag_of(delivery), delivery.properties, loop.time())
-        if self._longest is not None and self._overdue is None:
-            self._overdue = loop.call_later(self._longest, self._release_overdue)
-        return receipt
 
     def _release_overdue(self) -> None:
         """Return deliveries that are held so long that the broker would take back all of the channel's messages."""
@@ -313,7 +306,7 @@ class Session:
 
     async def send(self, tag: str, messages: Sequence[tuple[bytes, BasicProperties]]) -> Outcome:
         """Send to the source; shortly again what no queue takes, since its pool may be about to be created."""
-        mandatory = self._address.mandatory
+        mandatory = self._address.consumers.mandatory
         refused, unrouted = 0, messages
         for pause in (*_UNROUTED_PAUSES, None):
             outcome = await self.publish(self._address.source, tag, unrouted, mandatory=mandatory)
@@ -360,25 +353,17 @@ async def _ensure(link: Link, address: Address) -> str:
         )
         if not as_it_is or not await exists(link, address.source, None):
             raise
-    queue = address.pool or ""
-    if address.listener:
+    pool = address.consumers.pool or ""
+    if address.consumers.listener:
         # a queue of this connection alone, deleted with it; not auto-delete, which would end it with each consumer
-        queue = str((await link.once("queue_declare", queue="", exclusive=True)).method.queue)
+        pool = str((await link.once("queue_declare", queue="", exclusive=True)).method.queue)
         for tag_filter in address.bindings:
-            await link.once("queue_bind", queue=queue, exchange=address.source, routing_key=tag_filter)
-    elif queue:
-        await _ensure_pool(link, address, queue)
-    return queue
-
-
-async def _ensure_pool(link: Link, address: Address, pool: str) -> None:
-    """Create the pool, or add the filters of the URL to those that it has; without filters a new pool takes everything.
-
-    A queue without a binding would never get a message, so its declaration and its first binding go out together.
-    """
-    pool_exists = await exists(link, address.source, pool)
-    if pool_exists and address.filters is None:
-        return
+            await link.once("queue_bind", queue=pool, exchange=address.source, routing_key=tag_filter)
+        return pool
+    if not pool or ((pool_exists := await exists(link, address.source, pool)) and address.consumers.filters is None):
+        return pool
+    # its filters are added to those that it has; a queue without a binding would never get a message, so its
+    # declaration and its first binding go out together
     channel = await link.channel()
     if not pool_exists:
         arguments = {"x-queue-type": address.queue_type} if address.queue_type else None
@@ -386,10 +371,11 @@ async def _ensure_pool(link: Link, address: Address, pool: str) -> None:
     await asyncio.gather(
         *(
             channel.call("queue_bind", queue=pool, exchange=address.source, routing_key=tag_filter)
-            for tag_filter in address.bindings
+            for tag_filter in address.bindings  # without filters a new pool takes everything
         )
     )
     await channel.close()
+    return pool
 
 
 async def exists(link: Link, source: str, pool: str | None) -> bool:

@@ -80,25 +80,20 @@ class AzureQueue(BaseQueue):
         pause = _FIRST_PAUSE
         while True:
             started = time.monotonic()
-            page = self._page(min(max_messages, LARGEST_PAGE), max(1, _whole(lease)))
+            client, size = self._client(), min(max_messages, LARGEST_PAGE)
+            with service_errors(self.name):
+                pages = client.receive_messages(messages_per_page=size, visibility_timeout=max(1, _whole(lease)))
+                page: list[Any] = list(next(pages.by_page(), ()))
+                if self._closed.is_set():
+                    with self._session:  # its connections were opened again
+                        for message in page:
+                            client.update_message(message.id, message.pop_receipt, visibility_timeout=0, **_ONCE)
+                    page = []
             remaining = until - time.monotonic()
             if page or remaining <= 0 or self._closed.wait(min(pause, remaining)):
                 ends = started + min(lease, LONGEST_LEASE)
                 return [self._received(m, self._leases.add(m.id, m.pop_receipt, ends), ends) for m in page]
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _page(self, max_messages: int, seconds: int) -> list[Any]:
-        """Make one request; messages that come after the queue was closed are given back at once."""
-        client = self._client()
-        with service_errors(self.name):
-            pages = client.receive_messages(messages_per_page=max_messages, visibility_timeout=seconds)
-            page = list(next(pages.by_page(), ()))
-            if self._closed.is_set():
-                with self._session:  # its connections were opened again
-                    for message in page:
-                        client.update_message(message.id, message.pop_receipt, visibility_timeout=0, **_ONCE)
-                return []
-        return page
 
     def _received(self, message: Any, receipt: Receipt, until: float) -> Received:
         content = content_of(message.content or "", self._encoding)
@@ -127,10 +122,6 @@ class AzureQueue(BaseQueue):
 
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         self._change(receipts, _whole(max(delay, 0.0)), ends=True)
-
-    def reject(self, receipts: Sequence[Receipt]) -> None:
-        """Delete the messages: a storage queue has no dead-letter queue."""
-        self.acknowledge(receipts)
 
     def republish(self, message: Received) -> bool:
         """Send the copy, then delete the original; a process that dies between the two leaves both."""

@@ -103,7 +103,12 @@ def parse_address(url: str, access: Access) -> tuple[Address, Access]:
             f"is of the account {owner!r}, and azureQueue.connectionStringSecret of {connected['accountname']!r}; use "
             "the connection string of the queue's account",
         )
-    return Address(owner, queue, _service(owner, access.endpoint_url)), access
+    service = f"https://{owner}.{_PUBLIC}"
+    if (endpoint := access.endpoint_url) is not None:
+        service = (endpoint if "://" in endpoint else f"https://{endpoint}").rstrip("/")
+        host_names_it = (urlsplit(service).hostname or "").startswith(f"{owner}.")
+        service = service if host_names_it or service.endswith(f"/{owner}") else f"{service}/{owner}"
+    return Address(owner, queue, service), access
 
 
 def _connection(name: str, text: str | None) -> dict[str, str] | None:
@@ -154,14 +159,6 @@ def _with_environment(access: Access, account: str) -> Access:
         sas_token=None if variables.get(_KEY_VARIABLE) else variables.get(_TOKEN_VARIABLE),
         endpoint_url=access.endpoint_url,
     )
-
-
-def _service(account: str, endpoint: str | None) -> str:
-    if endpoint is None:
-        return f"https://{account}.{_PUBLIC}"
-    url = (endpoint if "://" in endpoint else f"https://{endpoint}").rstrip("/")
-    host_names_it = (urlsplit(url).hostname or "").startswith(f"{account}.")
-    return url if host_names_it or url.endswith(f"/{account}") else f"{url}/{account}"
 
 
 def make_credential(address: Address, access: Access) -> Any:
@@ -235,9 +232,22 @@ def service_errors(queue: str) -> Iterator[None]:
     """Map the errors that Azure's client raises in the block to ours, without secrets."""
     try:
         yield
-    except exceptions.HttpResponseError as error:
+    except exceptions.HttpResponseError as error:  # of the service, or of the place that gives tokens
+        code, status = error_code(error), error.status_code or 0
+        problem = f"Azure answers {status} {code}: {_plain(error)}"
+        ours = QueueError(queue, problem)
+        if not code and isinstance(error, exceptions.ClientAuthenticationError):
+            ours = QueueConfigurationError(queue, f"no credential is accepted: {_plain(error)}; {_CREDENTIALS}")
+        elif code in _PASSING or status in _PASSING_STATUS or status >= 500:
+            ours = QueueUnavailable(queue, problem)
+        elif code == "QueueNotFound":
+            ours = QueueNotFound(queue, f"{problem}; create it, or check account and name of the URL")
+        elif code in _NEXT_STEPS:
+            ours = QueueConfigurationError(queue, f"{problem}; {_NEXT_STEPS[code]}")
+        elif status in (401, 403, 404):
+            ours = QueueConfigurationError(queue, f"{problem}; check the account's name and the credentials")
         # no chain of causes where there is a request, whose URL may hold a token
-        raise _answer_error(queue, error) from None
+        raise ours from None
     except exceptions.ServiceRequestError as error:
         problem = f"cannot be reached: {_plain(error)}; check the account's name, the endpoint and the network"
         raise QueueUnavailable(queue, problem) from None
@@ -260,23 +270,6 @@ def error_code(error: exceptions.HttpResponseError) -> str:
         headers: Any = getattr(error.response, "headers", {})
         code = headers.get("x-ms-error-code")
     return str(getattr(code, "value", code) or "")
-
-
-def _answer_error(queue: str, error: exceptions.HttpResponseError) -> QueueError:
-    """Return our error for an answer of the service, or for one of the place that gives tokens."""
-    code, status = error_code(error), error.status_code or 0
-    if not code and isinstance(error, exceptions.ClientAuthenticationError):
-        return QueueConfigurationError(queue, f"no credential is accepted: {_plain(error)}; {_CREDENTIALS}")
-    problem = f"Azure answers {status} {code}: {_plain(error)}"
-    if code in _PASSING or status in _PASSING_STATUS or status >= 500:
-        return QueueUnavailable(queue, problem)
-    if code == "QueueNotFound":
-        return QueueNotFound(queue, f"{problem}; create it, or check account and name of the URL")
-    if code in _NEXT_STEPS:
-        return QueueConfigurationError(queue, f"{problem}; {_NEXT_STEPS[code]}")
-    if status in (401, 403, 404):
-        return QueueConfigurationError(queue, f"{problem}; check the account's name and the credentials")
-    return QueueError(queue, problem)
 
 
 def _plain(error: Exception) -> str:

@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import re
+from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -44,7 +45,14 @@ class Content(NamedTuple):
 def text_of(message: Outgoing, encoding: Encoding) -> str:
     """Return the text that the queue carries. Raises ValueError for what it cannot carry in any form."""
     content = Content(message.body, message.tag, {str(k): str(v) for k, v in message.headers.items()})
-    text = _plain(message.body, encoding)
+    text: str | None = None  # where XML would change or refuse it
+    if encoding is Encoding.BASE64:
+        text = base64.b64encode(message.body).decode() or None
+    else:
+        with suppress(UnicodeDecodeError):
+            text = message.body.decode()
+        if not text or text != text.strip() or _FORBIDDEN.search(text):
+            text = None
     if text is None or content_of(text, encoding) != content:
         text = _envelope(content)
         text = base64.b64encode(text.encode()).decode() if encoding is Encoding.BASE64 else text
@@ -61,17 +69,6 @@ def content_of(text: str, encoding: Encoding) -> Content:
     return _unpacked(body) if body.startswith(_ENVELOPE.encode()) else Content(body)
 
 
-def _plain(body: bytes, encoding: Encoding) -> str | None:
-    """Return the text of a body without tag and headers; None where XML would change or refuse it."""
-    if encoding is Encoding.BASE64:
-        return base64.b64encode(body).decode() or None
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return None
-    return None if not text or text != text.strip() or _FORBIDDEN.search(text) else text
-
-
 def _decoded(text: str, encoding: Encoding) -> bytes:
     if encoding is Encoding.AUTO and text[:1] in ("{", "[", ""):  # nearly all that is no base64
         return text.encode()
@@ -81,16 +78,14 @@ def _decoded(text: str, encoding: Encoding) -> bytes:
         body = base64.b64decode("".join(text.split()), validate=True)
     except binascii.Error:
         return text.encode()
-    return body if encoding is Encoding.BASE64 or _is_notification(body) else text.encode()
-
-
-def _is_notification(body: bytes) -> bool:
-    """Tell whether the bytes look like JSON or a URI, as no text that happens to be base64 does when it is decoded."""
+    if encoding is Encoding.BASE64:
+        return body
+    # in `auto` it has to look like JSON or a URI, as no text that happens to be base64 does when it is decoded
     try:
-        text = body.decode("utf-8-sig").strip()
+        inner = body.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
-        return False
-    return text[:1] in ("{", "[") or looks_like_uri(text)
+        return text.encode()
+    return body if inner[:1] in ("{", "[") or looks_like_uri(inner) else text.encode()
 
 
 def _envelope(content: Content) -> str:

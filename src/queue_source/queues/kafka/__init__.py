@@ -86,10 +86,6 @@ class KafkaQueue(BaseQueue):
         if receipts:
             self._opened().give_back(receipts, delay)
 
-    def reject(self, receipts: Sequence[Receipt]) -> None:
-        """Drop the messages: Kafka has no dead-letter queue."""
-        self.acknowledge(receipts)
-
     def republish(self, message: Received) -> bool:
         """Append a copy to the topic, which its other groups get as well."""
         reader = self._opened()

@@ -170,10 +170,6 @@ class Ledger:
         """Tell whether there is something to commit."""
         return self.committed != self.low
 
-    @property
-    def unfinished(self) -> int:
-        return len(self._unfinished)
-
     def hand_out(self, offset: int, raw: Any) -> Held | None:
         """Note that the record at `offset` is handed out; None for one that was handed out before."""
         if offset < self.position:

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -366,36 +366,45 @@ class Reader:
         except KafkaException as error:
             if error_of(error).code() not in REBALANCING:
                 refused = translated(error, self._address, "committing offsets")
+        not_taken: list[QueueError] = []  # for each partition once, until it is taken; all are tried again
         with self._changed:
             for place in answered:
                 if place.error is None:
                     self._heard = time.monotonic()
                     ledgers[place.partition].committed = place.offset
+                    self._uncommitted.discard(place.partition)
+                elif place.error.code() not in REBALANCING and place.partition not in self._uncommitted:
+                    self._uncommitted.add(place.partition)
+                    doing = f"committing partition {place.partition}"
+                    not_taken.append(translated(place.error, self._address, doing))
             news = refused if self._answered == asked and self._refused is None else None
             self._answered, self._refused = asked, refused
             self._changed.notify_all()
-        for problem in (news, self._refused_partitions(answered)):
-            if problem is not None:
-                self._report(problem)
-
-    def _refused_partitions(self, answered: Iterable[Any]) -> QueueError | None:
-        """Log partitions whose offsets are refused now, each once until they are taken; all of them are tried again."""
-        problem: QueueError | None = None
-        for place in answered:
-            if place.error is None:
-                self._uncommitted.discard(place.partition)
-            elif place.error.code() not in REBALANCING and place.partition not in self._uncommitted:
-                self._uncommitted.add(place.partition)
-                problem = translated(place.error, self._address, f"committing partition {place.partition}")
-                logger.warning("%s; it is tried again, and what is done comes again if we end before", problem)
-        return problem
+        if news is not None:
+            self._report(news)
+        for problem in not_taken:
+            logger.warning("%s; it is tried again, and what is done comes again if we end before", problem)
+        for problem in not_taken[-1:]:
+            self._report(problem)
 
     # --- assignments, on the polling thread --------------------------------------------------------------------------
 
     def _on_assign(self, consumer: Any, places: Sequence[Any]) -> None:
         """Begin in new partitions, where the group or `startingOffsets` says."""
+        ledgers: dict[int, Ledger] = {}
         try:
-            ledgers = self._ledgers_of([place.partition for place in places])
+            committed = self._service.committed() if places else {}
+            is_new = all(offset is None for offset in committed.values())
+            for partition in (place.partition for place in places):
+                offset, bounds = committed.get(partition), self._service.bounds(partition)
+                try:
+                    first = first_offset(offset, bounds, is_new_group=is_new, starting=self._starting)
+                except OffsetsGone as error:
+                    if self._fails:
+                        raise self._gone(f"partition {partition}: {error}") from None
+                    logger.warning("queue %r: %s; the oldest that is left is read next", self._address.name, error)
+                    first = bounds[0]
+                ledgers[partition] = Ledger(partition, next(self._epochs), first, offset)
             begin = [self._service.place(partition, ledger.position) for partition, ledger in ledgers.items()]
             consumer.incremental_assign(begin)
         except (KafkaException, QueueError) as error:
@@ -408,24 +417,6 @@ class Reader:
             self._is_in_group = True
             self._assigned_at = time.monotonic()
             self._changed.notify_all()
-
-    def _ledgers_of(self, partitions: Collection[int]) -> dict[int, Ledger]:
-        if not partitions:
-            return {}
-        committed = self._service.committed()
-        is_new = all(offset is None for offset in committed.values())
-        ledgers: dict[int, Ledger] = {}
-        for partition in partitions:
-            offset, bounds = committed.get(partition), self._service.bounds(partition)
-            try:
-                begin = first_offset(offset, bounds, is_new_group=is_new, starting=self._starting)
-            except OffsetsGone as error:
-                if self._fails:
-                    raise self._gone(f"partition {partition}: {error}") from None
-                logger.warning("queue %r: %s; the oldest that is left is read next", self._address.name, error)
-                begin = bounds[0]
-            ledgers[partition] = Ledger(partition, next(self._epochs), begin, offset)
-        return ledgers
 
     def _on_revoke(self, consumer: Any, places: Sequence[Any]) -> None:
         """Commit what is done in partitions that pass to another member, and let them go."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -258,7 +259,17 @@ class Service:
 
         with self.mapped("sending"):
             for place, record in enumerate(records):
-                self._produce(producer, record, lambda error, message, place=place: confirm(place, error, message))
+                fields: dict[str, Any] = {"value": record.value, "key": record.key, "headers": record.headers}
+                fields["on_delivery"] = partial(confirm, place)
+                until = time.monotonic() + _CONFIRMING
+                while True:
+                    try:
+                        producer.produce(self._address.topic, **fields)
+                        break
+                    except BufferError:  # librdkafka's own queue is full
+                        if time.monotonic() > until:
+                            raise QueueUnavailable(self._address.name, "sending: nothing is confirmed") from None
+                        producer.poll(0.1)
             until = time.monotonic() + 2 * _CONFIRMING
             while len(confirmed) < len(records) and time.monotonic() < until:
                 producer.flush(0.5)  # another thread's flush may serve the confirmations of ours
@@ -267,19 +278,6 @@ class Service:
         if len(confirmed) < len(records):
             raise QueueUnavailable(self._address.name, f"{len(records) - len(confirmed)} messages were not confirmed")
         return [message for message in ids if message is not None]
-
-    def _produce(self, producer: Any, record: Record, confirm: Any) -> None:
-        until = time.monotonic() + _CONFIRMING
-        while True:
-            try:
-                producer.produce(
-                    self._address.topic, record.value, key=record.key, headers=record.headers, on_delivery=confirm
-                )
-                return
-            except BufferError:  # librdkafka's own queue is full
-                if time.monotonic() > until:
-                    raise QueueUnavailable(self._address.name, "sending: nothing is confirmed") from None
-                producer.poll(0.1)
 
     def _opened_producer(self) -> Any:
         with self._producing:

@@ -23,6 +23,8 @@ from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, co
 from queue_source.queues.base import Capabilities, Depth, Extras
 from queue_source.queues.sql.database import (
     Address,
+    QueueRows,
+    checked,
     create_tables,
     give_id,
     messages,
@@ -30,7 +32,6 @@ from queue_source.queues.sql.database import (
     parse_address,
     table_id,
 )
-from queue_source.queues.sql.rows import QueueRows, checked
 from queue_source.queues.urls import canonical
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction, chunks
 from shard_store.sql.engines import same_database

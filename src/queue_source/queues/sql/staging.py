@@ -18,8 +18,7 @@ import sqlalchemy as sa
 from queue_source.errors import QueueError
 from queue_source.messages import Outgoing
 from queue_source.queues.adapter import convert_each
-from queue_source.queues.sql.database import Address, create_tables, messages, open_database
-from queue_source.queues.sql.rows import QueueRows, checked
+from queue_source.queues.sql.database import Address, QueueRows, checked, create_tables, messages, open_database
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction, chunks
 from shard_store.sql.dialects import Trouble
 

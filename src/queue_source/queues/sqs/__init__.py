@@ -155,7 +155,14 @@ class SqsQueue(BaseQueue):
         remembered = self._kept.find(mine)
         if remembered:
             copies = [Outgoing(m.body, m.tag, m.headers, m.group) for m in remembered.values()]
-            self._send_to(self._dead_letter(), copies, in_order=True)
+            with self._lock:
+                if self._dead_letter_url is None:
+                    account, queue = str(self._attributes().dead_letter).split(":")[-2:]
+                    with service_errors(f"{self.name} (its dead-letter queue {queue})"):
+                        answer = self._client().get_queue_url(QueueName=queue, QueueOwnerAWSAccountId=account)
+                    self._dead_letter_url = str(answer["QueueUrl"])
+                url = self._dead_letter_url
+            self._send_to(url, copies, in_order=True)
             self.acknowledge(list(remembered))
         self.nack([receipt for receipt in mine if receipt not in remembered])
 
@@ -304,13 +311,3 @@ class SqsQueue(BaseQueue):
         with service_errors(self.name, client):
             answer: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
         return answer
-
-    def _dead_letter(self) -> str:
-        """Return the URL of the dead-letter queue, from its ARN."""
-        with self._lock:
-            if self._dead_letter_url is None:
-                account, queue = str(self._attributes().dead_letter).split(":")[-2:]
-                with service_errors(f"{self.name} (its dead-letter queue {queue})"):
-                    answer = self._client().get_queue_url(QueueName=queue, QueueOwnerAWSAccountId=account)
-                self._dead_letter_url = str(answer["QueueUrl"])
-            return self._dead_letter_url

@@ -14,6 +14,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,14 @@ def entry_of(message: Outgoing, *, fifo: bool) -> Entry:
     body, group = message.body, message.group or None
     if group is not None and not _GROUP.fullmatch(group):
         raise ValueError(f"group {group!r:.200} must be 1 to 128 ASCII letters, digits and punctuation for SQS")
-    text, encoding = _text(body)
+    text, encoding = "-", "empty"  # or the text itself, without an encoding
+    if body:
+        try:
+            text, encoding = body.decode(), ""
+        except UnicodeDecodeError:
+            text = "\0"
+        if _FORBIDDEN.search(text):
+            text, encoding = base64.b64encode(body).decode(), "base64"
     entry: Entry = {"MessageBody": text}
     attributes = _attributes(message.tag, message.headers) | ({_ENCODING: _string(encoding)} if encoding else {})
     if attributes:
@@ -79,13 +87,17 @@ def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Rece
         for name, at in message.get("MessageAttributes", {}).items()
     }
     encoding, tag, packed = (attributes.pop(name, "") for name in (_ENCODING, _TAG, _HEADERS))
+    body = b"" if encoding == "empty" else message["Body"].encode()
+    if encoding == "base64":
+        with suppress(ValueError):  # then the marker is not ours after all: the text is the body
+            body = base64.b64decode(message["Body"], validate=True)
     sent = system.get("SentTimestamp")
     group = system.get("MessageGroupId")
     return Received(
         queue=queue,
         message_id=message["MessageId"],
         receipt=Receipt(message["ReceiptHandle"]),
-        body=_body(message["Body"], encoding),
+        body=body,
         receive_count=int(system.get("ApproximateReceiveCount", "1")),
         lease_until=lease_until,
         sent_at=None if sent is None else int(sent) / 1000,
@@ -93,30 +105,6 @@ def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Rece
         headers={**attributes, **_unpacked(packed)},
         group=None if group is None or group.startswith(_NO_GROUP) else group,
     )
-
-
-def _text(body: bytes) -> tuple[str, str]:
-    """Return the text that SQS carries for the bytes, and the name of its encoding if it is encoded."""
-    if not body:
-        return "-", "empty"
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    if _FORBIDDEN.search(text):
-        return base64.b64encode(body).decode(), "base64"
-    return text, ""
-
-
-def _body(text: str, encoding: str) -> bytes:
-    if encoding == "empty":
-        return b""
-    if encoding == "base64":
-        try:
-            return base64.b64decode(text, validate=True)
-        except ValueError:
-            pass  # the marker is not ours after all: the text is the body
-    return text.encode()
 
 
 def _attributes(tag: str, headers: Mapping[str, str]) -> dict[str, Any]:
