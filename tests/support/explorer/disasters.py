@@ -78,8 +78,10 @@ class Disasters:
         lives.end_all()
         steps = self.choose.randint(1, 5)
         parts = [part for part in ("store", "tables", "checkpoints") if self.choose.random() < 0.6]
-        world.log(f"  by {steps}: {', '.join(parts)}")
         moment = world.moment(steps)
+        if (earlier := world.moments_before_tables()) and self.choose.random() < 0.5:
+            parts, moment = ["store", "checkpoints"], earlier[0]  # nothing but the marks of the table says so
+        world.log(f"  by {len(world.states) - 1 - world.states.index(moment)}: {', '.join(parts)}")
         if "store" in parts:
             world.go_back(moment)
         if "tables" in parts:

@@ -62,7 +62,8 @@ class Explorer:
         self.disasters = Disasters(self.lives)
         self.events: list[Event] = []  # that nobody was told of yet
         self.by_hand: set[tuple[str, str]] = set()  # given up or opened again by an operator
-        self.world.remembers = self.choose.random() < 0.4  # store and tables may go back, once
+        often = "restores" in takes and self.world.tables
+        self.world.remembers = self.choose.random() < (0.8 if often else 0.4)  # store and tables may go back, once
         self.copies_checkpoints = self.choose.random() < 0.35 and len(cast.kinds) > 1
         self.moods = defaultdict[str, float](lambda: self.choose.choice((0.0, 0.5, 1.0, 1.0, 3.0)))
         self.moods |= {step: self.choose.choice((1.0, 3.0)) for step in ("_announce", "_work", "_trigger", "_route")}
@@ -121,7 +122,7 @@ class Explorer:
             self._route: 14 if cast.routed else 0,
             self._clean: 6 if cast.cleans else 0,
             self.disasters.lose_the_checkpoint_of_a_batch: 2 * aftermath if "lost-checkpoints" in takes else 0,
-            self.disasters.restore: 2 * aftermath if remembers and "restores" in takes else 0,
+            self._restore: (4 if self.world.tables else 2) * aftermath if remembers and "restores" in takes else 0,
             self._certify: 2 if "certificates" in takes else 0,
         }
         step = self.choose.choices(list(steps), [weight * self.moods[s.__name__] for s, weight in steps.items()])[0]
@@ -201,6 +202,12 @@ class Explorer:
 
     def _pass_time(self) -> None:
         self.world.now += self.choose.choice((1.0, STALE / 3, STALE + 1, LEASE + 1))
+
+    def _restore(self) -> None:
+        """More is announced by then, so that the next batch is another one than that of this number was."""
+        self.disasters.restore()
+        if self.choose.random() < 0.7:
+            self._announce()
 
     def _change_an_object(self) -> None:
         """It is deleted, or comes back as it was."""

@@ -269,6 +269,18 @@ class World:
         """What was so many steps ago."""
         return self.states[max(0, len(self.states) - 1 - steps)]
 
+    def moments_before_tables(self) -> list[Moment]:
+        """Moments before a query has begun the batch that its table has by now."""
+        return [
+            moment
+            for moment in self.states
+            if any(
+                moment.tables[kind] != table.state()
+                and moment.checkpoints[kind].batches.keys() != self.checkpoints[kind].batches.keys()
+                for kind, table in self.tables.items()
+            )
+        ]
+
     def go_back(self, moment: Moment) -> None:
         """Let the store be what it was: a backup was restored, or a standby that lagged promoted.
 
