@@ -21,7 +21,7 @@ from queue_source.messages import ListedObject, Outgoing
 from queue_source.options import ListingOptions
 from queue_source.queues import Queue
 from queue_source.queues.base import Unsendable, send_messages
-from queue_source.storage.buckets.base import Bucket, Page
+from queue_source.storage.buckets import Bucket, Page
 from shard_store.completeness.certificates import EMPTY, Scope, Tally, verdict
 from shard_store.completeness.comparing import MEASURED, UNMEASURED, UNPUBLISHED, Category, Clocks, Finding, ListedShard
 from shard_store.model import micros, time_of

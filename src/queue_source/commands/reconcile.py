@@ -24,8 +24,7 @@ from queue_source.options import ListingOptions, options_of_choice, parse_listin
 from queue_source.options.types import TIME
 from queue_source.queues import open_queue
 from queue_source.storage import inventory as inventories
-from queue_source.storage.buckets import open_bucket
-from queue_source.storage.buckets.base import Page
+from queue_source.storage.buckets import Page, open_bucket
 from queue_source.storage.inventory import Inventory
 from queue_source.uris import plain_prefix
 from shard_store import open_store

@@ -28,8 +28,18 @@ from pyarrow import fs as pafs
 from queue_source.errors import BadObject, MalformedNotification, ObjectStoreError
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage import s3_client
-from queue_source.storage.local import LocalObject, file_time, stat_local, version_of
-from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, ArrowObject, ObjectVersion, mapped, scheme_of
+from queue_source.storage.open_files import (
+    AZURE_SCHEMES,
+    S3_SCHEMES,
+    ArrowObject,
+    LocalObject,
+    ObjectVersion,
+    file_time,
+    mapped,
+    scheme_of,
+    stat_local,
+    version_of,
+)
 from queue_source.storage.open_files import ObjectFile as ObjectFile
 from queue_source.storage.open_files import is_local as is_local
 from queue_source.storage.open_files import raise_mapped as raise_mapped

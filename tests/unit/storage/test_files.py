@@ -21,7 +21,7 @@ from queue_source.storage.files import (
     stat_object,
     stat_objects,
 )
-from queue_source.storage.local import stat_local
+from queue_source.storage.open_files import stat_local
 
 ODD_NAMES = [
     "a b",
