@@ -39,10 +39,10 @@ S = TypeVar("S")
 _FORMATS = {
     "json": "text.json:JSON",
     "csv": "text.csv:CSV",
-    "parquet": "typed.parquet:PARQUET",
-    "text": "text.text_format:TEXT",
-    "orc": "typed.orc:ORC",
-    "avro": "typed.avro:AVRO",
+    "parquet": "parquet:PARQUET",
+    "text": "text.records:TEXT",
+    "orc": "orc:ORC",
+    "avro": "avro:AVRO",
     "binaryFile": "binary_file:BINARY_FILE",
 }
 FORMAT_NAMES = tuple(_FORMATS)

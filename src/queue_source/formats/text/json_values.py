@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from queue_source.formats.text.json_grammar import Array, Number, Object, dump_v
 from queue_source.formats.text.json_names import NameMatcher
 from queue_source.formats.text.records import Record
 from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal
-from queue_source.formats.types import is_bytes, is_text, special_struct
+from queue_source.formats.types import fields_of, is_bytes, is_text, special_struct
 from queue_source.options.content import FormatOptions
 
 _SPECIAL = {
@@ -113,51 +114,42 @@ def make_converter(field: pa.Field, options: FormatOptions, path: str = "") -> C
     kind = field.type
     if special_struct(kind) == "VARIANT":
         return lambda value, _record: VariantWriter().write(value)
+    path = f"{path}{field.name}."
     if pt.is_struct(kind):
-        return _make_struct_converter(kind, options, f"{path}{field.name}.")
+        reader, names = ObjectReader(fields_of(kind), options, path), [inner.name for inner in fields_of(kind)]
+
+        def convert_struct(value: Any, record: Record) -> dict[str, Any]:
+            if not isinstance(value, dict):
+                raise _unexpected("an object", value)
+            values, record.rescued = reader.read_object(value, record)
+            return dict(zip(names, values, strict=True))
+
+        return convert_struct
     if pt.is_list(kind):
-        return _make_list_converter(_make_items_converter(kind.value_field, options, f"{path}{field.name}."))
+        items = _make_items_converter(kind.value_field, options, path)
+
+        def convert_list(value: Any, record: Record) -> list[Any]:
+            if not isinstance(value, list):
+                raise _unexpected("an array", value)
+            values, rescued = items(value, record)
+            record.rescued = rescued if any(rescued) else None
+            return values
+
+        return convert_list
     if pt.is_map(kind):
-        return _make_map_converter(_make_items_converter(kind.item_field, options, f"{path}{field.name}."))
+        items_of_map = _make_items_converter(kind.item_field, options, path)
+
+        def convert_map(value: Any, record: Record) -> list[tuple[str, Any]]:
+            if not isinstance(value, dict):
+                raise _unexpected("an object", value)
+            pairs = value.pairs if isinstance(value, Object) else value.items()
+            values, rescued = items_of_map([inner for _, inner in pairs], record)
+            record.rescued = {key: inner for (key, _), inner in zip(pairs, rescued, strict=False) if inner}
+            return [(_require_characters(key), inner) for (key, _), inner in zip(pairs, values, strict=True)]
+
+        return convert_map
     leaf = _make_leaf_converter(kind, options)
     return lambda value, _record: leaf(value)
-
-
-def _make_struct_converter(kind: pa.StructType, options: FormatOptions, path: str) -> Converter:
-    fields = [kind.field(i) for i in range(kind.num_fields)]
-    names = [field.name for field in fields]
-    reader = ObjectReader(fields, options, path)
-
-    def convert(value: Any, record: Record) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise _unexpected("an object", value)
-        values, record.rescued = reader.read_object(value, record)
-        return dict(zip(names, values, strict=True))
-
-    return convert
-
-
-def _make_list_converter(items: Items) -> Converter:
-    def convert(value: Any, record: Record) -> list[Any]:
-        if not isinstance(value, list):
-            raise _unexpected("an array", value)
-        values, rescued = items(value, record)
-        record.rescued = rescued if any(rescued) else None
-        return values
-
-    return convert
-
-
-def _make_map_converter(items: Items) -> Converter:
-    def convert(value: Any, record: Record) -> list[tuple[str, Any]]:
-        if not isinstance(value, dict):
-            raise _unexpected("an object", value)
-        pairs = value.pairs if isinstance(value, Object) else value.items()
-        values, rescued = items([inner for _, inner in pairs], record)
-        record.rescued = {key: inner for (key, _), inner in zip(pairs, rescued, strict=False) if inner}
-        return [(_require_characters(key), inner) for (key, _), inner in zip(pairs, values, strict=True)]
-
-    return convert
 
 
 def _make_items_converter(field: pa.Field, options: FormatOptions, path: str) -> Items:
@@ -182,13 +174,25 @@ def _make_leaf_converter(kind: pa.DataType, options: FormatOptions) -> Callable[
     if is_text(kind):
         return _convert_text
     if pt.is_boolean(kind):
-        return _convert_boolean
+
+        def convert_boolean(value: Any) -> bool:
+            if not isinstance(value, bool):
+                raise _unexpected("true or false", value)
+            return value
+
+        return convert_boolean
     if pt.is_integer(kind):
         return lambda value: check_range(_convert_integer(value), kind.bit_width)
     if pt.is_floating(kind):
         return _convert_float
     if pt.is_decimal(kind):
-        return lambda value: _convert_decimal(value, kind)
+
+        def convert_decimal(value: Any) -> Decimal:
+            if not isinstance(value, str):
+                raise _unexpected("a number", value)
+            return parse_decimal(value, kind)
+
+        return convert_decimal
     if is_bytes(kind):
         return _decode_base64
     parse_text = make_time_converter(kind, options)
@@ -215,12 +219,6 @@ def _require_characters(text: str) -> str:
     return str(text)
 
 
-def _convert_boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _unexpected("true or false", value)
-    return value
-
-
 def _convert_integer(value: Any) -> int:
     if not isinstance(value, Number):
         raise _unexpected("a whole number", value)
@@ -236,12 +234,6 @@ def _convert_float(value: Any) -> float:
     if not isinstance(value, Number):
         raise _unexpected("a number", value)
     return float(value)
-
-
-def _convert_decimal(value: Any, kind: pa.Decimal128Type) -> Any:
-    if not isinstance(value, str):
-        raise _unexpected("a number", value)
-    return parse_decimal(value, kind)
 
 
 def _decode_base64(value: Any) -> bytes:

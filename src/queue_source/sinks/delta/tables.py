@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,12 @@ class OpenTable:
             return "was partitioned in another way"
         now = {field.name: field for field in self.schema}
         before = {field.name: field for field in target.schema}
-        for name, field in before.items():
-            if name not in now or not _takes(now[name], field):
-                return f"got another column {name!r}"
+        for name, field in before.items():  # structs may have got fields
+            is_other = name not in now or (field.nullable and not now[name].nullable)
+            with suppress(OptionError):
+                if not is_other and not added_fields("", [now[name]], [field]):
+                    continue
+            return f"got another column {name!r}"
         if strict := next((name for name, field in now.items() if name not in before and not field.nullable), None):
             return f"got a column that must not be null, {strict!r}"
         return None
@@ -167,16 +171,6 @@ def _without_not_null(schema: Schema) -> Schema:
         return part | dict.fromkeys(part.keys() & {"nullable", "containsNull", "valueContainsNull"}, True)
 
     return Schema.from_json(json.dumps(json.loads(schema.to_json(), object_hook=nullable)))
-
-
-def _takes(now: pa.Field, before: pa.Field) -> bool:
-    """Tell whether values written for a field are still values of it: its structs may have got fields."""
-    if before.nullable and not now.nullable:
-        return False
-    try:
-        return not added_fields("", [now], [before])
-    except OptionError:
-        return False
 
 
 class TableMaker:
@@ -211,7 +205,17 @@ class TableMaker:
         for attempt in tried_again(patience):
             with attempt:
                 table = self._ready(columns)
-        self._check_asked(table, columns)
+        asked = self._delta.partition_by
+        if asked and asked != table.partition_by:
+            raise OptionError(
+                "partitionBy",
+                f"asks for {', '.join(asked)}, but {self._uri} is partitioned by "
+                f"{', '.join(table.partition_by) or 'nothing'}; leave the option out, or name another table",
+            )
+        if set(columns.names) <= set(table.partition_by):
+            raise OptionError(
+                "delta", f"the rows have no column but those by which {self._uri} is partitioned; add one of its others"
+            )
         return table
 
     def _ready(self, columns: pa.Schema) -> OpenTable:
@@ -233,22 +237,7 @@ class TableMaker:
     def _create(self, columns: pa.Schema) -> None:
         added_fields(self._uri, [], columns)  # names that no table can have
         check_partitioning(self._uri, columns, self._delta.partition_by, new=True)
-        self._check_empty()
-        try:
-            DeltaTable.create(
-                self._place,
-                Schema.from_arrow(columns),
-                mode="error",
-                partition_by=list(self._delta.partition_by),
-                storage_options=self._access(),
-                commit_properties=CommitProperties(max_commit_retries=_ONCE),  # or two would both make it, one over one
-            )
-        except DeltaError:
-            if self.open() is None:
-                raise
-
-    def _check_empty(self) -> None:
-        """Refuse to make a table over files of others: they would be none of its own, and its `vacuum` deletes such."""
+        # files of others would be none of its own, and its `vacuum` deletes such
         filesystem, place = resolve(f"{self._uri}/any", self._options.storage)
         folder = pafs.FileSelector(place.rpartition("/")[0], allow_not_found=True)
         try:
@@ -261,19 +250,18 @@ class TableMaker:
                 "delta",
                 f"names {self._uri}, which is no Delta table and holds {other!r}; name a table, or an empty folder",
             )
-
-    def _check_asked(self, table: OpenTable, columns: pa.Schema) -> None:
-        asked = self._delta.partition_by
-        if asked and asked != table.partition_by:
-            raise OptionError(
-                "partitionBy",
-                f"asks for {', '.join(asked)}, but {self._uri} is partitioned by "
-                f"{', '.join(table.partition_by) or 'nothing'}; leave the option out, or name another table",
+        try:
+            DeltaTable.create(
+                self._place,
+                Schema.from_arrow(columns),
+                mode="error",
+                partition_by=list(self._delta.partition_by),
+                storage_options=self._access(),
+                commit_properties=CommitProperties(max_commit_retries=_ONCE),  # or two would both make it, one over one
             )
-        if set(columns.names) <= set(table.partition_by):
-            raise OptionError(
-                "delta", f"the rows have no column but those by which {self._uri} is partitioned; add one of its others"
-            )
+        except DeltaError:
+            if self.open() is None:
+                raise
 
     def _access(self) -> dict[str, str] | None:
         return delta_storage_options(self._uri, self._options.storage) or None
