@@ -407,11 +407,6 @@ class Blocks:
         return without_zigzag(value)
 
 
-def _deflate(stored: bytes) -> bytes:
-    machine = zlib.decompressobj(-15)
-    return machine.decompress(stored) + machine.flush()  # not all writers write an end mark
-
-
 def _snappy(stored: bytes) -> bytes:
     data, checksum = stored[:-4], stored[-4:]
     plain: bytes = pa.Codec("snappy").decompress(
@@ -424,7 +419,7 @@ def _snappy(stored: bytes) -> bytes:
 
 _CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
-    "deflate": _deflate,
+    "deflate": lambda stored: zlib.decompressobj(-15).decompress(stored),  # not all writers write an end mark
     "snappy": _snappy,
     "zstandard": lambda stored: bytes(pa.CompressedInputStream(pa.BufferReader(stored), "zstd").read()),
     "bzip2": bz2.decompress,

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
-from queue_source.storage.files import is_local
+from queue_source.storage.open_files import is_local
 from shard_store.model import PlanIdentity, Reading, by_pipeline, hash_of_batch
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -236,7 +236,15 @@ class LoadingSink(Sink):
         check_object_columns(schema, "load", "uri")
         (pipeline,) = self._options.pipelines
         plan, settings = store.plan_to_load(store.current_plan(pipeline))
-        _check_cuts(self._load.cutting, settings)
+        # options of a reader cannot change while a part of an object is read; so those that cut it into records cannot
+        # either, here; without a format each object is one piece
+        own = self._load.cutting if settings.get("fileFormat") else {}
+        if name := next((name for name, text in own.items() if settings.get(name, text) != text), None):
+            raise OptionError(
+                "load" if name == "fileFormat" else name,
+                f"is {own[name]!r} for this sink, and {name} is {settings[name]!r} for its reader, which cuts large "
+                "objects by it; give both the same",
+            )
         allowed = [prefix for prefix in settings["allowedPrefixes"].split(",") if prefix.startswith("file://")]
         storage = replace(self._load.content.storage, local_prefixes=tuple(allowed))  # read no other local objects
         content = replace(self._load.content, storage=storage)
@@ -340,21 +348,6 @@ def _nothing_inferred(tried: str) -> OptionError:
         f"is needed: no object of this batch has columns to infer{tried}: declare the columns, as in 'id BIGINT, name "
         "STRING', or name objects in schemaSample",
     )
-
-
-def _check_cuts(own: Mapping[str, str], reader: Mapping[str, str]) -> None:
-    """Refuse options that would look for the ends of records in another way than the reader, which cuts objects.
-
-    Those of a reader cannot change while a part of an object is read; so these cannot either.
-    """
-    if not reader.get("fileFormat"):
-        return  # each object is one piece
-    if name := next((name for name, text in own.items() if reader.get(name, text) != text), None):
-        raise OptionError(
-            "load" if name == "fileFormat" else name,
-            f"is {own[name]!r} for this sink, and {name} is {reader[name]!r} for its reader, which cuts large objects "
-            "by it; give both the same",
-        )
 
 
 def _report(work: Work, verdicts: list[ErrorRecord], records: Sequence[ErrorRecord]) -> None:

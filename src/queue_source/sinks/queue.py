@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -84,63 +83,52 @@ def check_columns(schema: pa.Schema) -> None:
         )
 
 
-class Messages:
-    """The rows of one task as messages, stamped with the delivery hash and an index.
+def messages_of(batches: Iterable[pa.RecordBatch], digest: str, task: str, *, by_content: bool) -> Iterator[Outgoing]:
+    """Yield the rows of one task as messages, stamped with the delivery hash and an index.
 
     `by_content`: the index depends on the content of the row and on the number of equal rows before it in the task, not
     on the row's number. It is needed where messages may be sent a second time: rows of a repeated task may come in
     another order, and consumers that drop duplicates would take two different rows with one stamp for one. It costs
-    some 100 bytes of memory a row.
+    some 100 bytes of memory a row. Raises RowRefused for rows that lack what a message needs.
     """
-
-    def __init__(self, digest: str, task: str, *, by_content: bool) -> None:
-        self._digest, self._task, self._by_content = digest, task, by_content
-        self._rows = 0
-        self._seen: dict[bytes, int] = {}
-
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Outgoing]:
-        """Yield the messages. Raises RowRefused for rows that lack what a message needs."""
-        for batch in batches:
-            for value, tag, headers, group in zip(*(_column(batch, name) for name in _COLUMNS), strict=True):
-                if value is None:
-                    raise RowRefused(
-                        self._rows, "its value is null; filter such rows, or give them a value with coalesce"
-                    )
-                named, row = self._headers(headers) if headers else {}, str(self._rows)
-                if self._by_content:
-                    others = json.dumps([tag or "", group or "", sorted(named.items())]).encode()
-                    digest = hashlib.sha256(others + b"\0" + value).digest()[:16]
-                    before = self._seen[digest] = self._seen.get(digest, -1) + 1
-                    row = f"{digest.hex()}.{before}"
-                index = f"{self._task}.{row}"
-                stamped = {**named, HASH_HEADER: self._digest, INDEX_HEADER: index}
-                yield Outgoing(value, tag or "", stamped, group or None, f"{self._digest}.{index}")
-                self._rows += 1
-
-    def _headers(self, headers: list[tuple[str, str | None]]) -> Mapping[str, str]:
-        """Return the headers without the stamp of an earlier pipeline, when a received message is sent on."""
-        named = {}
-        for name, text in headers:
-            if text is None:
-                raise RowRefused(self._rows, f"its header {name!r} is null; filter it out with map_filter")
-            stamp = _STAMPS.get(name)
-            if stamp is None:
-                named[name] = text
-            elif not stamp.fullmatch(text):
-                raise RowRefused(
-                    self._rows,
-                    f"its header {name!r} is the name of a stamp that every message gets; give it another name",
-                )
-        return named
+    seen: dict[bytes, int] = {}
+    number = -1
+    for batch in batches:
+        columns = []
+        for name in _COLUMNS:
+            column = batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows)
+            if name == "value" and column.type not in (pa.binary(), pa.large_binary()):
+                column = column.cast(pa.large_binary())
+            columns.append(column.to_pylist())
+        for value, tag, headers, group in zip(*columns, strict=True):
+            number += 1
+            if value is None:
+                raise RowRefused(number, "its value is null; filter such rows, or give them a value with coalesce")
+            named, row = _headers_of(headers or (), number), str(number)
+            if by_content:
+                others = json.dumps([tag or "", group or "", sorted(named.items())]).encode()
+                content = hashlib.sha256(others + b"\0" + value).digest()[:16]
+                before = seen[content] = seen.get(content, -1) + 1
+                row = f"{content.hex()}.{before}"
+            index = f"{task}.{row}"
+            stamped = {**named, HASH_HEADER: digest, INDEX_HEADER: index}
+            yield Outgoing(value, tag or "", stamped, group or None, f"{digest}.{index}")
 
 
-def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
-    if name not in batch.schema.names:
-        return [None] * batch.num_rows
-    column = batch.column(name)
-    if name == "value" and column.type not in (pa.binary(), pa.large_binary()):
-        column = column.cast(pa.large_binary())
-    return list(column.to_pylist())
+def _headers_of(headers: Iterable[tuple[str, str | None]], row: int) -> Mapping[str, str]:
+    """Return the headers without the stamp of an earlier pipeline, when a received message is sent on."""
+    named = {}
+    for name, text in headers:
+        if text is None:
+            raise RowRefused(row, f"its header {name!r} is null; filter it out with map_filter")
+        stamp = _STAMPS.get(name)
+        if stamp is None:
+            named[name] = text
+        elif not stamp.fullmatch(text):
+            raise RowRefused(
+                row, f"its header {name!r} is the name of a stamp that every message gets; give it another name"
+            )
+    return named
 
 
 _PORTION = 5_000, 8 << 20
@@ -189,7 +177,7 @@ class QueueSink(Sink):
         if not batch.task:  # stamps would not be unique
             raise CuesqueueError("Spark does not report which task this is; report this as a bug, with Spark's version")
         address = self._address_in_store()
-        messages = Messages(batch.digest, batch.task, by_content=address is None).of(batches)
+        messages = messages_of(batches, batch.digest, batch.task, by_content=address is None)
         if address is None:
             with self._open() as queue, _naming_rows(queue.name, batch) as count:
                 for portion in _portions(messages):

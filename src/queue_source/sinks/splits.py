@@ -23,7 +23,8 @@ from queue_source.errors import ObjectStoreError, OptionError
 from queue_source.options import SinkOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
-from queue_source.storage.files import bucket_of, is_local, resolve
+from queue_source.storage.files import bucket_of, resolve
+from queue_source.storage.open_files import is_local
 from shard_store.failpoints import reach
 from shard_store.model import Split
 

@@ -33,16 +33,15 @@ from queue_source.storage.open_files import (
     S3_SCHEMES,
     ArrowObject,
     LocalObject,
+    ObjectFile,
     ObjectVersion,
     file_time,
+    is_local,
     mapped,
     scheme_of,
     stat_local,
     version_of,
 )
-from queue_source.storage.open_files import ObjectFile as ObjectFile
-from queue_source.storage.open_files import is_local as is_local
-from queue_source.storage.open_files import raise_mapped as raise_mapped
 from queue_source.uris import check_object, climbs
 
 logger = logging.getLogger("cuesqueue")

@@ -22,7 +22,7 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject
 from queue_source.formats.base import BadRecords, OpenObject, Part
 from queue_source.formats.compression import codec_of, refuse_archive
-from queue_source.formats.new_columns import KnownNames, more
+from queue_source.formats.new_columns import more
 from queue_source.formats.text import json_grammar as grammar
 from queue_source.formats.text.blocks import (
     BLOCK_SIZE,
@@ -36,7 +36,7 @@ from queue_source.formats.text.blocks import (
     unify_lines,
 )
 from queue_source.formats.text.json_names import NameMatcher, Spellings, spellings_of
-from queue_source.formats.text.json_values import ObjectReader, TextNeeded, exceeds, infer_record, infer_records
+from queue_source.formats.text.json_values import KnownNames, ObjectReader, TextNeeded, infer_records
 from queue_source.formats.text.records import (
     MAX_REASONS,
     LineFormat,
@@ -82,7 +82,7 @@ class JsonReader:
         self._options = options
         self._leaf = text_leaf(options)
         self._whole = options.single_variant_column
-        self._known = KnownNames(schema, options, exceeds, infer_record) if options.watch_new_columns else None
+        self._known = KnownNames(schema, options) if options.watch_new_columns else None
         self._infers = self._shape.rescued is not None or self._known is not None
         self._has_others = False  # than the declared fields, as far as it is known
         self.separator = make_separator(options)

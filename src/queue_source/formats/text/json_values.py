@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.formats import variants
+from queue_source.formats.new_columns import NewColumns, data_of, no_data, would_widen
 from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
 from queue_source.formats.text.json_names import NameMatcher
 from queue_source.formats.text.records import Record
@@ -325,19 +326,12 @@ class VariantWriter:
         return variants.fields(list(value), numbers, items)
 
 
-def infer_record(record: Mapping[str, Any]) -> pa.Schema:
-    """Infer the columns of a decoded object, with their types."""
-    return infer_records([dict(record)], types=True)
-
-
-def infer_records(records: Iterable[dict[str, Any]], *, types: bool) -> pa.Schema:
-    """Infer the columns of decoded objects (numbers as their text)."""
+def infer_records(records: Iterable[Mapping[str, Any]], *, types: bool = True) -> pa.Schema:
+    """Infer the columns of decoded objects (numbers as their text); without `types` all are STRING."""
     seen = _SeenValues()
     for record in records:
         seen.add_value(record)
-    if not types:
-        return pa.schema([(name, pa.string()) for name in seen.fields])
-    return pa.schema([(name, inner.infer_type()) for name, inner in seen.fields.items()])
+    return pa.schema([(name, of.infer_type() if types else pa.string()) for name, of in seen.fields.items()])
 
 
 class _SeenValues:
@@ -408,3 +402,65 @@ def exceeds(value: Any, bits: int) -> bool:
     if kind == "float":
         return bits <= 32  # beyond, DOUBLE would lose digits
     return kind == "wide integer" or not -(1 << bits - 1) <= int(value) < 1 << bits - 1
+
+
+class KnownNames:
+    """The names of a schema, to hold JSON objects against; where types may widen, its whole numbers too."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions) -> None:
+        self._schema, self._options = schema, options
+        self._names: dict[str, Any] = _names(pa.struct(list(schema)), numbers=options.watch_wider_types)
+        self._names.update(dict.fromkeys((name.casefold() for name in no_data(options)), None))
+
+    def check(self, record: dict[str, Any]) -> None:
+        """Raise NewColumns when a decoded object has a value for an unknown name, or a wider number, at any depth.
+
+        Not where its columns as a whole would add nothing: what is new is in an array where an object is declared, or
+        beside a text. Then it is a value that does not fit, as any other.
+        """
+        if self._has_new(record, self._names):
+            try:
+                written = data_of(infer_records([record]), self._options)
+            except UnicodeEncodeError:  # half a surrogate pair is no part of a column's name
+                return
+            if would_widen(self._schema, written, self._options):
+                raise NewColumns(record=record)
+
+    def _has_new(self, value: Any, names: Any) -> bool:
+        if isinstance(value, list):
+            return any(self._has_new(item, names) for item in value)
+        if isinstance(names, int):
+            return exceeds(value, names)
+        if not isinstance(value, dict):
+            return False
+        for name, inner in value.items():
+            folded = name.casefold()
+            if folded not in names:
+                if _says_something(inner):
+                    return True
+            elif names[folded] is not None and self._has_new(inner, names[folded]):
+                return True
+        return False
+
+
+def _names(kind: pa.DataType, *, numbers: bool) -> Any:
+    """Return the names of the fields in a type, or the bits of a whole number; None for what has any value."""
+    if special_struct(kind) is not None:
+        return None
+    if pt.is_struct(kind):
+        return {field.name.casefold(): _names(field.type, numbers=numbers) for field in fields_of(kind)}
+    if pt.is_list(kind):
+        return _names(kind.value_type, numbers=numbers)
+    return kind.bit_width if numbers and pt.is_signed_integer(kind) else None
+
+
+def _says_something(value: Any) -> bool:
+    """Tell whether there is any value in it; objects may be nested to any depth."""
+    unvisited = [value]
+    while unvisited:
+        item = unvisited.pop()
+        if isinstance(item, (dict, list)):
+            unvisited.extend(item.values() if isinstance(item, dict) else item)
+        elif item is not None:
+            return True
+    return False

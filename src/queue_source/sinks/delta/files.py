@@ -25,7 +25,8 @@ from queue_source.formats.types import is_bytes, is_plain
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.delta.schemas import check_nulls, parts, text_of
 from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, grouped, make_durable, writing
-from queue_source.storage.files import is_local, resolve
+from queue_source.storage.files import resolve
+from queue_source.storage.open_files import is_local
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -61,11 +62,6 @@ def _text(value: Any) -> str | None:
     if isinstance(value, date):
         return value.isoformat()
     return format(value, "f") if isinstance(value, Decimal) else str(value)
-
-
-def folder_of(values: Mapping[str, str | None]) -> str:
-    """Return the folder of a partition, as Hive names it: some readers look there, and not in the table's log."""
-    return "".join(f"{quote(name, safe='')}={quote(value or _NULL, safe='')}/" for name, value in values.items())
 
 
 _INDEXED = 32
@@ -262,7 +258,9 @@ class _TableFiles(PartitionedFiles[DataFile]):
                     f"column {field.name!r} of the Delta table must not be null, and rows hold an empty text in it, "
                     "which a partition of Delta cannot tell from null"
                 )
-        path = f"{folder_of(partition)}{self._prefix}-{uuid.uuid4().hex}.parquet"
+        # as Hive names folders: some readers look there, and not in the table's log
+        folders = (f"{quote(name, safe='')}={quote(value or _NULL, safe='')}/" for name, value in partition.items())
+        path = f"{''.join(folders)}{self._prefix}-{uuid.uuid4().hex}.parquet"
         statistics = Statistics(self._schema, self._target.configuration)
         filesystem, place = resolve(f"{self._target.uri}/{path}", self._storage)
         local = Path(place) if is_local(self._target.uri) else None

@@ -14,13 +14,13 @@ import tenacity
 
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
-from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
+from queue_source.options.connections import StorageOptions, with_secrets
 from queue_source.sinks.delta.files import Target, check_partitioning
 from queue_source.sinks.delta.schemas import added_fields, check_columns, check_features
 from queue_source.sinks.splits import make_durable
 from queue_source.storage import s3_client
-from queue_source.storage.files import GCS_EMULATOR, azure_place, blob_service, is_local, resolve
-from queue_source.storage.open_files import AZURE_SCHEMES
+from queue_source.storage.files import GCS_EMULATOR, azure_place, blob_service, resolve
+from queue_source.storage.open_files import AZURE_SCHEMES, is_local
 from shard_store.redaction import redact_text
 
 _S3_SCHEMES = ("s3", "s3a")  # of those that pyarrow reads, delta-rs does not know s3n
@@ -43,11 +43,23 @@ def delta_storage_options(uri: str, storage: StorageOptions) -> dict[str, str]:
         return {}
     if scheme in _S3_SCHEMES:
         return _of_s3(storage)
-    if scheme in AZURE_SCHEMES:
-        return _of_azure(uri, scheme, with_secrets(storage).azure)
-    emulator = os.environ.get(GCS_EMULATOR)
-    anonymous = storage.anonymous or bool(emulator)
-    return {"google_skip_signature": "true"} if anonymous else {}  # else Google's own chain, as for pyarrow
+    if scheme not in AZURE_SCHEMES:
+        anonymous = storage.anonymous or bool(os.environ.get(GCS_EMULATOR))
+        return {"google_skip_signature": "true"} if anonymous else {}  # else Google's own chain, as for pyarrow
+    azure = with_secrets(storage).azure
+    account, domain, _ = azure_place(uri, scheme, uri.partition("://")[2].partition("/")[0], azure)
+    endpoint = blob_service(account, domain, azure) if azure.endpoint is not None else None
+    values = {
+        "azure_storage_account_name": account,
+        "azure_storage_account_key": azure.account_key,
+        "azure_storage_sas_token": azure.sas_token,
+        "azure_storage_tenant_id": azure.tenant_id,
+        "azure_storage_client_id": azure.client_id,
+        "azure_storage_client_secret": azure.client_secret,
+        "azure_storage_endpoint": endpoint,
+        "azure_allow_http": "true" if endpoint is not None and endpoint.startswith("http://") else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _of_s3(storage: StorageOptions) -> dict[str, str]:
@@ -74,22 +86,6 @@ def _of_s3(storage: StorageOptions) -> dict[str, str]:
         "aws_allow_http": "true" if endpoint is not None and endpoint.startswith("http://") else None,
         "aws_skip_signature": "true" if anonymous else None,
         "conditional_put": "etag",  # a version that another writer has committed is never overwritten
-    }
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _of_azure(uri: str, scheme: str, azure: AzureOptions) -> dict[str, str]:
-    account, domain, _ = azure_place(uri, scheme, uri.partition("://")[2].partition("/")[0], azure)
-    endpoint = blob_service(account, domain, azure) if azure.endpoint is not None else None
-    values = {
-        "azure_storage_account_name": account,
-        "azure_storage_account_key": azure.account_key,
-        "azure_storage_sas_token": azure.sas_token,
-        "azure_storage_tenant_id": azure.tenant_id,
-        "azure_storage_client_id": azure.client_id,
-        "azure_storage_client_secret": azure.client_secret,
-        "azure_storage_endpoint": endpoint,
-        "azure_allow_http": "true" if endpoint is not None and endpoint.startswith("http://") else None,
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -125,7 +121,13 @@ class OpenTable:
 
     def columns(self, *, large: bool) -> pa.Schema:
         """Return the columns that can be filled here, all of which may be null. A `large` batch may hold over 2 GiB."""
-        filled = [field for field in self.handle.schema().fields if _is_filled(field)]
+        filled = []
+        for field in self.handle.schema().fields:
+            arrow = pa.field(field.to_arrow())
+            with suppress(OptionError):  # of VARIANT, or of a type that is newer than this sink
+                check_columns([arrow])
+                if Field.from_arrow(arrow) == field:
+                    filled.append(field)
         return pa.schema(_without_not_null(Schema(filled)).to_arrow(as_large_types=large))
 
     def changed_since(self, target: Target) -> str | None:
@@ -154,16 +156,6 @@ class OpenTable:
                 file = log / f"{version:020}.json"
                 if file.exists():  # else another writer's cleaning was quicker
                     make_durable(file)
-
-
-def _is_filled(field: Field) -> bool:
-    """Tell whether Arrow has the type: not of VARIANT, or of one that is newer than this sink."""
-    arrow = pa.field(field.to_arrow())
-    try:
-        check_columns([arrow])
-    except OptionError:
-        return False
-    return bool(Field.from_arrow(arrow) == field)
 
 
 def _without_not_null(schema: Schema) -> Schema:

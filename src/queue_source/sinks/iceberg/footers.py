@@ -20,8 +20,8 @@ from queue_source.errors import BadObject, OptionError
 from queue_source.formats.parquet import opened
 from queue_source.formats.typed import damage_is_bad, read_varint, without_zigzag
 from queue_source.sinks.iceberg.schemas import children_of, iceberg_schema
-from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import BoundedMemory, usual_limit
+from queue_source.storage.open_files import ObjectFile
 
 _DEPTH = 64  # of values within values, as Thrift itself
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)

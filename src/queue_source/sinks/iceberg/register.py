@@ -235,7 +235,12 @@ class RegisteringSink(Sink):
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskObjects:
         assert self._store is not None
-        objects = [named for rows in batches for named in _named(rows, self._column)]
+        objects: list[Named] = []
+        for rows in batches:
+            columns = (rows.column(name).to_pylist() for name in (self._column, "size", "etag"))
+            objects += map(Named._make, zip(*columns, strict=True))
+        if any(named.uri is None for named in objects):
+            raise CuesqueueError(f"column {self._column!r} is null in a row; leave such rows out of the query")
         task = _Task(self._options, self._target, self._store)
         if objects:
             task.run(objects)
@@ -253,13 +258,6 @@ class RegisteringSink(Sink):
         if places:
             store.note_registered({azure_uri(place) or place for place in places})
         Registration(self._options, store, batch, written, batch_id).run()
-
-
-def _named(rows: pa.RecordBatch, column: str) -> Iterator[Named]:
-    for uri, size, etag in zip(*(rows.column(name).to_pylist() for name in (column, "size", "etag")), strict=True):
-        if uri is None:
-            raise CuesqueueError(f"column {column!r} is null in a row; leave such rows out of the query")
-        yield Named(uri, size, etag)
 
 
 class _Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 from pyiceberg import types
@@ -154,24 +155,14 @@ def _united_type(table: str, column: str, old: types.IcebergType, new: types.Ice
     if old == new:
         return old
     for narrow, wide in ((new, old), (old, new)):
-        if (
-            isinstance(narrow, types.PrimitiveType)
-            and isinstance(wide, types.PrimitiveType)
-            and _promotes(narrow, wide)
-        ):
-            return wide
+        if isinstance(narrow, types.StringType | types.BinaryType | types.FixedType):
+            continue  # PyIceberg reads one as the other; a column cannot become the other
+        if isinstance(narrow, types.DecimalType) and isinstance(wide, types.DecimalType) and narrow.scale != wide.scale:
+            continue  # PyIceberg ignores it; files have the digits alone
+        with suppress(ResolveError):
+            if isinstance(wide, types.PrimitiveType) and promote(narrow, wide) == wide:
+                return wide
     raise _changed(table, column, old, new)
-
-
-def _promotes(narrow: types.PrimitiveType, wide: types.PrimitiveType) -> bool:
-    if isinstance(narrow, types.StringType | types.BinaryType | types.FixedType):
-        return False  # PyIceberg reads one as the other; a column cannot become the other
-    if isinstance(narrow, types.DecimalType) and isinstance(wide, types.DecimalType) and narrow.scale != wide.scale:
-        return False  # PyIceberg ignores it; files have the digits alone
-    try:
-        return promote(narrow, wide) == wide
-    except ResolveError:
-        return False
 
 
 def _changed(table: str, column: str, old: types.IcebergType, new: types.IcebergType) -> OptionError:

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
-from queue_source.storage.files import is_local
-from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES
+from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, is_local
 from queue_source.uris import climbs
 from shard_store.failpoints import reach
 

@@ -142,7 +142,7 @@ class LocalBucket(Bucket):
             changed = _if_changed(planned, status)
             if changed is not None:
                 return changed
-            with _target_folder(target) as (target_folder, target_name):
+            with self._folder(target, make=True) as (target_folder, target_name):
                 unnamed = f".cuesqueue-{sha256(os.fsencode(target)).hexdigest()[:16]}"
                 outcome: Outcome = None
                 try:
@@ -227,17 +227,24 @@ class LocalBucket(Bucket):
             source.close()
 
     @contextmanager
-    def _folder(self, uri: str) -> Iterator[tuple[int, str]]:
+    def _folder(self, uri: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         """Open the folder of a file, and return it with the file's name there.
 
-        All work uses the folder that was checked: no link can be put in its place in between. Raises
-        BadObject("forbidden-object") and OSError.
+        All work uses the folder that was checked: no link can be put in its place in between. That of a target is made
+        where there is none, and may be anywhere. Raises BadObject (`forbidden-object`, `target-exists`) and OSError.
         """
         folder, _, name = _path(uri).rpartition("/")
-        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if make:
+                os.makedirs(folder or "/", exist_ok=True)  # noqa: PTH103 - as the rest of this module
+            descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileExistsError, NotADirectoryError) as error:
+            if not make:
+                raise
+            raise BadObject("target-exists", f"{uri!r} needs folders where there is a file: {error}") from error
         try:
             real = f"{real_path(descriptor, folder or '/').rstrip('/')}/{name}"
-            if self._allowed and not real.startswith(self._allowed):
+            if self._allowed and not make and not real.startswith(self._allowed):
                 raise BadObject("forbidden-object", f"{uri!r} leads to {real!r}, which no allowed prefix begins")
             yield descriptor, name
         finally:
@@ -246,20 +253,6 @@ class LocalBucket(Bucket):
 
 def _blocks(source: LocalObject) -> Iterator[bytes]:
     return (source.read_range(at, min(at + _BLOCK, source.size)) for at in range(0, source.size, _BLOCK))
-
-
-@contextmanager
-def _target_folder(uri: str) -> Iterator[tuple[int, str]]:
-    folder, _, name = _path(uri).rpartition("/")
-    try:
-        os.makedirs(folder or "/", exist_ok=True)  # noqa: PTH103 - as the rest of this module
-        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise BadObject("target-exists", f"{uri!r} needs folders where there is a file: {error}") from error
-    try:
-        yield descriptor, name
-    finally:
-        os.close(descriptor)
 
 
 def _names(folder: bytes, beginning: bytes, after: bytes) -> Iterator[bytes]:
