@@ -337,14 +337,6 @@ class Avro(TypedFormat):
             yield limits.counted(conformed(table, schema, chosen, options))
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Records one after the other, as Avro writes them."""
-
-    records: int
-    data: bytes
-
-
 class Blocks:
     """An object of Avro: the schema with which it was written, and its blocks.
 
@@ -371,7 +363,8 @@ class Blocks:
         self._decompress = _CODECS[codec]
         self.schema: Any = json.loads(self.metadata.get("avro.schema", b""))
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Yield each block: how many records it has, and these one after the other, as Avro writes them."""
         while self._input.tell() < self._input.size():
             records = self._number()
             size = self._number()
@@ -384,7 +377,7 @@ class Blocks:
             data = self._decompress(stored)
             if records > len(data):
                 self._limits.check_empty(records)
-            yield Block(records, data)
+            yield records, data
 
     def _exactly(self, size: int) -> bytes:
         is_there = self._input.tell() + size <= self._input.size()
@@ -441,23 +434,23 @@ def _portions(blocks: Blocks, decoder: _Decoder) -> Iterator[Rows]:
     """Yield the records of all blocks, in portions whose memory is bounded for usual values."""
     gathered: Rows = []
     size = 0
-    for block in blocks:
-        if gathered and (size + len(block.data) > _TOGETHER or len(gathered) + block.records > _ROWS):
+    for records, data in blocks:
+        if gathered and (size + len(data) > _TOGETHER or len(gathered) + records > _ROWS):
             yield gathered
             gathered, size = [], 0
-        if len(block.data) <= _TOGETHER and block.records <= _ROWS:
-            gathered += decoder.block(block)
-            size += len(block.data)
+        if len(data) <= _TOGETHER and records <= _ROWS:
+            gathered += decoder.block(records, data)
+            size += len(data)
             continue
-        start, stream = 0, io.BytesIO(block.data)
-        for _ in range(block.records):  # too many, or too large, to be decoded at once
+        start, stream = 0, io.BytesIO(data)
+        for _ in range(records):  # too many, or too large, to be decoded at once
             gathered.append(decoder.record(stream))
             if stream.tell() - start > _TOGETHER or len(gathered) >= _ROWS:
                 yield gathered
                 gathered, start = [], stream.tell()
         if stream.read(1):
             raise ValueError("a block has more bytes than records")
-        size = len(block.data) - start
+        size = len(data) - start
     if gathered:
         yield gathered
 
@@ -486,12 +479,12 @@ class _Decoder:
         self._record = fastavro.parse_schema(types.decoded)
         self._array = fastavro.parse_schema({"type": "array", "items": types.decoded})
 
-    def block(self, block: Block) -> Rows:
+    def block(self, records: int, data: bytes) -> Rows:
         """Decode all records of a block with one call: they are written like the items of an array."""
-        count = written_varint(block.records << 1)
-        stream = io.BytesIO(b"".join((count, block.data, b"\0" if block.records else b"")))
+        count = written_varint(records << 1)
+        stream = io.BytesIO(b"".join((count, data, b"\0" if records else b"")))
         rows: Rows = self._decode(stream, self._array, None)
-        if stream.read(1) or len(rows) != block.records:
+        if stream.read(1) or len(rows) != records:
             raise ValueError("a block has more bytes than records")
         return rows
 
