@@ -20,7 +20,7 @@ from queue_source.coordinator import Coordinator, prepare
 from queue_source.messages import ListedObject
 from queue_source.options import parse_reader_options
 from queue_source.queues.sql import SqlQueue
-from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page
+from queue_source.storage.buckets import PAGE, Bucket, Known, Outcome, Page
 from shard_store.sql.database import chunks
 from shard_store.store import open_store
 from support.driver_loop import DriverLoop, reader_options

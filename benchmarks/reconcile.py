@@ -17,7 +17,7 @@ from benchmarks.store import databases
 from queue_source.commands.reconcile import compare
 from queue_source.messages import ListedObject
 from queue_source.options import parse_listing_options
-from queue_source.storage.buckets.base import PAGE, Page
+from queue_source.storage.buckets import PAGE, Page
 from shard_store.model import end_at
 from shard_store.store import ShardStore, open_store
 

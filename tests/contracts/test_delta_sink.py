@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -15,8 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from queue_source.errors import OptionError
-from queue_source.sinks.delta import commits
-from queue_source.sinks.delta.tables import OpenTable
+from queue_source.sinks.delta.commits import DeltaTarget
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from support.delta_tables import DeltaLake, change_by_hand
 from support.iceberg_tables import Query, failing_at, table_of
@@ -146,16 +146,17 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
     query = Query(lake)
     query.batch(table_of([1]))
     query.begin()
-    append = commits.append
-    others: list[OpenTable] = []
+    append = DeltaTarget.append
+    others: list[DeltaTarget] = []
 
-    def another_first(table: OpenTable, *batch: Any) -> None:
+    def another_first(self: DeltaTarget, mark: Mapping[str, str]) -> None:
         if not others:
-            others.append(OpenTable(table.uri, lake.table()))
-            append(others[0], *batch)
-        append(table, *batch)
+            others.append(copy(self))
+            others[0].open(cast(Any, None))  # the transaction of a store that this table is not in
+            append(others[0], mark)
+        append(self, mark)
 
-    monkeypatch.setattr(commits, "append", another_first)
+    monkeypatch.setattr(DeltaTarget, "append", another_first)
     query.attempt(table_of([2]))
     assert (lake.ids(), len(others), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
 

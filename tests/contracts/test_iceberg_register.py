@@ -256,7 +256,7 @@ def test_a_table_that_was_partitioned_anew_between_two_objects_of_a_task_is_left
                     update.add_identity("name")
             return super().ready(store, wanted)
 
-    with patch("queue_source.sinks.iceberg.registering.register.TableMaker", Between):
+    with patch("queue_source.sinks.iceberg.register.TableMaker", Between):
         written = query.written(query.references([one, two]))
     with pytest.raises(ShardStoreError, match="partitioned in another way"):
         query.commit(*written)
@@ -378,7 +378,7 @@ def test_an_object_that_its_store_refuses_is_bad_and_a_bucket_that_is_refused_fa
             raise ObjectRefused(f"{uri!r} is refused", own=own)
         return opened(uri, storage)
 
-    monkeypatch.setattr("queue_source.sinks.iceberg.registering.register.open_object", open_object)
+    monkeypatch.setattr("queue_source.sinks.iceberg.register.open_object", open_object)
     monkeypatch.setattr("queue_source.read.objects.open_object", open_object)
     monkeypatch.setattr("queue_source.read.objects.PAUSES", ())
     query = Registering(lake)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
-from pyiceberg.table import Table
 
 from queue_source.errors import OptionError
-from queue_source.sinks.iceberg import commits
+from queue_source.sinks.iceberg.commits import IcebergTarget
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from support.iceberg_tables import Lake, Query, failing_at, table_of
 from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
@@ -199,16 +199,17 @@ def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(
     query = Query(lake)
     query.batch(table_of([1]))
     query.begin()
-    append = commits.append
-    others: list[Table] = []
+    append = IcebergTarget.append
+    others: list[IcebergTarget] = []
 
-    def another_first(table: Table, *batch: Any) -> None:
+    def another_first(self: IcebergTarget, mark: Mapping[str, str]) -> None:
         if not others:
-            others.append(table)
-            append(lake.table(), *batch)
-        append(table, *batch)
+            others.append(copy(self))
+            others[0].open(cast(Any, None))  # the transaction of a store that this table is not in
+            append(others[0], mark)
+        append(self, mark)
 
-    monkeypatch.setattr(commits, "append", another_first)
+    monkeypatch.setattr(IcebergTarget, "append", another_first)
     query.attempt(table_of([2]))
     assert (lake.ids(), len(others), len(rows(lake.store, "attempts"))) == ([1, 2], 1, 2)
 

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from queue_source.errors import BadObject, OptionError, SchemaChanged
 from queue_source.sinks.base import Batch
-from queue_source.sinks.delta.sink import DeltaSink
+from queue_source.sinks.delta import DeltaSink
 from queue_source.sinks.delta.tables import TableMaker
 from shard_store.completeness.comparing import ListedShard
 from shard_store.model import Reading, ReadMark, shard_key

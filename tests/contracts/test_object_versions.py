@@ -24,7 +24,8 @@ from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.combined import read_together
 from queue_source.read.objects import ExpectedObject, read_object
-from queue_source.storage.files import ObjectFile, stat_object
+from queue_source.storage.files import stat_object
+from queue_source.storage.open_files import ObjectFile
 from support.bucket_backends import BACKENDS, BucketBackend
 from support.servers.gcs import VARIABLE
 

@@ -15,7 +15,7 @@ from queue_source.options import parse_reader_options
 from queue_source.read import objects
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
-from queue_source.storage.files import ObjectFile
+from queue_source.storage.open_files import ObjectFile
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
 from shard_store.store import open_store
 from support.privileges import without_privileges

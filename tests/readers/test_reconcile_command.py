@@ -18,8 +18,7 @@ from queue_source.commands import reconcile as reconciling
 from queue_source.commands.main import app
 from queue_source.errors import ObjectStoreError
 from queue_source.messages import ListedObject
-from queue_source.storage.buckets import local
-from queue_source.storage.buckets.base import Page
+from queue_source.storage.buckets import Page, local
 from shard_store.completeness.comparing import Tally
 from shard_store.sql.schema import shards, sources
 from shard_store.upkeep.pruning import RetentionPolicy

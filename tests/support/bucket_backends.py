@@ -127,7 +127,7 @@ class S3Backend(BucketBackend):
 
     def copy_only(self, bucket: Bucket, known: Known, target: str) -> None:
         with (
-            mock.patch.object(type(bucket), "_delete_one", side_effect=KeyboardInterrupt),
+            mock.patch.object(type(bucket), "_remove", side_effect=KeyboardInterrupt),
             pytest.raises(KeyboardInterrupt),
         ):
             bucket.move([(known, target)])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from queue_source.messages import ListedObject
-from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page
+from queue_source.storage.buckets import PAGE, Bucket, Known, Outcome, Page
 
 
 @dataclass

@@ -21,7 +21,7 @@ from queue_source.coordinator.messages import State
 from queue_source.options import ReaderOptions, SecretUrl, connection_options, parse_reader_options
 from queue_source.options.checks import check_suitability
 from queue_source.queues import Queue, open_queue
-from queue_source.storage.buckets.base import Bucket
+from queue_source.storage.buckets import Bucket
 from queue_source.storage.files import ObjectStat
 from shard_store.failpoints import reach
 from shard_store.model import SINK, ErrorRecord, Plan, Split

@@ -18,7 +18,15 @@ from queue_source.queues.sim import Fault, SimQueue
 from queue_source.queues.sql import SqlQueue
 from queue_source.read.fixed_rows import MESSAGE_SCHEMA
 from queue_source.sinks.base import Batch, open_sink
-from queue_source.sinks.queue import HASH_HEADER, INDEX_HEADER, Messages, QueueSink, RowRefused, Written, check_columns
+from queue_source.sinks.queue import (
+    HASH_HEADER,
+    INDEX_HEADER,
+    QueueSink,
+    RowRefused,
+    Written,
+    check_columns,
+    messages_of,
+)
 from shard_store.model import Plan
 from shard_store.store import ShardStore, open_store
 from support.store_backends import Pipeline
@@ -42,7 +50,7 @@ def batch_of(*rows: Any, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
 
 
 def messages(*batches: pa.RecordBatch, task: str = "7.3", by_content: bool = True) -> list[Any]:
-    return list(Messages(DIGEST, task, by_content=by_content).of(batches))
+    return list(messages_of(batches, DIGEST, task, by_content=by_content))
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------

@@ -27,14 +27,14 @@ from pyiceberg.types import DecimalType, DoubleType, LongType, StringType
 from queue_source.common.columns import parse_partitioning
 from queue_source.errors import BadObject
 from queue_source.sinks.iceberg.files import partition_spec, write_files
-from queue_source.sinks.iceberg.registering.data_files import (
+from queue_source.sinks.iceberg.footers import Footer, Thrift, _bounds, _statistics_of, read_footer
+from queue_source.sinks.iceberg.landed import (
     Candidate,
     TableOfFiles,
     _inferred,
     location_of,
     same_place,
 )
-from queue_source.sinks.iceberg.registering.footers import Footer, _bounds, _statistics_of, parse_struct, read_footer
 from queue_source.sinks.iceberg.schemas import completed
 from queue_source.storage.files import open_object
 from support.registering import parquet
@@ -177,7 +177,7 @@ def test_a_column_that_only_folders_know_gets_a_type_by_its_first_value(text: st
 def said_of(path: Path, number: int = 0) -> list[dict[int, Any]]:
     """What the footer says of a column, for each row group."""
     content = path.read_bytes()
-    footer = parse_struct(content[-8 - int.from_bytes(content[-8:-4], "little") : -8])
+    footer = Thrift(content[-8 - int.from_bytes(content[-8:-4], "little") : -8]).struct()
     return [group[1][number][3] for group in footer[4]]
 
 

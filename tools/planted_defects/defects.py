@@ -271,8 +271,8 @@ DEFECTS = (
         "file-not-durable",
         "A published file was empty after a power cut.",
         "queue_source/sinks/splits.py",
-        "    if local:\n        make_durable(Path(inner))",
-        "    if local and not rows:\n        make_durable(Path(inner))",
+        "if local is not None:\n                make_durable(local)",
+        "if local is not None and not footer.num_rows:\n                make_durable(local)",
     ),
     Defect(
         "error-queue-not-idempotent",

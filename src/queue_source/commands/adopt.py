@@ -21,7 +21,8 @@ from pyarrow import fs as pafs
 from queue_source.commands.output import Json, print_change, progress
 from queue_source.commands.parameters import DryRun, Store, argument, option
 from queue_source.errors import MalformedNotification, OptionError
-from queue_source.storage.files import raise_mapped, resolve
+from queue_source.storage.files import resolve
+from queue_source.storage.open_files import raise_mapped
 from queue_source.uris import plain_uri
 from shard_store import open_store
 from shard_store.sql.database import chunks

@@ -30,8 +30,7 @@ from queue_source.options.types import TIME
 from queue_source.queues import Queue, open_queue
 from queue_source.queues.base import Unsendable, send_messages
 from queue_source.storage import inventory as inventories
-from queue_source.storage.buckets import open_bucket
-from queue_source.storage.buckets.base import Bucket, Page
+from queue_source.storage.buckets import Bucket, Page, open_bucket
 from queue_source.storage.inventory import Inventory
 from queue_source.uris import plain_prefix
 from shard_store import open_store

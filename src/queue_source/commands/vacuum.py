@@ -31,9 +31,8 @@ from queue_source.errors import OptionError
 from queue_source.options.connections import StorageOptions
 from queue_source.queues.sql.database import messages
 from queue_source.queues.sql.staging import hidden_queue, remove, staged
-from queue_source.storage.files import is_local, raise_mapped, resolve
-from queue_source.storage.local import file_time
-from queue_source.storage.open_files import S3_SCHEMES
+from queue_source.storage.files import resolve
+from queue_source.storage.open_files import S3_SCHEMES, file_time, is_local, raise_mapped
 from shard_store import open_store
 from shard_store.model import MICROSECOND
 from shard_store.sql.database import Transaction, chunks

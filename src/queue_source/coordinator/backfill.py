@@ -16,7 +16,7 @@ from queue_source.coordinator.recorded import Ownership
 from queue_source.coordinator.session import Session, with_back_off
 from queue_source.coordinator.threads import Threads
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, ObjectStoreError, OptionError
-from queue_source.storage.buckets.base import Bucket, Page
+from queue_source.storage.buckets import Bucket, Page
 from shard_store.completeness.listing import Claim, Found
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from shard_store.failpoints import reach

@@ -16,7 +16,7 @@ from hashlib import sha256
 
 from queue_source.coordinator.session import Session
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
-from queue_source.storage.buckets.base import Bucket, Known, Outcome
+from queue_source.storage.buckets import Bucket, Known, Outcome
 from queue_source.storage.files import bucket_of
 from queue_source.uris import azure_uri, climbs
 from shard_store.errors import LostProgress, ShardStoreError

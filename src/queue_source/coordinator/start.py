@@ -32,7 +32,7 @@ from queue_source.options.checks import warn_of_retention
 from queue_source.options.places import WHILE_PARTLY_READ, WHILE_UNFINISHED
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
-from queue_source.storage.buckets.base import Bucket
+from queue_source.storage.buckets import Bucket
 from shard_store.batches.starting import Naming, Started
 from shard_store.model import BEGINNING, WITHOUT_MESSAGE, Content, Runtime, Semantics, is_end
 from shard_store.store import ShardStore

@@ -25,9 +25,8 @@ from queue_source.messages import MESSAGE_URI
 from queue_source.options import ContentOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
-from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import usual_limit
-from queue_source.storage.open_files import InMemory
+from queue_source.storage.open_files import InMemory, ObjectFile
 
 if TYPE_CHECKING:
     from queue_source.formats.text.records import RecordReader
@@ -39,10 +38,10 @@ S = TypeVar("S")
 _FORMATS = {
     "json": "text.json:JSON",
     "csv": "text.csv:CSV",
-    "parquet": "typed.parquet:PARQUET",
-    "text": "text.text_format:TEXT",
-    "orc": "typed.orc:ORC",
-    "avro": "typed.avro:AVRO",
+    "parquet": "parquet:PARQUET",
+    "text": "text.records:TEXT",
+    "orc": "orc:ORC",
+    "avro": "avro:AVRO",
     "binaryFile": "binary_file:BINARY_FILE",
 }
 FORMAT_NAMES = tuple(_FORMATS)

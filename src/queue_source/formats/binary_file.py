@@ -47,22 +47,21 @@ class BinaryFile(Format):
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
     ) -> Tables:
-        return Tables(_row(source, schema), may_fail_late=False)
+        """Read the one row of the object; its content only when that is declared."""
 
+        def row() -> Iterator[pa.Table]:
+            values: dict[str, Any] = {"path": source.uri, "length": source.size}
+            if "modificationTime" in schema.names:
+                values["modificationTime"] = source.file.modified()
+            if "content" in schema.names:
+                if source.size > MAX_CONTENT:
+                    problem = f"{source.size} bytes are more than a column of type BINARY can hold"
+                    raise BadObject("corrupt-object", problem)
+                values["content"] = source.file.read(source.size)
+            table = pa.Table.from_pylist([values], schema=schema)
+            yield table if schema.names else pa.table({"": pa.nulls(1)}).select([])
 
-def _row(source: OpenObject, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the one row of an object; its content is only read when it is declared."""
-    values: dict[str, Any] = {"path": source.uri, "length": source.size}
-    if "modificationTime" in schema.names:
-        values["modificationTime"] = source.file.modified()
-    if "content" in schema.names:
-        if source.size > MAX_CONTENT:
-            raise BadObject("corrupt-object", f"{source.size} bytes are more than a column of type BINARY can hold")
-        values["content"] = source.file.read(source.size)
-    if not schema.names:
-        yield pa.table({"": pa.nulls(1)}).select([])
-        return
-    yield pa.Table.from_pylist([values], schema=schema)
+        return Tables(row(), may_fail_late=False)
 
 
 BINARY_FILE = BinaryFile()

@@ -26,7 +26,6 @@ _SUFFIXES = {
 }  # fmt: skip
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
-_REMOVED = ("snappy", "deflate")
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
 _ARCHIVES = {
     b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"PK\x07\x08": "zip",
@@ -77,7 +76,7 @@ def decompressed(file: ObjectFile, codec: str, max_expansion: int) -> Stream:
     """
     if codec == "lz4" and file.size() and file.peek(len(_LZ4_FRAME)) != _LZ4_FRAME:
         codec = "lz4 without frames, as Hadoop writes it,"
-    if codec in _REMOVED or codec.startswith("lz4 "):
+    if codec in ("snappy", "deflate") or codec.startswith("lz4 "):
         raise BadObject(
             "corrupt-object",
             f"{codec} is not read; compress it with gzip, zstd, bzip2 or lz4 (in frames), or let Spark read it "
@@ -108,7 +107,12 @@ def _content(file: ObjectFile, codec: str, max_expansion: int) -> Iterator[bytes
     """Decompress an object in pieces: no more than is allowed. What the codec raises becomes BadObject."""
     allowed, total, first = max(ALWAYS_ALLOWED, file.size() * max_expansion), 0, b""
     try:
-        for piece in _inflated(file) if codec == "gzip" else _by_pyarrow(file, codec):
+        if codec == "gzip":
+            pieces = _inflated(file)
+        else:  # any number of members; one that is cut off is an error
+            content = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+            pieces = iter(lambda: content.read(_CHUNK), b"")
+        for piece in pieces:
             total += len(piece)
             if total > allowed:
                 raise BadObject(
@@ -131,12 +135,6 @@ def _content(file: ObjectFile, codec: str, max_expansion: int) -> Iterator[bytes
     if total < _TAR_HEADER:
         refuse_archive(first)
         yield first
-
-
-def _by_pyarrow(file: ObjectFile, codec: str) -> Iterator[bytes]:
-    """Decompress any number of members; one that is cut off is an error."""
-    content = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
-    return iter(lambda: content.read(_CHUNK), b"")
 
 
 def _inflated(file: ObjectFile) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ JSON: the columns that pyarrow infers in addition; CSV: the header; formats with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -51,19 +51,19 @@ def check_file(schema: pa.Schema, written: pa.Schema, options: FormatOptions) ->
     Raises BadObject("wrong-columns") when Spark has no type for one of them.
     """
     try:
-        others = spark_schema(_data_of(written, options))
+        others = spark_schema(data_of(written, options))
     except ValueError as error:
         raise BadObject("wrong-columns", str(error)) from error
-    if _would_widen(schema, others, options):
+    if would_widen(schema, others, options):
         raise NewColumns(others)
 
 
-def _data_of(schema: pa.Schema, options: FormatOptions) -> pa.Schema:
+def data_of(schema: pa.Schema, options: FormatOptions) -> pa.Schema:
     passed = {name.casefold() for name in no_data(options)}
     return pa.schema([field for field in schema if field.name.casefold() not in passed])
 
 
-def _would_widen(schema: pa.Schema, written: pa.Schema, options: FormatOptions) -> bool:
+def would_widen(schema: pa.Schema, written: pa.Schema, options: FormatOptions) -> bool:
     """Tell whether the schema that is kept would become another one: if not, each start would end the same way."""
     declared, distinct = pa.struct(list(schema)), _distinct(pa.struct(list(written)))
     return bool(more(declared, distinct)) or (options.watch_wider_types and _has_wider(declared, distinct))
@@ -104,75 +104,6 @@ def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) ->
     declared_names = {name.casefold() for name in (*schema.names, *no_data(options))}
     if any(name.casefold() not in declared_names for name in names):
         raise NewColumns(pa.schema([(name, pa.string()) for name in dict.fromkeys(names)]))
-
-
-Exceeds = Callable[[Any, int], bool]
-"""Tells whether a decoded value is a number that a whole number of so many bits has no room for."""
-Infer = Callable[[Mapping[str, Any]], pa.Schema]
-"""Returns the columns of a decoded object."""
-
-
-class KnownNames:
-    """The names of a schema, to hold JSON objects against; where types may widen, its whole numbers too."""
-
-    def __init__(self, schema: pa.Schema, options: FormatOptions, exceeds: Exceeds, infer: Infer) -> None:
-        self._schema, self._options, self._infer = schema, options, infer
-        self._names: dict[str, Any] = _names(pa.struct(list(schema)), numbers=options.watch_wider_types)
-        self._names.update(dict.fromkeys((name.casefold() for name in no_data(options)), None))
-        self._exceeds = exceeds
-
-    def check(self, record: dict[str, Any]) -> None:
-        """Raise NewColumns when a decoded object has a value for an unknown name, or a wider number, at any depth.
-
-        Not where its columns as a whole would add nothing: what is new is in an array where an object is declared, or
-        beside a text. Then it is a value that does not fit, as any other.
-        """
-        if self._has_new(record, self._names):
-            try:
-                written = _data_of(self._infer(record), self._options)
-            except UnicodeEncodeError:  # half a surrogate pair is no part of a column's name
-                return
-            if _would_widen(self._schema, written, self._options):
-                raise NewColumns(record=record)
-
-    def _has_new(self, value: Any, names: Any) -> bool:
-        if isinstance(value, list):
-            return any(self._has_new(item, names) for item in value)
-        if isinstance(names, int):
-            return self._exceeds(value, names)
-        if not isinstance(value, dict):
-            return False
-        for name, inner in value.items():
-            folded = name.casefold()
-            if folded not in names:
-                if _says_something(inner):
-                    return True
-            elif names[folded] is not None and self._has_new(inner, names[folded]):
-                return True
-        return False
-
-
-def _names(kind: pa.DataType, *, numbers: bool) -> Any:
-    """Return the names of the fields in a type, or the bits of a whole number; None for what has any value."""
-    if special_struct(kind) is not None:
-        return None
-    if pt.is_struct(kind):
-        return {field.name.casefold(): _names(field.type, numbers=numbers) for field in fields_of(kind)}
-    if pt.is_list(kind):
-        return _names(kind.value_type, numbers=numbers)
-    return kind.bit_width if numbers and pt.is_signed_integer(kind) else None
-
-
-def _says_something(value: Any) -> bool:
-    """Tell whether there is any value in it; objects may be nested to any depth."""
-    unvisited = [value]
-    while unvisited:
-        item = unvisited.pop()
-        if isinstance(item, (dict, list)):
-            unvisited.extend(item.values() if isinstance(item, dict) else item)
-        elif item is not None:
-            return True
-    return False
 
 
 def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False) -> Tree | None:

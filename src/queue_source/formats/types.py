@@ -1,19 +1,24 @@
-"""Arrow types as Spark has them, and columns of an object as the declared columns: matched by name, without a loss.
+"""Arrow types and values as Spark has them, and columns of an object as the declared columns: matched by name, no loss.
 
 Arrays keep their buffers wherever the types allow it. A leaf converter decides what one kind of source may turn into:
 `typed_leaf` for formats that have types (Parquet), `text_leaf` (`text/values.py`) for those that write text.
+
+Local times become instants in a zone by its name or offset; dates before 1582-10-15 are counted as by ISO 8601. Spark
+before 3.0, Hive and ORC's own writer count days so that 1582-10-15 follows 1582-10-04, and every fourth year before is
+a leap year: a day of the same name has another number in the Gregorian calendar of today.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from queue_source.common.times import fixed_offset
 from queue_source.errors import BadObject
-from queue_source.formats.times import instants
 from queue_source.options.content import FormatOptions
 
 LeafConverter = Callable[[pa.Array, pa.DataType], pa.Array]
@@ -303,8 +308,89 @@ def _conform_struct(array: pa.StructArray, target: pa.StructType, leaf: LeafConv
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
+def parts_of(array: pa.Array) -> list[pa.Array]:
+    """Return the arrays of which a struct, a list or a map consists; none for another type."""
+    if pt.is_struct(array.type):
+        return list(array.flatten())  # under a null struct there may be any value; flattened, it is null too
+    if pt.is_map(array.type):
+        return [array.keys, array.items]
+    return [array.values] if pt.is_list(array.type) else []
+
+
+def with_parts(array: pa.Array, parts: list[pa.Array]) -> pa.Array:
+    """Return the array with other parts than `parts_of` has returned, which may have other types."""
+    if pt.is_struct(array.type):
+        return pa.StructArray.from_arrays(parts, names=[field.name for field in array.type], mask=array.is_null())
+    if pt.is_list(array.type):
+        return over_children(array, pa.list_(parts[0].type), parts)
+    keys, items = parts
+    fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
+    entries = pa.StructArray.from_arrays(parts, fields=fields)
+    return over_children(array, pa.map_(keys.type, items.type), [entries])
+
+
 def over_children(array: pa.Array, target: pa.DataType, children: list[pa.Array]) -> pa.Array:
     """Return the same lists (or maps) over converted values: validity and offsets keep their buffers."""
     return pa.Array.from_buffers(
         target, len(array), array.buffers()[:2], null_count=array.null_count, offset=array.offset, children=children
     )
+
+
+_SWITCH = -141_427
+"""The number of 1582-10-15, the first day that both calendars name alike."""
+_DAY = 86_400_000_000
+_START_OF_1900 = -2_208_988_800_000_000
+
+
+def instants(local: pa.Array | pa.Scalar, zone: str) -> pa.Array | pa.Scalar:
+    """Convert timestamps without a zone to instants.
+
+    When the clock is put back the earlier one is taken, when it skips the later. `zone` is what `parse_time_zone`
+    returned. Older versions of pyarrow know no offsets: these are subtracted here.
+    """
+    offset = fixed_offset(zone)
+    if offset is None:
+        return pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
+    unit = local.type.unit
+    shifted = pc.subtract_checked(local, pa.scalar(offset, pa.duration(unit)))
+    return shifted.cast(pa.timestamp(unit, tz="UTC"))
+
+
+def gregorian_days(days: pa.Array) -> pa.Array:
+    """Convert days since 1970 (int32) of the hybrid calendar to those of the days with the same names."""
+    numbers = np.asarray(days.fill_null(0)).astype(np.int64)
+    old = numbers < _SWITCH
+    if not old.any():
+        return days
+    numbers[old] = _gregorian(numbers[old])
+    return pc.if_else(days.is_valid(), pa.array(numbers).cast(pa.int32()), pa.scalar(None, pa.int32()))
+
+
+def gregorian_micros(micros: pa.Array, zone: str) -> pa.Array:
+    """Convert microseconds since 1970 (int64) in the same way: the time on the zone's clock stays.
+
+    Such writers took the zone's clock of 1900 for that of all earlier times; local mean time is applied here.
+    """
+    numbers = np.asarray(micros.fill_null(0)).astype(np.int64)
+    old = numbers < _START_OF_1900
+    if not old.any():
+        return micros
+    start = pa.scalar(_START_OF_1900, pa.timestamp("us"))
+    local = numbers[old] + _START_OF_1900 - instants(start, zone).cast(pa.int64()).as_py()
+    days = local // _DAY
+    wall_clock = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
+    numbers[old] = np.asarray(instants(pa.array(wall_clock, pa.timestamp("us")), zone).cast(pa.int64()))
+    return pc.if_else(micros.is_valid(), pa.array(numbers), pa.scalar(None, pa.int64()))
+
+
+def _gregorian(days: np.ndarray) -> np.ndarray:
+    """Convert days of the Julian calendar to those with the same year, month and day in the Gregorian calendar.
+
+    Years begin in March here, so that a leap day is the last of its year. A 29 February of the Julian calendar alone is
+    1 March.
+    """
+    since = days + 719_470  # days since 1 March of the year 0, Julian
+    year = (4 * since + 3) // 1461
+    of_year = since - (1461 * year) // 4
+    gregorian_days_since_1970: np.ndarray = of_year + 365 * year + year // 4 - year // 100 + year // 400 - 719_468
+    return gregorian_days_since_1970

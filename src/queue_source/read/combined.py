@@ -22,8 +22,9 @@ from queue_source.formats.text.blocks import BOM
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, check_unchanged
-from queue_source.storage.files import is_local, open_object
+from queue_source.storage.files import open_object
 from queue_source.storage.memory import BoundedMemory
+from queue_source.storage.open_files import is_local
 from shard_store.model import Payload
 
 SMALL = 256 << 10

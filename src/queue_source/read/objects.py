@@ -18,8 +18,9 @@ from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metad
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
-from queue_source.storage.files import ObjectFile, bucket_of, open_object
+from queue_source.storage.files import bucket_of, open_object
 from queue_source.storage.memory import BoundedMemory, release_memory
+from queue_source.storage.open_files import ObjectFile
 
 HELD_BYTES = 64 << 20
 """Bytes of rows that are held in memory until their object's end is known to be good."""

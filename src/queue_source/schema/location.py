@@ -26,15 +26,15 @@ from pyarrow import fs as pafs
 from queue_source.errors import BadObject, ObjectStoreError, OptionError, SchemaChanged
 from queue_source.formats.base import OpenObject, format_of
 from queue_source.formats.new_columns import NewColumns, no_data
-from queue_source.formats.text.json_values import infer_record, infer_records
+from queue_source.formats.text.json_values import infer_records
 from queue_source.options import ContentOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
 from queue_source.schema.merging import merged, news, widened, with_hints
-from queue_source.storage.files import is_local, open_object, resolve
+from queue_source.storage.files import open_object, resolve
 from queue_source.storage.memory import BoundedMemory
-from queue_source.storage.open_files import InMemory, ObjectFile
+from queue_source.storage.open_files import InMemory, ObjectFile, is_local
 from shard_store.model import Content
 from shard_store.redaction import redact_text
 
@@ -156,7 +156,7 @@ def schema_changed(
     types = options.widens_types
     wide = widened(base, _new_columns(noticed, content, format, contents), no_data(format), types=types)
     # whatever the samples have, and whether they have types, the next start has room for what was noticed
-    columns = noticed.found if noticed.record is None else infer_record(noticed.record)
+    columns = noticed.found if noticed.record is None else infer_records([noticed.record])
     if columns is not None:
         wide = widened(wide, columns, no_data(format), types=types)
     wide = with_hints(wide, parse_fields(options.schema_hints), adds=True, wider=types)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
-from queue_source.storage.files import is_local
+from queue_source.storage.open_files import is_local
 from shard_store.model import PlanIdentity, Reading, by_pipeline, hash_of_batch
 
 if TYPE_CHECKING:
@@ -138,3 +139,20 @@ def _built(name: str, options: SinkOptions) -> Sink:
     module, attribute = _SINKS[name]
     sink: Sink = getattr(importlib.import_module(module), attribute)(options)
     return sink
+
+
+def check_object_columns(schema: pa.Schema, option: str, column: str) -> None:
+    """Check that the rows name their objects in `column`, with size and ETag. Raises OptionError of `option`."""
+    for name, is_right, kind in (
+        (column, pt.is_string, "STRING"),
+        ("size", pt.is_int64, "BIGINT"),
+        ("etag", pt.is_string, "STRING"),
+    ):
+        actual = schema.field(name).type if name in schema.names else None
+        if actual is None or not (is_right(actual) or (kind == "STRING" and pt.is_large_string(actual))):
+            raise OptionError(
+                option,
+                f"needs a column {name!r} of type {kind}, and the rows have {'none' if actual is None else actual}; "
+                "read the stream with content reference, and leave its columns size and etag in: by them it is noticed "
+                "that an object was replaced",
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,8 +24,7 @@ from queue_source.read.partitions import Piece, from_tuples, to_tuples, whole_pi
 from queue_source.read.plan_store import PlanStore
 from queue_source.read.task import Alone, Beside, Work, read_marked
 from queue_source.schema.ddl import parse_columns
-from queue_source.sinks.base import Batch, Sink, open_target
-from queue_source.sinks.named_rows import check_columns
+from queue_source.sinks.base import Batch, Sink, check_object_columns, open_target
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
     BEGINNING,
@@ -83,7 +82,8 @@ def chosen_pieces(planned: Sequence[Piece], rows: Iterable[pa.RecordBatch], opti
     chosen: dict[tuple[int, Position], Piece] = {}
     for named in itertools.chain.from_iterable(map(_named, rows)):
         for piece in _matching(by_object.get((named.uri, named.etag, named.size), []), named):
-            if not _is_all(piece) and not may_be_cut(piece.content.uri, options):
+            is_all = piece.start == BEGINNING and is_end(piece.end)
+            if not is_all and not may_be_cut(piece.content.uri, options):
                 raise OptionError(
                     "load",
                     f"reads objects such as {named.uri!r} as a whole by the options of this sink, and the reader has "
@@ -136,8 +136,14 @@ def _matching(pieces: Sequence[Piece], named: _Named) -> list[Piece]:
     matching = list(pieces)
     if named.version is not None:  # where versions have numbers and no ETag
         matching = [p for p in pieces if p.content.reference is None or p.content.reference.version == named.version]
-    if named.start is not None and named.length is not None:
-        matching = [part for piece in matching if (part := _part(piece, named.start, named.length)) is not None]
+    if (start := named.start) is not None and named.length is not None:
+        until, parts = start + named.length, []
+        for piece in matching:
+            first, end = offset_of(piece.start), offset_of(piece.end)
+            if first <= start and until <= end:
+                begins = piece.start if start == first else position_at(start)
+                parts.append(piece._replace(start=begins, end=piece.end if until == end else position_at(until)))
+        matching = parts
     if not matching:
         raise OptionError(
             "load",
@@ -146,21 +152,6 @@ def _matching(pieces: Sequence[Piece], named: _Named) -> list[Piece]:
             "aggregations and joins of streams do",
         )
     return matching
-
-
-def _part(piece: Piece, start: int, length: int) -> Piece | None:
-    """Return the part of the piece; None where it is not within it."""
-    first, end = offset_of(piece.start), offset_of(piece.end)
-    if not (first <= start and start + length <= end):
-        return None
-    return piece._replace(
-        start=piece.start if start == first else position_at(start),
-        end=piece.end if start + length == end else position_at(start + length),
-    )
-
-
-def _is_all(piece: Piece) -> bool:
-    return piece.start == BEGINNING and is_end(piece.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +233,18 @@ class LoadingSink(Sink):
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Find out what is to be read, and in which columns, and prepare the target for them."""
-        check_columns(schema, "load", "uri")
+        check_object_columns(schema, "load", "uri")
         (pipeline,) = self._options.pipelines
         plan, settings = store.plan_to_load(store.current_plan(pipeline))
-        _check_cuts(self._load.cutting, settings)
+        # options of a reader cannot change while a part of an object is read; so those that cut it into records cannot
+        # either, here; without a format each object is one piece
+        own = self._load.cutting if settings.get("fileFormat") else {}
+        if name := next((name for name, text in own.items() if settings.get(name, text) != text), None):
+            raise OptionError(
+                "load" if name == "fileFormat" else name,
+                f"is {own[name]!r} for this sink, and {name} is {settings[name]!r} for its reader, which cuts large "
+                "objects by it; give both the same",
+            )
         allowed = [prefix for prefix in settings["allowedPrefixes"].split(",") if prefix.startswith("file://")]
         storage = replace(self._load.content.storage, local_prefixes=tuple(allowed))  # read no other local objects
         content = replace(self._load.content, storage=storage)
@@ -269,8 +268,10 @@ class LoadingSink(Sink):
             pieces = []
         to_read = [piece for piece in pieces if piece.place not in plan.left_out]
         work = plan.work(to_read, batch, self._load.max_attempts)
-        if not plan.columns.names:
-            work = _without_columns(work)
+        if not plan.columns.names:  # it reports what cannot be read, without a row of it
+            assert work.content.format is not None
+            format = replace(work.content.format, mode="DROPMALFORMED")
+            work = replace(work, content=replace(work.content, format=format))
         verdicts: list[ErrorRecord] = []
         written: Any = None
         # closed at once: where the target fails, the mark of what was being read is taken back, not left as a death
@@ -294,7 +295,12 @@ class LoadingSink(Sink):
         (identity,) = batch.plans
         batch = replace(batch, plans=(replace(identity, loaded=loaded_ranges(pieces)),))
         if any(task.verdicts or task.is_judge for task in written):
-            _record(store, identity, written)
+            # with the traces of the only reading whose rows are published (`batches/readings.py`)
+            verdicts = [verdict for task in written for verdict in task.verdicts]
+            readings = [(task.is_judge, task.reading) for task in written if task.reading is not None]
+            judges = [reading for is_judge, reading in readings if is_judge]
+            first = next((reading for _, reading in readings if not reading.partition), None)
+            store.judge(identity, verdicts, judges, first=first, tasks=len(written))
         if self.published_columns(written).names:
             of_target = [task.written for task in written]
             self._target.commit(store, batch, of_target, row_schema=row_schema, batch_id=batch_id)
@@ -342,37 +348,6 @@ def _nothing_inferred(tried: str) -> OptionError:
         f"is needed: no object of this batch has columns to infer{tried}: declare the columns, as in 'id BIGINT, name "
         "STRING', or name objects in schemaSample",
     )
-
-
-def _without_columns(work: Work) -> Work:
-    """Return work that reports what cannot be read where no columns could be inferred, without a row of it."""
-    assert work.content.format is not None
-    format = replace(work.content.format, mode="DROPMALFORMED")
-    return replace(work, content=replace(work.content, format=format))
-
-
-def _check_cuts(own: Mapping[str, str], reader: Mapping[str, str]) -> None:
-    """Refuse options that would look for the ends of records in another way than the reader, which cuts objects.
-
-    Those of a reader cannot change while a part of an object is read; so these cannot either.
-    """
-    if not reader.get("fileFormat"):
-        return  # each object is one piece
-    if name := next((name for name, text in own.items() if reader.get(name, text) != text), None):
-        raise OptionError(
-            "load" if name == "fileFormat" else name,
-            f"is {own[name]!r} for this sink, and {name} is {reader[name]!r} for its reader, which cuts large objects "
-            "by it; give both the same",
-        )
-
-
-def _record(store: ShardStore, identity: PlanIdentity, written: Sequence[TaskLoaded]) -> None:
-    """Record the verdicts, with the traces of the only reading whose rows are published (`batches/readings.py`)."""
-    verdicts = [verdict for task in written for verdict in task.verdicts]
-    readings = [(task.is_judge, task.reading) for task in written if task.reading is not None]
-    judges = [reading for is_judge, reading in readings if is_judge]
-    first = next((reading for _, reading in readings if not reading.partition), None)
-    store.judge(identity, verdicts, judges, first=first, tasks=len(written))
 
 
 def _report(work: Work, verdicts: list[ErrorRecord], records: Sequence[ErrorRecord]) -> None:

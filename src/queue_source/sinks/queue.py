@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -71,7 +70,8 @@ def check_columns(schema: pa.Schema) -> None:
         kind, types = _COLUMNS[field.name]
         if schema.names.count(field.name) > 1:
             raise OptionError("queueUrl", f"the column {field.name!r} is there twice; leave one of them out")
-        if not (_is_text_map(field.type) if field.name == "headers" else field.type in types):
+        is_text_map = pa.types.is_map(field.type) and {field.type.key_type, field.type.item_type} <= set(_TEXT[1])
+        if not (is_text_map if field.name == "headers" else field.type in types):
             raise OptionError(
                 "queueUrl", f"the column {field.name!r} of a message is {kind}, not {field.type}; cast it before"
             )
@@ -83,74 +83,52 @@ def check_columns(schema: pa.Schema) -> None:
         )
 
 
-def _is_text_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) and {kind.key_type, kind.item_type} <= set(_TEXT[1])
-
-
-class Messages:
-    """The rows of one task as messages, stamped with the delivery hash and an index.
+def messages_of(batches: Iterable[pa.RecordBatch], digest: str, task: str, *, by_content: bool) -> Iterator[Outgoing]:
+    """Yield the rows of one task as messages, stamped with the delivery hash and an index.
 
     `by_content`: the index depends on the content of the row and on the number of equal rows before it in the task, not
     on the row's number. It is needed where messages may be sent a second time: rows of a repeated task may come in
     another order, and consumers that drop duplicates would take two different rows with one stamp for one. It costs
-    some 100 bytes of memory a row.
+    some 100 bytes of memory a row. Raises RowRefused for rows that lack what a message needs.
     """
-
-    def __init__(self, digest: str, task: str, *, by_content: bool) -> None:
-        self._digest, self._task, self._by_content = digest, task, by_content
-        self._rows = 0
-        self._seen: dict[bytes, int] = {}
-
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Outgoing]:
-        """Yield the messages. Raises RowRefused for rows that lack what a message needs."""
-        for batch in batches:
-            for values in zip(*(_column(batch, name) for name in _COLUMNS), strict=True):
-                yield self._message(*values)
-                self._rows += 1
-
-    def _message(
-        self, value: bytes | None, tag: str | None, headers: list[tuple[str, str | None]] | None, group: str | None
-    ) -> Outgoing:
-        if value is None:
-            raise RowRefused(self._rows, "its value is null; filter such rows, or give them a value with coalesce")
-        named = self._headers(headers) if headers else {}
-        row = self._equal(value, tag or "", named, group or "") if self._by_content else str(self._rows)
-        index = f"{self._task}.{row}"
-        stamped = {**named, HASH_HEADER: self._digest, INDEX_HEADER: index}
-        return Outgoing(value, tag or "", stamped, group or None, f"{self._digest}.{index}")
-
-    def _headers(self, headers: list[tuple[str, str | None]]) -> Mapping[str, str]:
-        """Return the headers without the stamp of an earlier pipeline, when a received message is sent on."""
-        named = {}
-        for name, text in headers:
-            if text is None:
-                raise RowRefused(self._rows, f"its header {name!r} is null; filter it out with map_filter")
-            stamp = _STAMPS.get(name)
-            if stamp is None:
-                named[name] = text
-            elif not stamp.fullmatch(text):
-                raise RowRefused(
-                    self._rows,
-                    f"its header {name!r} is the name of a stamp that every message gets; give it another name",
-                )
-        return named
-
-    def _equal(self, value: bytes, tag: str, headers: Mapping[str, str], group: str) -> str:
-        digest = hashlib.sha256(json.dumps([tag, group, sorted(headers.items())]).encode() + b"\0" + value).digest()[
-            :16
-        ]
-        before = self._seen.get(digest, 0)
-        self._seen[digest] = before + 1
-        return f"{digest.hex()}.{before}"
+    seen: dict[bytes, int] = {}
+    number = -1
+    for batch in batches:
+        columns = []
+        for name in _COLUMNS:
+            column = batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows)
+            if name == "value" and column.type not in (pa.binary(), pa.large_binary()):
+                column = column.cast(pa.large_binary())
+            columns.append(column.to_pylist())
+        for value, tag, headers, group in zip(*columns, strict=True):
+            number += 1
+            if value is None:
+                raise RowRefused(number, "its value is null; filter such rows, or give them a value with coalesce")
+            named, row = _headers_of(headers or (), number), str(number)
+            if by_content:
+                others = json.dumps([tag or "", group or "", sorted(named.items())]).encode()
+                content = hashlib.sha256(others + b"\0" + value).digest()[:16]
+                before = seen[content] = seen.get(content, -1) + 1
+                row = f"{content.hex()}.{before}"
+            index = f"{task}.{row}"
+            stamped = {**named, HASH_HEADER: digest, INDEX_HEADER: index}
+            yield Outgoing(value, tag or "", stamped, group or None, f"{digest}.{index}")
 
 
-def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
-    if name not in batch.schema.names:
-        return [None] * batch.num_rows
-    column = batch.column(name)
-    if name == "value" and column.type not in (pa.binary(), pa.large_binary()):
-        column = column.cast(pa.large_binary())
-    return list(column.to_pylist())
+def _headers_of(headers: Iterable[tuple[str, str | None]], row: int) -> Mapping[str, str]:
+    """Return the headers without the stamp of an earlier pipeline, when a received message is sent on."""
+    named = {}
+    for name, text in headers:
+        if text is None:
+            raise RowRefused(row, f"its header {name!r} is null; filter it out with map_filter")
+        stamp = _STAMPS.get(name)
+        if stamp is None:
+            named[name] = text
+        elif not stamp.fullmatch(text):
+            raise RowRefused(
+                row, f"its header {name!r} is the name of a stamp that every message gets; give it another name"
+            )
+    return named
 
 
 _PORTION = 5_000, 8 << 20
@@ -183,17 +161,12 @@ class QueueSink(Sink):
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         check_columns(schema)
         self._open().close()  # refuses an invalid URL; connects to nothing
-        self._file = self._sqlite_file()
-
-    def _sqlite_file(self) -> SharedFile | None:
-        """Create the file now: a task without it would create one of its own, which no consumer reads."""
-        if adapter_name(self._target.url.reveal()) != "sql":
-            return None
-        with closing(open_database(parse_address(self._target.url.reveal()), None, 30.0)) as database:
-            if (file := database.file()) is None:
-                return None
-            create_tables(database, metadata)
-            return SharedFile.of(file)
+        if adapter_name(self._target.url.reveal()) == "sql":
+            with closing(open_database(parse_address(self._target.url.reveal()), None, 30.0)) as database:
+                if (file := database.file()) is not None:
+                    # now: a task without the file would create one of its own, which no consumer reads
+                    create_tables(database, metadata)
+                    self._file = SharedFile.of(file)
 
     # executors
 
@@ -204,33 +177,22 @@ class QueueSink(Sink):
         if not batch.task:  # stamps would not be unique
             raise CuesqueueError("Spark does not report which task this is; report this as a bug, with Spark's version")
         address = self._address_in_store()
-        messages = Messages(batch.digest, batch.task, by_content=address is None).of(batches)
+        messages = messages_of(batches, batch.digest, batch.task, by_content=address is None)
         if address is None:
-            return self._send(messages, batch)
-        with closing(self._staging(address, batch)) as staging:
-            return self._stage(messages, batch, staging, address.name)
-
-    def _stage(self, messages: Iterable[Outgoing], batch: Batch, staging: Staging, name: str) -> Written:
-        rows, size, entry = 0, 0, None
-        with _naming_rows(name, batch) as count:
+            with self._open() as queue, _naming_rows(queue.name, batch) as count:
+                for portion in _portions(messages):
+                    send_messages(queue, portion)
+                    count.add(portion)
+            reach("rows-sent")
+            return Written(count.rows, count.size)
+        entry = None
+        with closing(self._staging(address, batch)) as staging, _naming_rows(address.name, batch) as count:
             for portion in _portions(messages):
                 entry = entry or staging.begin()
-                count.before = rows
-                rows = staging.add(entry, rows, portion)
-                size += _size(portion)
+                staging.add(entry, count.rows, portion)
+                count.add(portion)
         reach("rows-staged")
-        return Written(rows, size, entry)
-
-    def _send(self, messages: Iterable[Outgoing], batch: Batch) -> Written:
-        rows, size = 0, 0
-        with self._open() as queue, _naming_rows(queue.name, batch) as count:
-            for portion in _portions(messages):
-                count.before = rows
-                send_messages(queue, portion)
-                rows += len(portion)
-                size += _size(portion)
-        reach("rows-sent")
-        return Written(rows, size)
+        return Written(count.rows, count.size, entry)
 
     # the commit process
 
@@ -242,7 +204,13 @@ class QueueSink(Sink):
         names = [task.staged for task in written if task.staged]
         address = self._address_in_store()
         if address is None and not names:
-            self._warn_of_at_least_once(batch_id)
+            if batch_id == 0 and adapter_name(self._target.url.reveal()) == "sql":
+                logger.warning(
+                    "queue %s is not in the store's database %s: its messages are sent at least once; for exactly "
+                    "once, give both the same database URL",
+                    self._target.url,
+                    self._options.store,
+                )
             # all sent messages stay sent, also those of failed tasks
             store.publish_with(batch.plans, lambda *_: None, batch_id=batch_id, brought=brought, fenced=False)
             return
@@ -260,15 +228,6 @@ class QueueSink(Sink):
 
             winners = batch.winners
             staging.clean(store.publish_with(batch.plans, show, batch_id=batch_id, brought=brought, winners=winners))
-
-    def _warn_of_at_least_once(self, batch_id: int) -> None:
-        if batch_id == 0 and adapter_name(self._target.url.reveal()) == "sql":
-            logger.warning(
-                "queue %s is not in the store's database %s: its messages are sent at least once; for exactly once, "
-                "give both the same database URL",
-                self._target.url,
-                self._options.store,
-            )
 
     # both
 
@@ -290,9 +249,14 @@ class QueueSink(Sink):
 
 @dataclass(slots=True)
 class _Count:
-    """The number of rows of the task before the present portion."""
+    """The rows of the task before the present portion, and the bytes of their values."""
 
-    before: int = 0
+    rows: int = 0
+    size: int = 0
+
+    def add(self, portion: Sequence[Outgoing]) -> None:
+        self.rows += len(portion)
+        self.size += sum(len(message.body) for message in portion)
 
 
 @contextmanager
@@ -312,7 +276,7 @@ def _naming_rows(queue: str, batch: Batch) -> Iterator[_Count]:
     except RowRefused as error:
         raise refused(error.row, str(error)) from error
     except Unsendable as error:
-        raise refused(count.before + error.place, error.problem) from error
+        raise refused(count.rows + error.place, error.problem) from error
 
 
 def _portions(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
@@ -327,7 +291,3 @@ def _portions(messages: Iterable[Outgoing]) -> Iterator[list[Outgoing]]:
             portion, size = [], 0
     if portion:
         yield portion
-
-
-def _size(messages: Iterable[Outgoing]) -> int:
-    return sum(len(message.body) for message in messages)

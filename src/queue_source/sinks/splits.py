@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -18,7 +23,8 @@ from queue_source.errors import ObjectStoreError, OptionError
 from queue_source.options import SinkOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
-from queue_source.storage.files import bucket_of, is_local, resolve
+from queue_source.storage.files import bucket_of, resolve
+from queue_source.storage.open_files import is_local
 from shard_store.failpoints import reach
 from shard_store.model import Split
 
@@ -39,29 +45,46 @@ Values = tuple[Any, ...]
 File = TypeVar("File")
 
 
-class OpenFile(ABC, Generic[File]):
-    """A Parquet file that is being written to a stream."""
+@dataclass(frozen=True, slots=True)
+class OpenFile(Generic[File]):
+    """A Parquet file that is being written to a stream.
 
-    def __init__(self, stream: pa.NativeFile, writer: pq.ParquetWriter, rows_per_group: int) -> None:
-        self.stream = stream
-        self._writer, self._rows_per_group = writer, rows_per_group
+    `look` is shown all rows. `finished` makes the closed file durable, and of its size and footer what a commit needs
+    to name it.
+    """
 
-    @property
-    def size(self) -> int:
-        return int(self.stream.tell())
+    path: str
+    stream: pa.NativeFile
+    writer: pq.ParquetWriter
+    rows_per_group: int
+    finished: Callable[[int, pq.FileMetaData], File]
+    look: Callable[[pa.Table], None] | None = None
 
-    def write(self, rows: pa.Table) -> None:
-        self._writer.write_table(rows, row_group_size=self._rows_per_group)
 
-    def finish(self) -> File:
-        """Close the file for good, durably, and return what a commit needs to name it."""
-        self._writer.close()
-        size = self.size
-        self.stream.close()
-        return self._finished(size, self._writer.writer.metadata)
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Say of a failure what was written: pyarrow's text of it may not."""
+    try:
+        yield
+    except OSError as error:
+        raise ObjectStoreError(f"{path!r} cannot be written: {error}; nothing of this batch is published") from error
 
-    @abstractmethod
-    def _finished(self, size: int, footer: pq.FileMetaData) -> File: ...
+
+def grouped(rows: pa.RecordBatch, columns: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    """Yield the rows that have the same values in these columns, copied, so that some do not keep all in memory."""
+    if not columns:
+        yield (), rows
+        return
+    codes = np.zeros(rows.num_rows, dtype=np.int64)
+    encoded = [pc.dictionary_encode(column, null_encoding="encode") for column in columns]
+    for column in encoded:
+        _, codes = np.unique(codes * len(column.dictionary) + column.indices.to_numpy(), return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    begins = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), rows.num_rows]
+    for begin, end in itertools.pairwise(begins):
+        first = int(order[begin])
+        values = tuple(column.dictionary[column.indices[first].as_py()].as_py() for column in encoded)
+        yield values, rows if len(begins) == 2 else rows.take(pa.array(order[begin:end]))
 
 
 class PartitionedFiles(ABC, Generic[File]):
@@ -85,8 +108,13 @@ class PartitionedFiles(ABC, Generic[File]):
         """Write the rows to new files, one or more for each partition. They are invisible until a commit names them."""
         try:
             for batch in batches:
-                if batch.num_rows:
-                    self._write(batch)
+                for values, rows in self._split(batch) if batch.num_rows else ():
+                    self._buffers.setdefault(values, []).append(rows)
+                    self._sizes[values] = self._sizes.get(values, 0) + rows.nbytes
+                    if self._sizes[values] >= GROUP_BYTES:
+                        self._write_out(values)
+                while sum(self._sizes.values()) >= BUFFERED_BYTES:
+                    self._write_out(max(self._sizes, key=self._sizes.__getitem__))
             for values in [*self._sizes]:
                 self._write_out(values)
             for values in [*self._open]:
@@ -97,27 +125,27 @@ class PartitionedFiles(ABC, Generic[File]):
                 with suppress(Exception):  # another error is being raised already
                     file.stream.close()
 
-    def _write(self, batch: pa.RecordBatch) -> None:
-        for values, rows in self._split(batch):
-            self._buffers.setdefault(values, []).append(rows)
-            self._sizes[values] = self._sizes.get(values, 0) + rows.nbytes
-            if self._sizes[values] >= GROUP_BYTES:
-                self._write_out(values)
-        while sum(self._sizes.values()) >= BUFFERED_BYTES:
-            self._write_out(max(self._sizes, key=self._sizes.__getitem__))
-
     def _write_out(self, values: Values) -> None:
         """Write the rows that wait, and finish the file where it is large, or one of too many that are open."""
         del self._sizes[values]
         rows = pa.Table.from_batches(self._buffers.pop(values), self._schema)
         if values not in self._open:
             self._open[values] = self._new_file(values)
-        self._open[values].write(rows)
-        if len(self._open) > OPEN_FILES or self._open[values].size >= self._file_bytes:
+        file = self._open[values]
+        if file.look is not None:
+            file.look(rows)
+        with writing(file.path):
+            file.writer.write_table(rows, row_group_size=file.rows_per_group)
+        if len(self._open) > OPEN_FILES or file.stream.tell() >= self._file_bytes:
             self._finish_file(values)
 
     def _finish_file(self, values: Values) -> None:
-        self._done.append(self._open[values].finish())
+        file = self._open[values]
+        with writing(file.path):
+            file.writer.close()
+            size = file.stream.tell()
+            file.stream.close()
+        self._done.append(file.finished(size, file.writer.writer.metadata))
         del self._open[values]
 
 
@@ -136,7 +164,14 @@ class SplitSink(Sink):
     def check_place(self) -> None:
         path = self._options.path
         if is_local(path):
-            _check_folder(path)
+            folder = Path(path.removeprefix("file://"))
+            above = next(parent for parent in (folder, *folder.parents) if parent.exists())
+            if not above.is_dir():
+                raise OptionError("path", f"{path!r} cannot be written: {above} is a file; name a folder")
+            if not os.access(above, os.W_OK | os.X_OK):
+                raise OptionError(
+                    "path", f"{path!r} cannot be written: {above} is not ours to write to; name another folder"
+                )
             return
         bucket = bucket_of(path)
         with suppress(OSError):  # who may only write there is refused an answer
@@ -160,15 +195,6 @@ class SplitSink(Sink):
         store.publish(batch.plans, splits, row_schema=row_schema, batch_id=batch_id, winners=batch.winners)
 
 
-def _check_folder(path: str) -> None:
-    folder = Path(path.removeprefix("file://"))
-    above = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not above.is_dir():
-        raise OptionError("path", f"{path!r} cannot be written: {above} is a file; name a folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise OptionError("path", f"{path!r} cannot be written: {above} is not ours to write to; name another folder")
-
-
 def write_split(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
@@ -182,58 +208,35 @@ def write_split(
     Runs once for each task attempt: an attempt that is not published leaves a file that no transaction names. The file
     is durable when this returns, because its publication survives a power cut.
     """
-    path = f"{folder.rstrip('/')}/{prefix}-{uuid.uuid4().hex}.parquet"
-    rows = 0
-    writer: pq.ParquetWriter | None = None
-    filesystem, inner = resolve(path, storage)
-    local = is_local(path)
-    try:
-        for group in _row_groups(batches):
-            if writer is None:
-                if local:
-                    filesystem.create_dir(inner.rpartition("/")[0], recursive=True)
-                with _writing(path):
-                    writer = pq.ParquetWriter(inner, schema, filesystem=filesystem, compression=compression)
-            with _writing(path):
-                writer.write_table(pa.Table.from_batches(group, schema), row_group_size=_ROWS_PER_GROUP)
-            rows += sum(batch.num_rows for batch in group)
-            group.clear()  # or it would be held while the next one is gathered
-    finally:
-        if writer is not None:
-            with _writing(path):
-                writer.close()
-    if writer is None:
-        return []
-    if local:
-        make_durable(Path(inner))
-    reach("split-written")
-    return [Split(path, rows, int(filesystem.get_file_info(inner).size))]
+    return _SplitFiles(schema, f"{folder.rstrip('/')}/{prefix}", compression, storage).write_all(batches)
 
 
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
-    """Say of a failure what was written: pyarrow's text of it may not."""
-    try:
-        yield
-    except OSError as error:
-        raise ObjectStoreError(f"{path!r} cannot be written: {error}; nothing of this batch is published") from error
+class _SplitFiles(PartitionedFiles[Split]):
+    """One file, of any size."""
 
+    def __init__(self, schema: pa.Schema, beginning: str, compression: str, storage: StorageOptions | None) -> None:
+        super().__init__(schema, sys.maxsize)
+        self._path, self._compression = f"{beginning}-{uuid.uuid4().hex}.parquet", compression
+        self._filesystem, self._place = resolve(self._path, storage)
 
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield the batches that have rows, in groups of about equal size."""
-    group: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        group.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= _ROWS_PER_GROUP or size >= GROUP_BYTES:
-            yield group
-            group, rows, size = [], 0, 0
-    if group:
-        yield group
+    def _split(self, batch: pa.RecordBatch) -> Iterable[tuple[Values, pa.RecordBatch]]:
+        return (((), batch),)
+
+    def _new_file(self, values: Values) -> OpenFile[Split]:
+        local = Path(self._place) if is_local(self._path) else None
+        if local is not None:
+            local.parent.mkdir(parents=True, exist_ok=True)
+        with writing(self._path):
+            stream = self._filesystem.open_output_stream(self._place)
+            writer = pq.ParquetWriter(stream, self._schema, compression=self._compression)
+
+        def finished(size: int, footer: pq.FileMetaData) -> Split:
+            if local is not None:
+                make_durable(local)
+            reach("split-written")
+            return Split(self._path, footer.num_rows, size)
+
+        return OpenFile(self._path, stream, writer, _ROWS_PER_GROUP, finished)
 
 
 def make_durable(file: Path) -> None:

@@ -28,11 +28,20 @@ from pyarrow import fs as pafs
 from queue_source.errors import BadObject, MalformedNotification, ObjectStoreError
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage import s3_client
-from queue_source.storage.local import LocalObject, file_time, stat_local, version_of
-from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, ArrowObject, ObjectVersion, mapped, scheme_of
-from queue_source.storage.open_files import ObjectFile as ObjectFile
-from queue_source.storage.open_files import is_local as is_local
-from queue_source.storage.open_files import raise_mapped as raise_mapped
+from queue_source.storage.open_files import (
+    AZURE_SCHEMES,
+    S3_SCHEMES,
+    ArrowObject,
+    LocalObject,
+    ObjectFile,
+    ObjectVersion,
+    file_time,
+    is_local,
+    mapped,
+    scheme_of,
+    stat_local,
+    version_of,
+)
 from queue_source.uris import check_object, climbs
 
 logger = logging.getLogger("cuesqueue")

@@ -26,8 +26,9 @@ import pyarrow.parquet as pq
 from queue_source.errors import BadObject, OptionError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
-from queue_source.storage.buckets.base import PAGE, Page
-from queue_source.storage.files import is_local, open_object
+from queue_source.storage.buckets import PAGE, Page
+from queue_source.storage.files import open_object
+from queue_source.storage.open_files import is_local
 from queue_source.uris import climbs
 from shard_store.model import EPOCH
 

@@ -135,17 +135,9 @@ class _Library:
         if self._info is not None:
             number = ctypes.c_size_t if hasattr(library, "mallinfo2") else ctypes.c_uint32
             names = (
-                "arena",
-                "ordblks",
-                "smblks",
-                "hblks",
-                "hblkhd",
-                "usmblks",
-                "fsmblks",
-                "uordblks",
-                "fordblks",
+                "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
                 "keepcost",
-            )
+            )  # fmt: skip
             fields = [(name, number) for name in names]
             self._info.restype = type("mallinfo", (ctypes.Structure,), {"_fields_": fields})
         self._freed = self._data = 0
@@ -179,7 +171,7 @@ class _Process:
         self.turn = threading.RLock()
         self.lift: Callable[[], object] = lambda: None
         """Puts the usual limit in force at once, and takes no memory for that."""
-        self._state = threading.Lock()
+        self.state = threading.Lock()
         self._usual = (-1, -1)
         self._pool: pa.MemoryPool | None = None
         self._ends: list[int] = []
@@ -190,7 +182,7 @@ class _Process:
         return bool(self._ends)
 
     def begin(self, end: int) -> None:
-        with self._state:
+        with self.state:
             if not self._ends:
                 self._usual = resource.getrlimit(resource.RLIMIT_DATA)
                 self.lift = partial(resource.setrlimit, resource.RLIMIT_DATA, self._usual)
@@ -204,7 +196,7 @@ class _Process:
                 raise
 
     def end(self) -> None:
-        with self._state:
+        with self.state:
             self._leave()
 
     def _leave(self) -> None:
@@ -212,12 +204,6 @@ class _Process:
         if not self._ends:
             pa.set_memory_pool(self._pool)
         self._apply()
-
-    def before_fork(self) -> None:
-        self._state.acquire()
-
-    def after_fork(self) -> None:
-        self._state.release()
 
     def after_fork_in_child(self) -> None:
         """Leave the blocks of a thread that is not in the child: nothing else would end them."""
@@ -229,7 +215,7 @@ class _Process:
             del self._ends[1:]
             if self._ends:
                 self._leave()
-        self._state.release()
+        self.state.release()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -240,7 +226,7 @@ class _Process:
             self._read(-1)
 
     def _read(self, more: int) -> None:
-        with self._state:
+        with self.state:
             self._reads = max(self._reads + more, 0)  # after a fork some of them are none of this process
             if self._ends:
                 self._apply()
@@ -256,8 +242,8 @@ class _Process:
 _PROCESS = _Process()
 if _CAN_LIMIT:
     os.register_at_fork(
-        before=_PROCESS.before_fork,
-        after_in_parent=_PROCESS.after_fork,
+        before=_PROCESS.state.acquire,
+        after_in_parent=_PROCESS.state.release,
         after_in_child=_PROCESS.after_fork_in_child,
     )
 

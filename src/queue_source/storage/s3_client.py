@@ -27,8 +27,6 @@ _AHEAD = 256 << 10
 """Bytes that the request brings which opens an object: a small one needs no other."""
 _JOINED = 4 << 20
 """Bytes of the largest answer to which those that the first one brought are joined: that takes its memory twice."""
-_SERVICE = "s3"
-_DEFAULT_REGION = "us-east-1"
 _NO_KEYS_SECONDS = 60  # a missing key is looked up again after as long: a machine's role may come late
 _POOL = 64  # connections that are kept: threads that ask for sizes, or read small objects
 _PRECONDITION_FAILED = 412
@@ -101,7 +99,16 @@ class S3Object(ObjectVersion):
         self._bucket, self._key = place(uri)
         self._client = client(storage)
         self._ahead = b""
-        self._opened = self._open(1 if size is not None and size > _AHEAD else _AHEAD)
+        with answers(uri):
+            try:
+                answer, self._ahead = self._get(0, 1 if size is not None and size > _AHEAD else _AHEAD)
+            except self._client.exceptions.ClientError as error:
+                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != _NO_SUCH_RANGE:
+                    raise
+                self._opened = head(uri, storage)  # it is empty, so it has no range
+            else:
+                whole = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(self._ahead)
+                self._opened = Head(whole, answer.get("ETag"), answer.get("LastModified"))
         super().__init__(self._opened.size, plain(self._opened.etag))
         self.modified = self._opened.modified
         self.is_pinned = self._opened.etag is not None
@@ -121,19 +128,6 @@ class S3Object(ObjectVersion):
 
     def is_same(self) -> bool:
         return self.is_pinned or head(self._uri, self._storage) == self._opened
-
-    def _open(self, most: int) -> Head:
-        from botocore.exceptions import ClientError
-
-        with answers(self._uri):
-            try:
-                answer, self._ahead = self._get(0, most)
-            except ClientError as error:
-                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != _NO_SUCH_RANGE:
-                    raise
-                return head(self._uri, self._storage)  # it is empty, so it has no range
-        size = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(self._ahead)
-        return Head(size, answer.get("ETag"), answer.get("LastModified"))
 
     def _get(self, start: int, end: int, condition: dict[str, str] | None = None) -> tuple[dict[str, Any], bytes]:
         """Request a range; return the answer, and its bytes. Raises botocore's errors, ObjectStoreError."""
@@ -298,7 +292,7 @@ def _region_of(storage: StorageOptions) -> str:
     region = storage.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
     if not region and _endpoint_of(storage) is None:
         region = _region_of_the_machine(storage.profile, os.getpid())
-    return region or _DEFAULT_REGION
+    return region or "us-east-1"
 
 
 @lru_cache(maxsize=8)
@@ -321,7 +315,7 @@ def _endpoint_of(storage: StorageOptions) -> str | None:
     if storage.endpoint is not None or session.get_config_variable("ignore_configured_endpoint_urls"):
         return storage.endpoint
     endpoint: str | None = config.ConfiguredEndpointProvider(
-        full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name=_SERVICE
+        full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3"
     ).provide()
     return endpoint
 

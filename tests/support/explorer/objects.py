@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from queue_source.announcements.dialects import Dialect
-from queue_source.storage.local import version_of
+from queue_source.storage.open_files import version_of
 
 FORMS = {"whole": 2, "longer": 3, "large": 8, "empty": 0, "damaged": 2}
 """Rows of each form of a version. A large one is read in pieces; a damaged one is an archive without its end."""

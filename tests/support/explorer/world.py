@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from queue_source.messages import Receipt, Received
 from queue_source.options.connections import StorageOptions
 from queue_source.queues.sim import SimQueue
-from queue_source.storage.buckets.base import Known, Outcome, Page
+from queue_source.storage.buckets import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
 from shard_store.model import PublishToken, ShardKey, ShardState, shard_key
 from shard_store.sql.schema import shard_changes

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
-from queue_source.formats.typed.orc import parse, written
+from queue_source.formats.orc import parse, written
 from support.hostile import Hostile
 
 _BAD, _LARGE, _FINE, _DEADLY = "corrupt-object", "too-large-for-memory", "", "kills-its-reader"

@@ -170,7 +170,7 @@ def test_a_column_that_is_within_itself_may_be_there_and_is_not_read() -> None:
 def test_fastavro_has_its_reader_in_python_and_without_it_what_is_within_itself_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has no public name: if this fails with a new version, `_reading_in_python` has to find another way."""
+    """It has no public name: if this fails with a new version, `_Decoder` has to find another way."""
     from fastavro._read_py import schemaless_reader
 
     assert schemaless_reader is not fastavro.schemaless_reader
@@ -189,7 +189,7 @@ def test_blocks_that_are_large_are_read_record_by_record_with_the_same_rows(monk
     members = pa.struct([("member0", pa.string()), ("member1", pa.list_(pa.struct([("x", pa.int32())])))])
     schema = pa.schema([("a", pa.map_(pa.string(), members)), ("b", pa.binary())])
     quickly = read_bytes(data, schema, AVRO)
-    monkeypatch.setattr("queue_source.formats.typed.avro._TOGETHER", 100)
+    monkeypatch.setattr("queue_source.formats.avro._TOGETHER", 100)
     assert read_bytes(data, schema, AVRO) == quickly
     assert len(quickly) == 60
 

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject
+from queue_source.formats import parquet as parquet_reader
 from queue_source.formats.base import BadRecords, OpenObject, Part, format_of
-from queue_source.formats.typed import parquet as parquet_reader
 from queue_source.options.content import FormatOptions
 from queue_source.storage.open_files import InMemory, ObjectFile
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject
+from queue_source.formats import typed as typed_tables
 from queue_source.formats.base import BadRecords
 from queue_source.formats.text import records
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv import CsvReader
 from queue_source.formats.text.json import JsonReader
-from queue_source.formats.typed import tables as typed_tables
-from queue_source.formats.typed.tables import Batches, Limits
+from queue_source.formats.typed import Batches, Limits
 from queue_source.options.content import FormatOptions
 
 ROWS = 10_000

@@ -15,9 +15,9 @@ import pytest
 from pyarrow import orc
 
 from queue_source.errors import BadObject
-from queue_source.formats.new_columns import KnownNames, NewColumns
+from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.text import json as json_format
-from queue_source.formats.text.json_values import exceeds, infer_record
+from queue_source.formats.text.json_values import KnownNames
 from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_with_problems
 
@@ -134,9 +134,9 @@ def test_columns_of_the_path_and_of_bad_records_are_not_new() -> None:
     watching = FormatOptions("json", watch_new_columns=True, partition_columns=("day",))
     schema = pa.schema([("a", pa.int64())])
     record = {"a": 1, "day": "x", "_corrupt_record": "y", "_metadata": 1}
-    KnownNames(schema, watching, exceeds, infer_record).check(record)
+    KnownNames(schema, watching).check(record)
     with pytest.raises(NewColumns):
-        KnownNames(schema, replace(watching, partition_columns=()), exceeds, infer_record).check(record)
+        KnownNames(schema, replace(watching, partition_columns=())).check(record)
 
 
 def test_null_is_no_reason_to_stop_nor_to_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

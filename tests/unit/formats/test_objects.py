@@ -16,7 +16,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read import objects
 from queue_source.read.objects import ExpectedObject
-from queue_source.storage.files import ObjectFile
+from queue_source.storage.open_files import ObjectFile
 from support.reading import load_object, read_with_problems
 from support.servers.s3 import etag_of, s3_server
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.orc as pa_orc
 import pytest
 
-from queue_source.formats.typed import orc
-from queue_source.formats.typed import tables as typed_tables
+from queue_source.formats import orc
+from queue_source.formats import typed as typed_tables
 from queue_source.options.content import FormatOptions
 from support.reading import SECOND, UTC_MICROS, moments_around, read_bytes, read_column
 
@@ -84,7 +84,7 @@ def with_timestamps(moments: Iterable[int], zone: str, kind: int = orc.TIMESTAMP
     of_stripe = orc.written([*((1, one) for one in streams), (2, b""), (2, b""), (3, zone.encode())])
     data, rows = b"ORC" + seconds + nanos, len(list(moments))
     where = orc.written([(1, 3), (2, 0), (3, len(data) - 3), (4, len(of_stripe)), (5, rows)])
-    types = [orc.written([(1, orc.STRUCT), (2, 1), (3, b"a")]), orc.written([(1, kind)])]
+    types = [orc.written([(1, 12), (2, 1), (3, b"a")]), orc.written([(1, kind)])]
     footer = orc.written(
         [(1, 3), (2, len(data + of_stripe)), (3, where), *((4, one) for one in types), (6, rows), (8, 0)]
     )

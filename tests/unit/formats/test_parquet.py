@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.formats import parquet as parquet_reader
+from queue_source.formats import typed as typed_tables
 from queue_source.formats.base import BadRecords, OpenObject, Part, format_of
-from queue_source.formats.typed import parquet as parquet_reader
-from queue_source.formats.typed import tables as typed_tables
 from queue_source.options.content import FormatOptions
-from queue_source.storage.files import ObjectFile, open_object
-from queue_source.storage.open_files import InMemory
+from queue_source.storage.files import open_object
+from queue_source.storage.open_files import InMemory, ObjectFile
 from support.hostile.typed import one_page
 from support.reading import UTC_MICROS, load_object, read_bytes, read_column, refused
 

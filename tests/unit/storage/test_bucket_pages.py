@@ -10,7 +10,7 @@ import pytest
 
 from queue_source.errors import ObjectStoreError
 from queue_source.messages import ListedObject
-from queue_source.storage.buckets.base import Bucket, Known, Outcome, Page
+from queue_source.storage.buckets import Bucket, Known, Outcome, Page
 
 NOW = datetime(2026, 11, 22, tzinfo=timezone.utc)
 

@@ -13,15 +13,8 @@ import pytest
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.options.connections import StorageOptions
 from queue_source.storage import files
-from queue_source.storage.files import (
-    ObjectStat,
-    open_object,
-    raise_mapped,
-    resolve,
-    stat_object,
-    stat_objects,
-)
-from queue_source.storage.local import stat_local
+from queue_source.storage.files import ObjectStat, open_object, resolve, stat_object, stat_objects
+from queue_source.storage.open_files import raise_mapped, stat_local
 
 ODD_NAMES = [
     "a b",

@@ -12,7 +12,7 @@ import pytest
 
 from queue_source.errors import BadObject
 from queue_source.options import StorageOptions, parse_reader_options
-from queue_source.storage import local
+from queue_source.storage import open_files
 from queue_source.storage.files import open_object, stat_objects
 
 
@@ -56,14 +56,14 @@ def test_a_fifo_that_takes_the_place_of_a_file_is_not_waited_for(
 ) -> None:
     path = tmp_path / "object"
     path.write_bytes(b"good")
-    check = local._check_regular
+    check = open_files._check_regular
 
     def exchange(uri: str, found: os.stat_result) -> None:
         check(uri, found)
         path.unlink(missing_ok=True)
         os.mkfifo(path)
 
-    monkeypatch.setattr(local, "_check_regular", exchange)
+    monkeypatch.setattr(open_files, "_check_regular", exchange)
     with pytest.raises(BadObject, match="a FIFO"):
         read(path)
 
@@ -74,14 +74,14 @@ def test_what_is_checked_is_what_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     path, secret = tmp_path / "in" / "object", tmp_path / "secret"
     path.write_bytes(b"good")
     secret.write_bytes(b"secret")
-    check = local._check_place
+    check = open_files._check_place
 
     def exchange(*arguments: Any) -> None:
         check(*arguments)
         path.unlink()
         path.symlink_to(secret)
 
-    monkeypatch.setattr(local, "_check_place", exchange)
+    monkeypatch.setattr(open_files, "_check_place", exchange)
     assert read(path, f"{tmp_path}/in/") == b"good"
 
 

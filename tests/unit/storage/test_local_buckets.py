@@ -16,7 +16,7 @@ import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.options.connections import StorageOptions
-from queue_source.storage import local as local_files
+from queue_source.storage import open_files as local_files
 from queue_source.storage.buckets import Known, Outcome, local
 from queue_source.storage.buckets.local import LocalBucket
 

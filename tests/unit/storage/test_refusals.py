@@ -14,7 +14,8 @@ import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.options import StorageOptions, parse_reader_options
-from queue_source.storage.files import open_object, raise_mapped, stat_objects
+from queue_source.storage.files import open_object, stat_objects
+from queue_source.storage.open_files import raise_mapped
 from support.privileges import without_privileges
 from support.servers.s3 import ARCHIVED, DENIED, NO_KEY_OF_KMS, SLOW_DOWN, Refusal, S3Server, etag_of, s3_server
 

@@ -144,30 +144,24 @@ def are_quotes_regular(
 
     `over_lines`: a quoted field may have line ends. `open_end`: the last one may stay open.
     """
-    pieces = (data,) if over_lines else _cut_at_lines(data)
-    return all(_are_regular(piece, quote, sep, over_lines, open_end) for piece in pieces)
-
-
-def _cut_at_lines(data: bytes) -> Iterator[bytes]:
-    """Cut the text where lines end, so that what is made of a piece stays in the processor's cache."""
     start = 0
     while start < len(data):
-        end = data.find(b"\n", start + _CHECKED_AT_ONCE) + 1 or len(data)
-        yield data[start:end]
-        start = end
-
-
-def _are_regular(data: bytes, quote: bytes, sep: bytes, over_lines: bool, open_end: bool) -> bool:
-    quotes, ends = mark_characters(data, quote), mark_characters(data, b"\r\n" if b"\r" in data else b"\n")
-    quoted = mark_between(quotes)
-    if (not open_end and is_marked(quoted, len(data))) or (not over_lines and (ends & quoted).any()):
-        return False
-    opening, closing = quotes & quoted, quotes & ~quoted
-    borders = mark_characters(data, sep) | ends
-    set_mark(borders, len(data))
-    # a doubled quote closes the field, and opens it again at once
-    misplaced = (opening & ~move_later(borders | closing)) | (closing & ~move_earlier(borders | opening))
-    return not misplaced.any()
+        end = len(data)
+        if not over_lines:  # cut where lines end, so that what is made of a piece stays in the processor's cache
+            end = data.find(b"\n", start + _CHECKED_AT_ONCE) + 1 or end
+        piece, start = data[start:end], end
+        quotes, ends = mark_characters(piece, quote), mark_characters(piece, b"\r\n" if b"\r" in piece else b"\n")
+        quoted = mark_between(quotes)
+        if (not open_end and is_marked(quoted, len(piece))) or (not over_lines and (ends & quoted).any()):
+            return False
+        opening, closing = quotes & quoted, quotes & ~quoted
+        borders = mark_characters(piece, sep) | ends
+        borders[len(piece) // 64] |= _ONE << np.uint64(len(piece) % 64)  # its end
+        # a doubled quote closes the field, and opens it again at once
+        misplaced = (opening & ~move_later(borders | closing)) | (closing & ~move_earlier(borders | opening))
+        if misplaced.any():
+            return False
+    return True
 
 
 class Tokenizer:
@@ -321,10 +315,6 @@ def mark_characters(data: bytes, characters: bytes) -> Marks:
         bits = np.packbits(matches, bitorder="little")
         packed[start // 8 : start // 8 + len(bits)] = bits
     return packed.view(_LITTLE)
-
-
-def set_mark(marks: Marks, place: int) -> None:
-    marks[place // 64] |= _ONE << np.uint64(place % 64)
 
 
 def is_marked(marks: Marks, place: int) -> bool:

@@ -22,7 +22,8 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject
 from queue_source.formats.base import BadRecords, OpenObject, Part
 from queue_source.formats.compression import codec_of, refuse_archive
-from queue_source.formats.new_columns import KnownNames, more
+from queue_source.formats.new_columns import more
+from queue_source.formats.text import json_grammar as grammar
 from queue_source.formats.text.blocks import (
     BLOCK_SIZE,
     BOM,
@@ -34,20 +35,8 @@ from queue_source.formats.text.blocks import (
     make_separator,
     unify_lines,
 )
-from queue_source.formats.text.json_grammar import (
-    cut_items,
-    cut_lines,
-    decode_objects,
-    decode_text,
-    decode_value,
-    dump_value,
-    has_more_values,
-    inspect_lines,
-    may_exceed_limits,
-    parse_objects,
-)
-from queue_source.formats.text.json_names import NameMatcher, Spellings
-from queue_source.formats.text.json_values import ObjectReader, TextNeeded, exceeds, infer_record, infer_records
+from queue_source.formats.text.json_names import NameMatcher, Spellings, spellings_of
+from queue_source.formats.text.json_values import KnownNames, ObjectReader, TextNeeded, infer_records
 from queue_source.formats.text.records import (
     MAX_REASONS,
     LineFormat,
@@ -93,7 +82,7 @@ class JsonReader:
         self._options = options
         self._leaf = text_leaf(options)
         self._whole = options.single_variant_column
-        self._known = KnownNames(schema, options, exceeds, infer_record) if options.watch_new_columns else None
+        self._known = KnownNames(schema, options) if options.watch_new_columns else None
         self._infers = self._shape.rescued is not None or self._known is not None
         self._has_others = False  # than the declared fields, as far as it is known
         self.separator = make_separator(options)
@@ -106,13 +95,13 @@ class JsonReader:
         if not _NOT_BLANK.search(text):
             return self._shape.full.empty_table()
         lines = Lines.of(text)
-        inspected = inspect_lines(text)
+        inspected = grammar.inspect_lines(text)
         if has_too_many_cells(lines.newlines, self._shape.full):
             return None
         if not inspected.begin_with_braces and _NO_OBJECT.search(text) is not None:
             return None
         infers = self._infers
-        if (infers or not inspected.are_short) and may_exceed_limits(text, infers=infers):
+        if (infers or not inspected.are_short) and grammar.may_exceed_limits(text, infers=infers):
             return None
         try:
             parsed = self._parse_lines(text)
@@ -156,9 +145,11 @@ class JsonReader:
         """Read one document (`multiLine`): any fault makes all of it one bad record."""
         data = block.data.removeprefix(BOM).lstrip(_WHITE)
         is_cut = len(data) > _SMALL and self._whole is None
-        lines = cut_items(data) if is_cut else None
+        lines = grammar.cut_items(data) if is_cut else None
         longest = self._options.max_record_bytes
-        if len(data) > longest and (lines is None or any(len(piece) > longest for piece in cut_lines(lines, longest))):
+        if len(data) > longest and (
+            lines is None or any(len(piece) > longest for piece in grammar.cut_lines(lines, longest))
+        ):
             self._bad.add(
                 block.offset,
                 f"a record of more than {longest} bytes is skipped; a larger maxRecordBytes reads it",
@@ -168,7 +159,7 @@ class JsonReader:
         large = lines is not None and len(data) > BLOCK_SIZE
         if lines is not None and not large and (table := self._read_items_quickly(lines)) is not None:
             yield table
-        elif lines is not None and (large or has_more_values(data, self._options.max_values)):
+        elif lines is not None and (large or grammar.has_more_values(data, self._options.max_values)):
             yield from self._read_items(block, lines)
         elif data:
             rows = Rows(self._shape, self._bad, self._uri)
@@ -185,15 +176,15 @@ class JsonReader:
         rows, tables, record = Rows(self._shape, self._bad, self._uri), [], Record()
         pending = 0
         try:
-            for piece in cut_lines(lines, BLOCK_SIZE):
+            for piece in grammar.cut_lines(lines, BLOCK_SIZE):
                 if (table := self._read_items_quickly(piece)) is not None:
                     tables += [rows.take_table(), table]
                     continue
                 for _, line in LineEnds().split(piece):
-                    text = decode_text(line)
+                    text = grammar.decode_text(line)
                     if not text.lstrip().startswith("{"):
                         raise ValueError("not a JSON object")
-                    objects = decode_objects(text, self._options.max_values)
+                    objects = grammar.decode_objects(text, self._options.max_values)
                     rows.add_rows(self._read_objects(rows, text, objects, record), Record(), block.offset, line)
                     del record.reasons[MAX_REASONS:]
                     pending += len(line)
@@ -229,7 +220,11 @@ class JsonReader:
             if not line.strip(_WHITE):
                 continue
             try:
-                named = {key for item in decode_objects(decode_text(line), self._options.max_values) for key in item}
+                named = {
+                    key
+                    for item in grammar.decode_objects(grammar.decode_text(line), self._options.max_values)
+                    for key in item
+                }
             except ValueError:
                 return  # it is reported as a bad record
             if self._matcher.any_in(named):
@@ -243,7 +238,7 @@ class JsonReader:
 
     @cached_property
     def _spellings(self) -> Spellings:
-        return Spellings.of(self._shape.data)
+        return spellings_of(self._shape.data)
 
     @cached_property
     def _object_reader(self) -> ObjectReader:
@@ -252,11 +247,11 @@ class JsonReader:
     def _read_record(self, rows: Rows, offset: int, line: bytes) -> None:
         record = Record()
         try:
-            text = decode_text(line)
+            text = grammar.decode_text(line)
             if self._whole is None:
-                objects = decode_objects(text, self._options.max_values)
+                objects = grammar.decode_objects(text, self._options.max_values)
             else:
-                objects = [{self._whole: decode_value(text, self._options.max_values)}]
+                objects = [{self._whole: grammar.decode_value(text, self._options.max_values)}]
         except UnicodeDecodeError as error:
             record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
         except ValueError as error:
@@ -279,11 +274,11 @@ class JsonReader:
             return [self._read_object(rows, item, record) for item in objects]
         except TextNeeded:
             del record.reasons[reasons:]
-            return [self._read_object(rows, item, record) for item in parse_objects(text)]
+            return [self._read_object(rows, item, record) for item in grammar.parse_objects(text)]
 
     def _read_object(self, rows: Rows, item: dict[str, Any], record: Record) -> tuple[list[Any], str | None]:
         values, rescued = self._object_reader.read_object(item, record)
-        texts = ((name, dump_value(value)) for name, value in rescued.items())
+        texts = ((name, grammar.dump_value(value)) for name, value in rescued.items())
         return values, rows.write_rescued(texts) if rescued else None
 
     def _parse_lines(self, lines: bytes) -> pa.Table:
@@ -371,7 +366,7 @@ class Json(LineFormat):
                         data, separator = block.data, reader.separator
                         if is_document:  # a line for each record, if a look at its brackets tells them; else one record
                             data = data.removeprefix(BOM).lstrip(_WHITE)
-                            lines = cut_items(data)
+                            lines = grammar.cut_items(data)
                             data, separator = (lines, LineEnds()) if lines is not None else (data, ExactBytes(b"\0"))
                         reader.require_a_column(data, separator)
                     unseen = False
@@ -402,7 +397,9 @@ class Json(LineFormat):
         document = options.multi_line
         if not document and (b"\n" in body or b"\r" in body):
             with suppress(ValueError):
-                (decode_objects if options.single_variant_column is None else decode_value)(decode_text(body))
+                (grammar.decode_objects if options.single_variant_column is None else grammar.decode_value)(
+                    grammar.decode_text(body)
+                )
                 document = True
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
@@ -421,7 +418,7 @@ class Json(LineFormat):
             for block in blocks or text.read_blocks(separator, Part(0, limit)):
                 for at, record in [(0, block.data)] if options.multi_line else separator.split(block.data):
                     try:
-                        yield from decode_objects(decode_text(record)) if record.strip() else ()
+                        yield from grammar.decode_objects(grammar.decode_text(record)) if record.strip() else ()
                     except ValueError as error:  # UnicodeDecodeError is one
                         bad.add(block.offset + at, str(error), record)
 

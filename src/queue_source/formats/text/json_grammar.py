@@ -140,7 +140,12 @@ def decode_value(text: str, max_values: int = _ANY_NUMBER) -> Any:
     """
     if len(text) > max_values and has_more_values(text.encode("utf-8", "surrogatepass"), max_values):
         raise ValueError(f"more than {max_values} values in one record; a larger maxRecordBytes allows more")
-    if _is_simple(text):
+    few = text.count("{") + text.count("[") <= SHALLOW
+    is_simple = few and len(text) < MAX_NUMBER  # nothing in it is deep, and no number is too long
+    if not is_simple:
+        data = text.encode("utf-8", "surrogatepass")
+        is_simple = not has_long_number(data) and (few or measure_depth(data) <= SHALLOW)
+    if is_simple:
         try:
             if text.startswith("{"):  # as most are, with nothing around it
                 value, end = _DECODER.raw_decode(text)
@@ -190,15 +195,6 @@ def _cut_outside_strings(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.ui
         quotes = np.cumsum(characters == ord('"'), dtype=np.uint32) + inside
         yield characters[quotes & 1 == 0]
         inside = int(quotes[-1]) & 1
-
-
-def _is_simple(text: str) -> bool:
-    """Tell whether nothing in it is deep, and no number is too long."""
-    few = text.count("{") + text.count("[") <= SHALLOW
-    if few and len(text) < MAX_NUMBER:
-        return True
-    data = text.encode("utf-8", "surrogatepass")
-    return not has_long_number(data) and (few or measure_depth(data) <= SHALLOW)
 
 
 def has_long_number(text: bytes) -> bool:

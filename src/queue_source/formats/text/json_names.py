@@ -77,10 +77,6 @@ class Spellings:
         self._declared = _by_fold(names)
         self._names = frozenset(names)
 
-    @classmethod
-    def of(cls, schema: pa.Schema) -> Spellings:
-        return _spellings(tuple(sorted(set(_names_in(pa.struct(list(schema)))))))
-
     def may_differ(self, text: bytes) -> bool:
         """Tell whether any name of the text may be one in another case; False only where that is certain."""
         buffer = pa.py_buffer(text)
@@ -115,8 +111,8 @@ class Spellings:
 
 
 @lru_cache(maxsize=16)
-def _spellings(names: tuple[str, ...]) -> Spellings:
-    return Spellings(names)
+def spellings_of(schema: pa.Schema) -> Spellings:
+    return Spellings(set(_names_in(pa.struct(list(schema)))))
 
 
 def _names_in(kind: pa.DataType) -> Iterator[str]:

@@ -13,17 +13,19 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.formats import variants
+from queue_source.formats.new_columns import NewColumns, data_of, no_data, would_widen
 from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
 from queue_source.formats.text.json_names import NameMatcher
 from queue_source.formats.text.records import Record
 from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal
-from queue_source.formats.types import is_bytes, is_text, special_struct
+from queue_source.formats.types import fields_of, is_bytes, is_text, special_struct
 from queue_source.options.content import FormatOptions
 
 _SPECIAL = {
@@ -113,51 +115,42 @@ def make_converter(field: pa.Field, options: FormatOptions, path: str = "") -> C
     kind = field.type
     if special_struct(kind) == "VARIANT":
         return lambda value, _record: VariantWriter().write(value)
+    path = f"{path}{field.name}."
     if pt.is_struct(kind):
-        return _make_struct_converter(kind, options, f"{path}{field.name}.")
+        reader, names = ObjectReader(fields_of(kind), options, path), [inner.name for inner in fields_of(kind)]
+
+        def convert_struct(value: Any, record: Record) -> dict[str, Any]:
+            if not isinstance(value, dict):
+                raise _unexpected("an object", value)
+            values, record.rescued = reader.read_object(value, record)
+            return dict(zip(names, values, strict=True))
+
+        return convert_struct
     if pt.is_list(kind):
-        return _make_list_converter(_make_items_converter(kind.value_field, options, f"{path}{field.name}."))
+        items = _make_items_converter(kind.value_field, options, path)
+
+        def convert_list(value: Any, record: Record) -> list[Any]:
+            if not isinstance(value, list):
+                raise _unexpected("an array", value)
+            values, rescued = items(value, record)
+            record.rescued = rescued if any(rescued) else None
+            return values
+
+        return convert_list
     if pt.is_map(kind):
-        return _make_map_converter(_make_items_converter(kind.item_field, options, f"{path}{field.name}."))
+        items_of_map = _make_items_converter(kind.item_field, options, path)
+
+        def convert_map(value: Any, record: Record) -> list[tuple[str, Any]]:
+            if not isinstance(value, dict):
+                raise _unexpected("an object", value)
+            pairs = value.pairs if isinstance(value, Object) else value.items()
+            values, rescued = items_of_map([inner for _, inner in pairs], record)
+            record.rescued = {key: inner for (key, _), inner in zip(pairs, rescued, strict=False) if inner}
+            return [(_require_characters(key), inner) for (key, _), inner in zip(pairs, values, strict=True)]
+
+        return convert_map
     leaf = _make_leaf_converter(kind, options)
     return lambda value, _record: leaf(value)
-
-
-def _make_struct_converter(kind: pa.StructType, options: FormatOptions, path: str) -> Converter:
-    fields = [kind.field(i) for i in range(kind.num_fields)]
-    names = [field.name for field in fields]
-    reader = ObjectReader(fields, options, path)
-
-    def convert(value: Any, record: Record) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise _unexpected("an object", value)
-        values, record.rescued = reader.read_object(value, record)
-        return dict(zip(names, values, strict=True))
-
-    return convert
-
-
-def _make_list_converter(items: Items) -> Converter:
-    def convert(value: Any, record: Record) -> list[Any]:
-        if not isinstance(value, list):
-            raise _unexpected("an array", value)
-        values, rescued = items(value, record)
-        record.rescued = rescued if any(rescued) else None
-        return values
-
-    return convert
-
-
-def _make_map_converter(items: Items) -> Converter:
-    def convert(value: Any, record: Record) -> list[tuple[str, Any]]:
-        if not isinstance(value, dict):
-            raise _unexpected("an object", value)
-        pairs = value.pairs if isinstance(value, Object) else value.items()
-        values, rescued = items([inner for _, inner in pairs], record)
-        record.rescued = {key: inner for (key, _), inner in zip(pairs, rescued, strict=False) if inner}
-        return [(_require_characters(key), inner) for (key, _), inner in zip(pairs, values, strict=True)]
-
-    return convert
 
 
 def _make_items_converter(field: pa.Field, options: FormatOptions, path: str) -> Items:
@@ -182,13 +175,25 @@ def _make_leaf_converter(kind: pa.DataType, options: FormatOptions) -> Callable[
     if is_text(kind):
         return _convert_text
     if pt.is_boolean(kind):
-        return _convert_boolean
+
+        def convert_boolean(value: Any) -> bool:
+            if not isinstance(value, bool):
+                raise _unexpected("true or false", value)
+            return value
+
+        return convert_boolean
     if pt.is_integer(kind):
         return lambda value: check_range(_convert_integer(value), kind.bit_width)
     if pt.is_floating(kind):
         return _convert_float
     if pt.is_decimal(kind):
-        return lambda value: _convert_decimal(value, kind)
+
+        def convert_decimal(value: Any) -> Decimal:
+            if not isinstance(value, str):
+                raise _unexpected("a number", value)
+            return parse_decimal(value, kind)
+
+        return convert_decimal
     if is_bytes(kind):
         return _decode_base64
     parse_text = make_time_converter(kind, options)
@@ -215,12 +220,6 @@ def _require_characters(text: str) -> str:
     return str(text)
 
 
-def _convert_boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _unexpected("true or false", value)
-    return value
-
-
 def _convert_integer(value: Any) -> int:
     if not isinstance(value, Number):
         raise _unexpected("a whole number", value)
@@ -236,12 +235,6 @@ def _convert_float(value: Any) -> float:
     if not isinstance(value, Number):
         raise _unexpected("a number", value)
     return float(value)
-
-
-def _convert_decimal(value: Any, kind: pa.Decimal128Type) -> Any:
-    if not isinstance(value, str):
-        raise _unexpected("a number", value)
-    return parse_decimal(value, kind)
 
 
 def _decode_base64(value: Any) -> bytes:
@@ -333,19 +326,12 @@ class VariantWriter:
         return variants.fields(list(value), numbers, items)
 
 
-def infer_record(record: Mapping[str, Any]) -> pa.Schema:
-    """Infer the columns of a decoded object, with their types."""
-    return infer_records([dict(record)], types=True)
-
-
-def infer_records(records: Iterable[dict[str, Any]], *, types: bool) -> pa.Schema:
-    """Infer the columns of decoded objects (numbers as their text)."""
+def infer_records(records: Iterable[Mapping[str, Any]], *, types: bool = True) -> pa.Schema:
+    """Infer the columns of decoded objects (numbers as their text); without `types` all are STRING."""
     seen = _SeenValues()
     for record in records:
         seen.add_value(record)
-    if not types:
-        return pa.schema([(name, pa.string()) for name in seen.fields])
-    return pa.schema([(name, inner.infer_type()) for name, inner in seen.fields.items()])
+    return pa.schema([(name, of.infer_type() if types else pa.string()) for name, of in seen.fields.items()])
 
 
 class _SeenValues:
@@ -416,3 +402,65 @@ def exceeds(value: Any, bits: int) -> bool:
     if kind == "float":
         return bits <= 32  # beyond, DOUBLE would lose digits
     return kind == "wide integer" or not -(1 << bits - 1) <= int(value) < 1 << bits - 1
+
+
+class KnownNames:
+    """The names of a schema, to hold JSON objects against; where types may widen, its whole numbers too."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions) -> None:
+        self._schema, self._options = schema, options
+        self._names: dict[str, Any] = _names(pa.struct(list(schema)), numbers=options.watch_wider_types)
+        self._names.update(dict.fromkeys((name.casefold() for name in no_data(options)), None))
+
+    def check(self, record: dict[str, Any]) -> None:
+        """Raise NewColumns when a decoded object has a value for an unknown name, or a wider number, at any depth.
+
+        Not where its columns as a whole would add nothing: what is new is in an array where an object is declared, or
+        beside a text. Then it is a value that does not fit, as any other.
+        """
+        if self._has_new(record, self._names):
+            try:
+                written = data_of(infer_records([record]), self._options)
+            except UnicodeEncodeError:  # half a surrogate pair is no part of a column's name
+                return
+            if would_widen(self._schema, written, self._options):
+                raise NewColumns(record=record)
+
+    def _has_new(self, value: Any, names: Any) -> bool:
+        if isinstance(value, list):
+            return any(self._has_new(item, names) for item in value)
+        if isinstance(names, int):
+            return exceeds(value, names)
+        if not isinstance(value, dict):
+            return False
+        for name, inner in value.items():
+            folded = name.casefold()
+            if folded not in names:
+                if _says_something(inner):
+                    return True
+            elif names[folded] is not None and self._has_new(inner, names[folded]):
+                return True
+        return False
+
+
+def _names(kind: pa.DataType, *, numbers: bool) -> Any:
+    """Return the names of the fields in a type, or the bits of a whole number; None for what has any value."""
+    if special_struct(kind) is not None:
+        return None
+    if pt.is_struct(kind):
+        return {field.name.casefold(): _names(field.type, numbers=numbers) for field in fields_of(kind)}
+    if pt.is_list(kind):
+        return _names(kind.value_type, numbers=numbers)
+    return kind.bit_width if numbers and pt.is_signed_integer(kind) else None
+
+
+def _says_something(value: Any) -> bool:
+    """Tell whether there is any value in it; objects may be nested to any depth."""
+    unvisited = [value]
+    while unvisited:
+        item = unvisited.pop()
+        if isinstance(item, (dict, list)):
+            unvisited.extend(item.values() if isinstance(item, dict) else item)
+        elif item is not None:
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""What the formats of text (csv, json, text) share: an object's bytes become blocks of records, and these tables.
+"""What the formats of text share: an object's bytes become blocks of records, and these tables. And the format `text`.
 
 A block becomes a table quickly, or piece by piece, or record by record.
 
@@ -16,15 +16,16 @@ from io import StringIO
 from itertools import chain
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from queue_source.errors import BadObject
+from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import BadRecords, Format, OpenObject, Part, Tables, read_in_pieces
 from queue_source.formats.compression import Readable, Stream, codec_of, decompressed, refuse_archive
 from queue_source.formats.text import blocks
-from queue_source.formats.text.blocks import BOM, Block, Separator, cut_blocks, make_separator
+from queue_source.formats.text.blocks import BOM, Block, Lines, Separator, cut_blocks, make_separator, unify_lines
 from queue_source.formats.text.values import quote_json
-from queue_source.formats.types import corrupt_column
+from queue_source.formats.types import corrupt_column, is_text
 from queue_source.options.content import FormatOptions
 from queue_source.storage.memory import usual_limit
 
@@ -193,23 +194,19 @@ def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
     """Read the rows of a block, in order."""
     if reader.only_slowly:
         return reader.read_slowly(block)
-    return read_in_pieces(
-        block,
-        lambda piece: reader.read_quickly(piece.data),
-        lambda piece: list(_cut_block(piece, reader.separator)),
-        reader.read_slowly,
-    )
 
+    def cut(whole: Block) -> list[Block]:
+        """Cut it into a few pieces of whole records; a small one stays as it is."""
+        data, start, pieces = whole.data, 0, []
+        step = max(SMALLEST_PIECE, len(data) // _PIECES + 1)
+        while start + step < len(data) and (end := reader.separator.first_end(data, start + step)) > 0:
+            pieces.append(Block(whole.offset + start, data[start:end]))
+            start = end
+        if start < len(data):
+            pieces.append(Block(whole.offset + start, data[start:]))
+        return pieces
 
-def _cut_block(block: Block, separator: Separator) -> Iterator[Block]:
-    """Cut the block into a few pieces of whole records; a small one stays as it is."""
-    data, start = block.data, 0
-    step = max(SMALLEST_PIECE, len(data) // _PIECES + 1)
-    while start + step < len(data) and (end := separator.first_end(data, start + step)) > 0:
-        yield Block(block.offset + start, data[start:end])
-        start = end
-    if start < len(data):
-        yield Block(block.offset + start, data[start:])
+    return read_in_pieces(block, lambda piece: reader.read_quickly(piece.data), cut, reader.read_slowly)
 
 
 class TextObject:
@@ -339,3 +336,80 @@ class LineFormat(Format):
         if options.line_sep is not None or not options.plain_utf8 or options.header:
             return None
         return self.reader(schema, options, BadRecords(options.mode), "")
+
+
+COLUMNS = pa.schema([("value", pa.string())])
+_LARGEST_STRINGS = (1 << 31) - 1
+
+
+class TextReader:
+    """Reads the blocks of one text object (or range). Bytes that are not UTF-8 make a line a bad record."""
+
+    def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> None:
+        self._schema = schema
+        self._bad = bad
+        self._separator_text = options.line_sep
+        self.separator = make_separator(options)
+        self.only_slowly = False
+
+    def read_quickly(self, data: bytes) -> pa.Table | None:
+        text = unify_lines(data, self._separator_text, blank=None)
+        if text is None or len(text) > _LARGEST_STRINGS or has_too_many_cells(Lines.of(text).newlines, self._schema):
+            return None
+        characters = np.frombuffer(text, np.uint8)
+        ends = np.flatnonzero(characters == ord("\n"))
+        if not text.endswith(b"\n"):
+            ends = np.append(ends, len(text))
+        # the lines without their ends, and where each begins in them: no line is touched one by one
+        joined = np.delete(characters, ends[ends < len(text)])
+        offsets = np.concatenate(([0], ends - np.arange(len(ends)))).astype(np.int32)
+        strings = pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(joined))
+        return self._make_table(strings)
+
+    def read_slowly(self, block: Block) -> Iterator[pa.Table]:
+        yield self._decode_lines(self.separator.split(block.data), block.offset)
+
+    def read_whole(self, block: Block) -> pa.Table:
+        """Read the object as one row."""
+        return self._decode_lines([(0, block.data)], block.offset)
+
+    def _decode_lines(self, lines: Iterable[tuple[int, bytes]], start: int) -> pa.Table:
+        texts = []
+        for offset, line in lines:
+            try:
+                texts.append(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                reason = f"not UTF-8: {error.reason} at byte {error.start} of the record"
+                self._bad.add(start + offset, reason, line)
+                if self._bad.keeps:
+                    texts.append(line.decode("utf-8", "replace"))
+        return self._make_table(pa.array(texts, pa.string()))
+
+    def _make_table(self, strings: pa.Array) -> pa.Table:
+        column = strings.cast(self._schema.field(0).type)
+        return pa.Table.from_arrays([column], schema=self._schema)
+
+
+class Text(LineFormat):
+    name = "text"
+    fixed_schema = COLUMNS
+    combines_alone = True
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        if len(schema) != 1 or not is_text(schema.field(0).type):
+            raise OptionError("schema", "text has one column of type STRING: declare value STRING")
+
+    def reader(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords, uri: str) -> TextReader:
+        return TextReader(schema, options, bad)
+
+    def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+        reader = self.reader(schema, text.options, text.bad, text.uri)
+        if text.options.whole_text:
+            yield from map(reader.read_whole, text.read_document(text.options.max_record_bytes))
+            return
+        for block in text.read_blocks(reader.separator, part):
+            yield from read_block(reader, block)
+            del block  # it is not held while the next one is read
+
+
+TEXT = Text()

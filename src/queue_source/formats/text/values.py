@@ -26,8 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.common.times import Pattern, fixed_offset, parse_pattern, parse_time_zone
-from queue_source.formats.times import instants
-from queue_source.formats.types import LeafConverter, is_bytes, is_text
+from queue_source.formats.types import LeafConverter, instants, is_bytes, is_text
 from queue_source.options.content import FormatOptions
 
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
@@ -103,7 +102,13 @@ def make_text_converter(kind: pa.DataType, options: FormatOptions) -> TextConver
     if pt.is_decimal(kind):
         return lambda text: parse_decimal(text.strip(" \t"), kind)
     if pt.is_boolean(kind):
-        return _parse_boolean
+
+        def convert_boolean(text: str) -> bool:
+            if (word := text.lower()) not in ("true", "false"):
+                raise ValueError(f"{text!r} is neither true nor false")
+            return word == "true"
+
+        return convert_boolean
     if is_text(kind):
         return str
     if is_bytes(kind):
@@ -115,7 +120,14 @@ def make_time_converter(kind: pa.DataType, options: FormatOptions) -> TextConver
     """Return what converts a text to the days (DATE) or microseconds (timestamps) since 1970."""
     rewrite = iso_rewriter(kind, options)
     if pt.is_date(kind):
-        return lambda text: _parse_days(rewrite(text))
+
+        def parse_days(text: str) -> int:
+            parts = _DAY.fullmatch(text := rewrite(text))
+            if not parts:
+                raise ValueError(f"{text!r} is not a date")
+            return (date(int(parts["year"]), int(parts["month"] or 1), int(parts["day"] or 1)) - _FIRST_DAY).days
+
+        return parse_days
     if kind.tz is None:
         return lambda text: _parse_moment(rewrite(text), None)
     return lambda text: _parse_moment(rewrite(text), options.zone)
@@ -141,20 +153,6 @@ def check_range(number: int, bits: int) -> int:
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
         raise ValueError(f"{number} does not fit {bits} bits")
     return number
-
-
-def _parse_boolean(text: str) -> bool:
-    word = text.lower()
-    if word not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
-    return word == "true"
-
-
-def _parse_days(text: str) -> int:
-    parts = _DAY.fullmatch(text)
-    if not parts:
-        raise ValueError(f"{text!r} is not a date")
-    return (date(int(parts["year"]), int(parts["month"] or 1), int(parts["day"] or 1)) - _FIRST_DAY).days
 
 
 def _parse_moment(text: str, local: str | None) -> int:

@@ -10,7 +10,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from queue_source.errors import OptionError
 from queue_source.sinks.base import Batch
-from queue_source.sinks.delta.files import DataFile, TaskFiles
+from queue_source.sinks.delta.files import TaskFiles
 from queue_source.sinks.delta.tables import OpenTable, TableMaker, is_conflict
 from queue_source.sinks.marks import END, HASH, STORE, Commit, Mark
 from shard_store.errors import ShardStoreError
@@ -64,17 +64,17 @@ class DeltaTarget:
         for commit in self._history():
             if below is not None and commit["version"] > below:
                 continue
-            undoes = commit.get("operation") == "RESTORE"
+            operation = commit.get("operation") or ""
+            undoes = operation == "RESTORE"
             if undoes:
                 below = self._restored(commit)
-            yield Commit(self._mark_in(commit), _replaces(commit) or (undoes and below is None), undoes)
-
-    def _mark_in(self, commit: Mapping[str, Any]) -> dict[str, str]:
-        """Return the mark of this store; up to 0.3.0 it did not name it, and may be that of another one."""
-        mark = {name: str(value) for name, value in commit.items() if name.startswith("cuesqueue.")}
-        if STORE not in mark and not mark.get(HASH, "").startswith(self._newest):
-            mark.pop(END, None)
-        return mark if mark.get(STORE, self._store_id) == self._store_id else {}
+            mode = (commit.get("operationParameters") or {}).get("mode")
+            replaces = mode == "Overwrite" or "REPLACE" in operation or operation == "TRUNCATE"
+            mark = {name: str(value) for name, value in commit.items() if name.startswith("cuesqueue.")}
+            if STORE not in mark and not mark.get(HASH, "").startswith(self._newest):
+                mark.pop(END, None)  # up to 0.3.0 a mark did not name its store, and may be that of another one
+            is_ours = mark.get(STORE, self._store_id) == self._store_id
+            yield Commit(mark if is_ours else {}, replaces or (undoes and below is None), undoes)
 
     def was_undone(self, delivery_hash: str) -> bool:
         return any(c.get(HASH, "").startswith(delivery_hash) for c in self._opened.handle.history()) and not any(
@@ -94,7 +94,34 @@ class DeltaTarget:
                 )
 
     def append(self, mark: Mapping[str, str]) -> None:
-        append(self._opened, self.files, mark, self._versions)
+        """Append in one commit, on exactly the version that was checked; else raise CommitFailedError."""
+        table = self._opened
+        before = table.handle.version()
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.path, file.size, file.partition, file.modified, data_change=True, stats=file.statistics)
+            for file in self.files
+        ]
+        properties = CommitProperties(
+            custom_metadata=dict(mark),
+            max_commit_retries=0,  # each try begins with a look at the newest version: it may have the batch already
+            app_transactions=[Transaction(name, version) for name, version in self._versions.items()],
+        )
+        try:
+            table.handle.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.handle.schema(),
+                partition_by=list(table.partition_by),
+                commit_properties=properties,
+            )
+        except Exception as error:  # of any kind: `is_conflict` tells whether to try again
+            if is_conflict(error) or "Unsupported table features" not in str(error):
+                raise
+            raise OptionError(
+                "delta", f"names {table.uri}, which deltalake cannot write to: {redact_text(str(error))}"
+            ) from error
+        table.handle.update_incremental()
+        table.sync_log(before)
 
     @property
     def _opened(self) -> OpenTable:
@@ -123,38 +150,3 @@ class DeltaTarget:
 
 def _id(kind: str, store_id: str, plan: PlanIdentity) -> str:
     return f"{kind}/{store_id}/{plan.source}/{plan.token.pipeline}"
-
-
-def _replaces(commit: Mapping[str, Any]) -> bool:
-    mode, operation = (commit.get("operationParameters") or {}).get("mode"), commit.get("operation") or ""
-    return mode == "Overwrite" or "REPLACE" in operation or operation == "TRUNCATE"
-
-
-def append(table: OpenTable, files: Sequence[DataFile], mark: Mapping[str, str], versions: Mapping[str, int]) -> None:
-    """Append the files in one commit, on exactly the version that was checked; else raise CommitFailedError."""
-    before = table.handle.version()
-    actions: list[AddAction | RemoveAction] = [
-        AddAction(file.path, file.size, file.partition, file.modified, data_change=True, stats=file.statistics)
-        for file in files
-    ]
-    properties = CommitProperties(
-        custom_metadata=dict(mark),
-        max_commit_retries=0,  # each try begins with a look at the newest version: it may have the batch already
-        app_transactions=[Transaction(name, version) for name, version in versions.items()],
-    )
-    try:
-        table.handle.create_write_transaction(
-            actions,
-            mode="append",
-            schema=table.handle.schema(),
-            partition_by=list(table.partition_by),
-            commit_properties=properties,
-        )
-    except Exception as error:  # of any kind: `is_conflict` tells whether to try again
-        if is_conflict(error) or "Unsupported table features" not in str(error):
-            raise
-        raise OptionError(
-            "delta", f"names {table.uri}, which deltalake cannot write to: {redact_text(str(error))}"
-        ) from error
-    table.handle.update_incremental()
-    table.sync_log(before)

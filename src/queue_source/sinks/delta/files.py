@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,8 +24,9 @@ from queue_source.errors import CuesqueueError, OptionError
 from queue_source.formats.types import is_bytes, is_plain
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.delta.schemas import check_nulls, parts, text_of
-from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, make_durable
-from queue_source.storage.files import is_local, resolve
+from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, grouped, make_durable, writing
+from queue_source.storage.files import resolve
+from queue_source.storage.open_files import is_local
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -51,26 +50,6 @@ def check_partitioning(table: str, fields: Iterable[pa.Field], partition_by: Seq
         raise OptionError("partitionBy", "names all columns, and files would have none; leave one out")
 
 
-def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-    """Yield the values, as the table's log has them, and the rows of each partition, without its columns."""
-    if not columns:
-        yield (), batch
-        return
-    rows = batch.select([name for name in batch.schema.names if name not in columns])
-    codes = np.zeros(batch.num_rows, dtype=np.int64)
-    encoded = [pc.dictionary_encode(batch.column(name), null_encoding="encode") for name in columns]
-    for column in encoded:
-        _, codes = np.unique(codes * len(column.dictionary) + column.indices.to_numpy(), return_inverse=True)
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    begins = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), batch.num_rows]
-    for begin, end in itertools.pairwise(begins):
-        first = int(order[begin])
-        values = tuple(_text(column.dictionary[column.indices[first].as_py()].as_py()) for column in encoded)
-        some = order[begin:end]  # copied, so that one partition does not keep all in memory
-        yield values, rows if len(begins) == 2 else rows.take(pa.array(some))
-
-
 def _text(value: Any) -> str | None:
     """Return a value as the protocol of Delta writes it. It has no empty text: that is null."""
     if value is None or value == "":
@@ -83,21 +62,6 @@ def _text(value: Any) -> str | None:
     if isinstance(value, date):
         return value.isoformat()
     return format(value, "f") if isinstance(value, Decimal) else str(value)
-
-
-def check_partition(fields: Iterable[pa.Field], values: Mapping[str, str | None]) -> None:
-    """Raise CuesqueueError for an empty text in a column that must not be null."""
-    for field in fields:
-        if not field.nullable and values.get(field.name, "") is None:
-            raise CuesqueueError(
-                f"column {field.name!r} of the Delta table must not be null, and rows hold an empty text in it, "
-                "which a partition of Delta cannot tell from null"
-            )
-
-
-def folder_of(values: Mapping[str, str | None]) -> str:
-    """Return the folder of a partition, as Hive names it: some readers look there, and not in the table's log."""
-    return "".join(f"{quote(name, safe='')}={quote(value or _NULL, safe='')}/" for name, value in values.items())
 
 
 _INDEXED = 32
@@ -122,8 +86,10 @@ class Statistics:
     def add(self, rows: pa.Table) -> None:
         """Look for NaN, which Parquet's bounds leave out: it is greater than all others to Spark."""
         for path in self._floats:
-            if path not in self._with_nan and pc.any(pc.is_nan(_values(rows, path))).as_py():
-                self._with_nan.add(path)
+            if path not in self._with_nan:
+                column = rows.column(path[0])
+                if pc.any(pc.is_nan(pc.struct_field(column, path[1:]) if path[1:] else column)).as_py():
+                    self._with_nan.add(path)
 
     def text(self, footer: pq.FileMetaData) -> str:
         """Return the statistics of the file as JSON."""
@@ -148,11 +114,6 @@ class Statistics:
                 _put(summary["minValues"], path, low)
                 _put(summary["maxValues"], path, high)
         return _json(summary)
-
-
-def _values(rows: pa.Table, path: tuple[str, ...]) -> Any:
-    column = rows.column(path[0])
-    return pc.struct_field(column, path[1:]) if path[1:] else column
 
 
 def _leaves(path: tuple[str, ...], field: pa.Field) -> Iterator[Leaf | None]:
@@ -270,11 +231,7 @@ class _TableFiles(PartitionedFiles[DataFile]):
         super().__init__(pa.schema(in_files), FILE_BYTES)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
-        return split(self._conform(batch), self._partition_columns)
-
-    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with the columns of the table, in its types."""
-        arrays = []
+        arrays = []  # in the types of the table
         for column in self._columns:
             values = batch.column(column.name)
             if not values.type.equals(column.type):
@@ -287,45 +244,38 @@ class _TableFiles(PartitionedFiles[DataFile]):
                     ) from error
             check_nulls(self._target.schema.field(column.name), values)
             arrays.append(values)
-        return pa.RecordBatch.from_arrays(arrays, [column.name for column in self._columns])
+        rows = pa.RecordBatch.from_arrays(arrays, [column.name for column in self._columns])
+        in_path = [rows.column(name) for name in self._partition_columns]
+        for values, some in grouped(rows.select(self._schema.names), in_path):
+            yield tuple(map(_text, values)), some
 
-    def _new_file(self, values: Values) -> _OpenFile:
+    def _new_file(self, values: Values) -> OpenFile[DataFile]:
         by_name = dict(zip(self._partition_columns, values, strict=True))
         partition = {name: by_name.get(name) for name in self._target.partition_by}
-        check_partition(self._target.schema, partition)
-        path = f"{folder_of(partition)}{self._prefix}-{uuid.uuid4().hex}.parquet"
+        for field in self._target.schema:
+            if not field.nullable and partition.get(field.name, "") is None:
+                raise CuesqueueError(
+                    f"column {field.name!r} of the Delta table must not be null, and rows hold an empty text in it, "
+                    "which a partition of Delta cannot tell from null"
+                )
+        # as Hive names folders: some readers look there, and not in the table's log
+        folders = (f"{quote(name, safe='')}={quote(value or _NULL, safe='')}/" for name, value in partition.items())
+        path = f"{''.join(folders)}{self._prefix}-{uuid.uuid4().hex}.parquet"
         statistics = Statistics(self._schema, self._target.configuration)
         filesystem, place = resolve(f"{self._target.uri}/{path}", self._storage)
         local = Path(place) if is_local(self._target.uri) else None
         if local is not None:
             local.parent.mkdir(parents=True, exist_ok=True)
-        stream = filesystem.open_output_stream(place)
-        return _OpenFile(stream, path, local, partition, self._schema, statistics, self._compression)
+        with writing(path):
+            stream = filesystem.open_output_stream(place)
+            # without Arrow's own schema: it would make readers give large strings
+            writer = pq.ParquetWriter(stream, self._schema, compression=self._compression, store_schema=False)
 
+        def finished(size: int, footer: pq.FileMetaData) -> DataFile:
+            if local is not None:  # with the names of its folders inside of the table, which may be new
+                for part in (local, *list(local.parents)[: path.count("/")]):
+                    make_durable(part)
+            modified = int(time.time() * 1000)
+            return DataFile(path, size, partition, footer.num_rows, modified, statistics.text(footer))
 
-class _OpenFile(OpenFile[DataFile]):
-    def __init__(
-        self,
-        stream: pa.NativeFile,
-        path: str,
-        local: Path | None,
-        partition: Mapping[str, str | None],
-        schema: pa.Schema,
-        statistics: Statistics,
-        compression: str,
-    ) -> None:
-        # without Arrow's own schema: it would make readers give large strings
-        writer = pq.ParquetWriter(stream, schema, compression=compression, store_schema=False)
-        super().__init__(stream, writer, _ROWS_PER_GROUP)
-        self._path, self._local, self._partition, self._statistics = path, local, partition, statistics
-
-    def write(self, rows: pa.Table) -> None:
-        self._statistics.add(rows)
-        super().write(rows)
-
-    def _finished(self, size: int, footer: pq.FileMetaData) -> DataFile:
-        if self._local is not None:  # with the names of its folders inside of the table, which may be new
-            for part in (self._local, *list(self._local.parents)[: self._path.count("/")]):
-                make_durable(part)
-        modified = int(time.time() * 1000)
-        return DataFile(self._path, size, self._partition, footer.num_rows, modified, self._statistics.text(footer))
+        return OpenFile(path, stream, writer, _ROWS_PER_GROUP, finished, look=statistics.add)

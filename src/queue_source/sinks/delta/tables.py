@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import tenacity
 
 from queue_source.errors import OptionError
 from queue_source.options import SinkOptions
-from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
+from queue_source.options.connections import StorageOptions, with_secrets
 from queue_source.sinks.delta.files import Target, check_partitioning
 from queue_source.sinks.delta.schemas import added_fields, check_columns, check_features
 from queue_source.sinks.splits import make_durable
 from queue_source.storage import s3_client
-from queue_source.storage.files import GCS_EMULATOR, azure_place, blob_service, is_local, resolve
-from queue_source.storage.open_files import AZURE_SCHEMES
+from queue_source.storage.files import GCS_EMULATOR, azure_place, blob_service, resolve
+from queue_source.storage.open_files import AZURE_SCHEMES, is_local
 from shard_store.redaction import redact_text
 
 _S3_SCHEMES = ("s3", "s3a")  # of those that pyarrow reads, delta-rs does not know s3n
@@ -42,11 +43,23 @@ def delta_storage_options(uri: str, storage: StorageOptions) -> dict[str, str]:
         return {}
     if scheme in _S3_SCHEMES:
         return _of_s3(storage)
-    if scheme in AZURE_SCHEMES:
-        return _of_azure(uri, scheme, with_secrets(storage).azure)
-    emulator = os.environ.get(GCS_EMULATOR)
-    anonymous = storage.anonymous or bool(emulator)
-    return {"google_skip_signature": "true"} if anonymous else {}  # else Google's own chain, as for pyarrow
+    if scheme not in AZURE_SCHEMES:
+        anonymous = storage.anonymous or bool(os.environ.get(GCS_EMULATOR))
+        return {"google_skip_signature": "true"} if anonymous else {}  # else Google's own chain, as for pyarrow
+    azure = with_secrets(storage).azure
+    account, domain, _ = azure_place(uri, scheme, uri.partition("://")[2].partition("/")[0], azure)
+    endpoint = blob_service(account, domain, azure) if azure.endpoint is not None else None
+    values = {
+        "azure_storage_account_name": account,
+        "azure_storage_account_key": azure.account_key,
+        "azure_storage_sas_token": azure.sas_token,
+        "azure_storage_tenant_id": azure.tenant_id,
+        "azure_storage_client_id": azure.client_id,
+        "azure_storage_client_secret": azure.client_secret,
+        "azure_storage_endpoint": endpoint,
+        "azure_allow_http": "true" if endpoint is not None and endpoint.startswith("http://") else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _of_s3(storage: StorageOptions) -> dict[str, str]:
@@ -73,22 +86,6 @@ def _of_s3(storage: StorageOptions) -> dict[str, str]:
         "aws_allow_http": "true" if endpoint is not None and endpoint.startswith("http://") else None,
         "aws_skip_signature": "true" if anonymous else None,
         "conditional_put": "etag",  # a version that another writer has committed is never overwritten
-    }
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _of_azure(uri: str, scheme: str, azure: AzureOptions) -> dict[str, str]:
-    account, domain, _ = azure_place(uri, scheme, uri.partition("://")[2].partition("/")[0], azure)
-    endpoint = blob_service(account, domain, azure) if azure.endpoint is not None else None
-    values = {
-        "azure_storage_account_name": account,
-        "azure_storage_account_key": azure.account_key,
-        "azure_storage_sas_token": azure.sas_token,
-        "azure_storage_tenant_id": azure.tenant_id,
-        "azure_storage_client_id": azure.client_id,
-        "azure_storage_client_secret": azure.client_secret,
-        "azure_storage_endpoint": endpoint,
-        "azure_allow_http": "true" if endpoint is not None and endpoint.startswith("http://") else None,
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -124,7 +121,13 @@ class OpenTable:
 
     def columns(self, *, large: bool) -> pa.Schema:
         """Return the columns that can be filled here, all of which may be null. A `large` batch may hold over 2 GiB."""
-        filled = [field for field in self.handle.schema().fields if _is_filled(field)]
+        filled = []
+        for field in self.handle.schema().fields:
+            arrow = pa.field(field.to_arrow())
+            with suppress(OptionError):  # of VARIANT, or of a type that is newer than this sink
+                check_columns([arrow])
+                if Field.from_arrow(arrow) == field:
+                    filled.append(field)
         return pa.schema(_without_not_null(Schema(filled)).to_arrow(as_large_types=large))
 
     def changed_since(self, target: Target) -> str | None:
@@ -135,9 +138,12 @@ class OpenTable:
             return "was partitioned in another way"
         now = {field.name: field for field in self.schema}
         before = {field.name: field for field in target.schema}
-        for name, field in before.items():
-            if name not in now or not _takes(now[name], field):
-                return f"got another column {name!r}"
+        for name, field in before.items():  # structs may have got fields
+            is_other = name not in now or (field.nullable and not now[name].nullable)
+            with suppress(OptionError):
+                if not is_other and not added_fields("", [now[name]], [field]):
+                    continue
+            return f"got another column {name!r}"
         if strict := next((name for name, field in now.items() if name not in before and not field.nullable), None):
             return f"got a column that must not be null, {strict!r}"
         return None
@@ -152,31 +158,11 @@ class OpenTable:
                     make_durable(file)
 
 
-def _is_filled(field: Field) -> bool:
-    """Tell whether Arrow has the type: not of VARIANT, or of one that is newer than this sink."""
-    arrow = pa.field(field.to_arrow())
-    try:
-        check_columns([arrow])
-    except OptionError:
-        return False
-    return bool(Field.from_arrow(arrow) == field)
-
-
 def _without_not_null(schema: Schema) -> Schema:
     def nullable(part: dict[str, Any]) -> dict[str, Any]:
         return part | dict.fromkeys(part.keys() & {"nullable", "containsNull", "valueContainsNull"}, True)
 
     return Schema.from_json(json.dumps(json.loads(schema.to_json(), object_hook=nullable)))
-
-
-def _takes(now: pa.Field, before: pa.Field) -> bool:
-    """Tell whether values written for a field are still values of it: its structs may have got fields."""
-    if before.nullable and not now.nullable:
-        return False
-    try:
-        return not added_fields("", [now], [before])
-    except OptionError:
-        return False
 
 
 class TableMaker:
@@ -211,7 +197,17 @@ class TableMaker:
         for attempt in tried_again(patience):
             with attempt:
                 table = self._ready(columns)
-        self._check_asked(table, columns)
+        asked = self._delta.partition_by
+        if asked and asked != table.partition_by:
+            raise OptionError(
+                "partitionBy",
+                f"asks for {', '.join(asked)}, but {self._uri} is partitioned by "
+                f"{', '.join(table.partition_by) or 'nothing'}; leave the option out, or name another table",
+            )
+        if set(columns.names) <= set(table.partition_by):
+            raise OptionError(
+                "delta", f"the rows have no column but those by which {self._uri} is partitioned; add one of its others"
+            )
         return table
 
     def _ready(self, columns: pa.Schema) -> OpenTable:
@@ -233,22 +229,7 @@ class TableMaker:
     def _create(self, columns: pa.Schema) -> None:
         added_fields(self._uri, [], columns)  # names that no table can have
         check_partitioning(self._uri, columns, self._delta.partition_by, new=True)
-        self._check_empty()
-        try:
-            DeltaTable.create(
-                self._place,
-                Schema.from_arrow(columns),
-                mode="error",
-                partition_by=list(self._delta.partition_by),
-                storage_options=self._access(),
-                commit_properties=CommitProperties(max_commit_retries=_ONCE),  # or two would both make it, one over one
-            )
-        except DeltaError:
-            if self.open() is None:
-                raise
-
-    def _check_empty(self) -> None:
-        """Refuse to make a table over files of others: they would be none of its own, and its `vacuum` deletes such."""
+        # files of others would be none of its own, and its `vacuum` deletes such
         filesystem, place = resolve(f"{self._uri}/any", self._options.storage)
         folder = pafs.FileSelector(place.rpartition("/")[0], allow_not_found=True)
         try:
@@ -261,19 +242,18 @@ class TableMaker:
                 "delta",
                 f"names {self._uri}, which is no Delta table and holds {other!r}; name a table, or an empty folder",
             )
-
-    def _check_asked(self, table: OpenTable, columns: pa.Schema) -> None:
-        asked = self._delta.partition_by
-        if asked and asked != table.partition_by:
-            raise OptionError(
-                "partitionBy",
-                f"asks for {', '.join(asked)}, but {self._uri} is partitioned by "
-                f"{', '.join(table.partition_by) or 'nothing'}; leave the option out, or name another table",
+        try:
+            DeltaTable.create(
+                self._place,
+                Schema.from_arrow(columns),
+                mode="error",
+                partition_by=list(self._delta.partition_by),
+                storage_options=self._access(),
+                commit_properties=CommitProperties(max_commit_retries=_ONCE),  # or two would both make it, one over one
             )
-        if set(columns.names) <= set(table.partition_by):
-            raise OptionError(
-                "delta", f"the rows have no column but those by which {self._uri} is partitioned; add one of its others"
-            )
+        except DeltaError:
+            if self.open() is None:
+                raise
 
     def _access(self) -> dict[str, str] | None:
         return delta_storage_options(self._uri, self._options.storage) or None

@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
         "table", f"needs PyIceberg ({error}): pip install 'cuesqueue[iceberg]' on all machines"
     ) from error
 
-from queue_source.sinks.iceberg.registering.register import RegisteringSink
-from queue_source.sinks.iceberg.sink import IcebergSink
+from queue_source.sinks.iceberg.commits import IcebergSink
+from queue_source.sinks.iceberg.register import RegisteringSink
 
 __all__ = ["IcebergSink", "RegisteringSink"]

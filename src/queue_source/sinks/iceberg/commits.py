@@ -1,4 +1,7 @@
-"""An Iceberg table as a target with a commit of its own, in whichever catalog: its snapshots, and one property."""
+"""The Iceberg sink: its work at planning, in tasks and at the commit of a micro-batch (docs/decisions/0024).
+
+The table is a target with a commit of its own, in whichever catalog: its snapshots, and one property.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile
@@ -13,12 +17,17 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
-from queue_source.sinks.iceberg.files import sync_local
-from queue_source.sinks.iceberg.tables import CatalogFactory, load_table
-from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark
+from queue_source.options import SinkOptions
+from queue_source.sinks.base import Batch, Sink, check_visible
+from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
+from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema
+from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, load_table, tried_again
+from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark, OnceIn
 from shard_store.batches.publishing import created_at
 from shard_store.errors import ShardStoreError
+from shard_store.failpoints import reach
 from shard_store.sql.database import Transaction
+from shard_store.store import ShardStore
 
 _CREATED = "cuesqueue.pipeline-created"
 """By which versions up to 0.3.0 told pipelines of one name in several stores from each other."""
@@ -87,7 +96,11 @@ class IcebergTarget:
                 summary.operation is Operation.OVERWRITE
                 or (summary.operation is Operation.DELETE and properties.get("total-records") == "0")
             )
-            yield Commit(self._mark_in(properties), replaces)
+            if STORE in properties:
+                is_ours = properties[STORE] == self._store_id
+            else:
+                is_ours = self._created in properties.get(_CREATED, "").split(",")
+            yield Commit(properties if is_ours else {}, replaces)
 
     def was_undone(self, delivery_hash: str) -> bool:
         """Tell whether its snapshot is beside those of the table now: on another way from one that both have."""
@@ -103,13 +116,37 @@ class IcebergTarget:
         return any(self._prefix in name for name in names)
 
     def choose(self, transaction: Transaction) -> None:
-        if self.files:
-            check_unchanged(self.table, self._written)
+        """Check that the table and the partition spec are those of the tasks' files. Raises ShardStoreError."""
+        if not self.files:
+            return
+        metadata = self.table.metadata
+        if self._written != {(metadata.table_uuid, metadata.default_spec_id)}:
+            raise ShardStoreError(
+                f"Iceberg table {'.'.join(self.table.name())} was replaced, or partitioned in another way, while the "
+                "batch was written; start the query again: its next attempt is written for the table as it is now"
+            )
 
     def append(self, mark: Mapping[str, str]) -> None:
+        """Append in one snapshot, on exactly the one that was checked; else raise CommitFailedException."""
+        table, properties = self.table, self.table.metadata.properties
+        # PyIceberg would try again on a newer snapshot, which may have the batch already: forbid that, in memory only
+        once = {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": once})
+        merge = property_as_bool(
+            properties, TableProperties.MANIFEST_MERGE_ENABLED, TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT
+        )
+        transaction = table.transaction()
+        update = transaction.update_snapshot(snapshot_properties=dict(mark))
+        with update.merge_append() if merge else update.fast_append() as appended:
+            for file in self.files:
+                appended.append_data_file(file)
         newest = json.dumps({name: mark[name] for name in (HASH, PIPELINE, END)})
-        noted = {f"{self._property}{pipeline}": newest for pipeline in mark[PIPELINE].split(",")}
-        append(self.table, self.files, mark, noted)
+        transaction.set_properties({f"{self._property}{pipeline}": newest for pipeline in mark[PIPELINE].split(",")})
+        transaction.commit_transaction()
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        added = (m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id)
+        sync_local([*(m.manifest_path for m in added), snapshot.manifest_list, table.metadata_location])
 
     def sweep(self) -> None:
         """Delete what a commit has left for after the store's transaction."""
@@ -128,42 +165,41 @@ class IcebergTarget:
             yield snapshot
             snapshot = snapshots.get(snapshot.parent_snapshot_id or 0)
 
-    def _mark_in(self, properties: Mapping[str, str]) -> Mapping[str, str]:
-        if STORE in properties:
-            return properties if properties[STORE] == self._store_id else {}
-        return properties if self._created in properties.get(_CREATED, "").split(",") else {}
 
+class IcebergSink(Sink):
+    """Commits table, positions and attempt in one transaction: exactly once.
 
-def append(table: Table, files: Sequence[DataFile], mark: Mapping[str, str], noted: Mapping[str, str]) -> None:
-    """Append the files in one snapshot, on exactly the snapshot that was checked; else raise CommitFailedException.
-
-    `noted` are properties of the table that change with it.
+    A catalog elsewhere is committed to just before the store, with the delivery hash, by which a later attempt at the
+    batch recognises its rows.
     """
-    properties = table.metadata.properties
-    # PyIceberg would try again on a newer snapshot, which may have the batch already: forbid that, in memory only
-    once = {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": once})
-    merge = property_as_bool(
-        properties, TableProperties.MANIFEST_MERGE_ENABLED, TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT
-    )
-    transaction = table.transaction()
-    update = transaction.update_snapshot(snapshot_properties=dict(mark))
-    with update.merge_append() if merge else update.fast_append() as appended:
-        for file in files:
-            appended.append_data_file(file)
-    if noted:
-        transaction.set_properties(dict(noted))
-    transaction.commit_transaction()
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    manifests = [m.manifest_path for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
-    sync_local([*manifests, snapshot.manifest_list, table.metadata_location])
 
+    def __init__(self, options: SinkOptions) -> None:
+        assert options.table is not None
+        self._options, self._table = options, options.table
+        self._target: Target | None = None
 
-def check_unchanged(table: Table, written: Set[tuple[uuid.UUID, int]]) -> None:
-    """Check that the table and the partition spec are those of the tasks' files. Raises ShardStoreError."""
-    if written != {(table.metadata.table_uuid, table.metadata.default_spec_id)}:
-        raise ShardStoreError(
-            f"Iceberg table {'.'.join(table.name())} was replaced, or partitioned in another way, while the batch was "
-            "written; start the query again: its next attempt is written for the table as it is now"
-        )
+    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+        """Make the table, or add its new columns, where needed: field ids must be known before files are written."""
+        self._target = Target.of(TableMaker(self._options).ready(store, iceberg_schema(schema)))
+
+    def own_columns(self, store: ShardStore) -> pa.Schema | None:
+        table = store.database.read(TableMaker(self._options).find_inside)
+        return None if table is None else arrow_columns(table.schema())
+
+    def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskFiles:
+        assert self._target is not None
+        metadata, io = self._target.read()
+        files = write_files(batches, metadata, io, batch.digest[:12])
+        reach("table-files-written")
+        return TaskFiles(metadata.table_uuid, metadata.default_spec_id, files)
+
+    def commit(
+        self, store: ShardStore, batch: Batch, written: Sequence[TaskFiles], *, row_schema: str, batch_id: int
+    ) -> None:
+        files = [file for task in written for file in task.files]
+        check_visible(file.file_path for file in files)
+        factory = CatalogFactory(self._table, self._options.storage)
+        made_for = {(task.table, task.spec_id) for task in written}
+        target = IcebergTarget(factory, self._table.name, store.store_id(), files, made_for, batch.digest[:12])
+        tried_again(store.database.patience)(OnceIn(target, store, batch, batch_id).publish)
+        target.sweep()

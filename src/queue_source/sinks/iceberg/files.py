@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg import transforms
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
@@ -22,34 +22,24 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionKey, PartitionSpec
-from pyiceberg.schema import Accessor, Schema
+from pyiceberg.schema import Schema
 from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    YearTransform,
-)
 from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
 from queue_source.common.columns import PartitionField as Wanted
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, make_durable
+from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, grouped, make_durable, writing
 
 _FIRST_ID = 1000
-_TRANSFORMS: dict[str, Transform[Any, Any]] = {
-    "identity": IdentityTransform(),
-    "year": YearTransform(),
-    "month": MonthTransform(),
-    "day": DayTransform(),
-    "hour": HourTransform(),
+_TRANSFORMS: dict[str, transforms.Transform[Any, Any]] = {
+    "identity": transforms.IdentityTransform(),
+    "year": transforms.YearTransform(),
+    "month": transforms.MonthTransform(),
+    "day": transforms.DayTransform(),
+    "hour": transforms.HourTransform(),
 }
 _NUMBERS = {
     pa.date32(): pa.int32(),
@@ -67,21 +57,19 @@ def partition_spec(schema: Schema, partition_by: Sequence[Wanted]) -> PartitionS
         if field.column not in schema.column_names:
             raise OptionError("partitionBy", f"there is no column {field.column!r} to partition by")
         source = schema.find_field(field.column)
-        transform, suffix = _transform(field)
+        suffix = "" if field.transform == "identity" else f"_{field.transform}"
+        if field.transform == "bucket":
+            transform: transforms.Transform[Any, Any] = transforms.BucketTransform(field.size)
+        elif field.transform == "truncate":
+            transform, suffix = transforms.TruncateTransform(field.size), "_trunc"
+        else:
+            transform = _TRANSFORMS[field.transform]
         if not source.field_type.is_primitive or not transform.can_transform(source.field_type):
             raise OptionError("partitionBy", f"{field}: the column is of type {source.field_type}, which does not suit")
         fields.append(
             PartitionField(source.field_id, _FIRST_ID + number, transform, f"{field.column}{suffix}")  # Java's names
         )
     return PartitionSpec(*fields)
-
-
-def _transform(field: Wanted) -> tuple[Transform[Any, Any], str]:
-    if field.transform == "bucket":
-        return BucketTransform(field.size), "_bucket"
-    if field.transform == "truncate":
-        return TruncateTransform(field.size), "_trunc"
-    return _TRANSFORMS[field.transform], "" if field.transform == "identity" else f"_{field.transform}"
 
 
 def check_spec(table: str, schema: Schema, spec: PartitionSpec, partition_by: Sequence[Wanted]) -> None:
@@ -98,63 +86,6 @@ def check_spec(table: str, schema: Schema, spec: PartitionSpec, partition_by: Se
         )
 
 
-class Partitioner:
-    """Divides batches by the spec of a table; their columns are those of its schema."""
-
-    def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
-        self._spec, self._schema = spec, schema
-        self._fields = [
-            (
-                schema.accessor_for_field(field.source_id),
-                field.transform.pyarrow_transform(schema.find_type(field.source_id)),
-            )
-            for field in spec.fields
-        ]
-
-    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-        """Yield the values and rows of each partition, copied, so that one does not keep all in memory."""
-        if not self._fields:
-            yield (), batch
-            return
-        columns = [
-            as_numbers(transform(transformable(_reach(batch, accessor)))) for accessor, transform in self._fields
-        ]
-        keys = pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
-        order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.schema.names])
-        keys = keys.take(order)
-        begins = sorted(
-            {0, *(end for column in keys.columns for end in pc.run_end_encode(column).run_ends.to_pylist())}
-        )
-        for begin, end in itertools.pairwise(begins):
-            yield tuple(c[begin].as_py() for c in keys.columns), batch.take(order.slice(begin, end - begin))
-
-    def key(self, values: tuple[Any, ...]) -> PartitionKey | None:
-        """Return the key that names the partition in paths; None for a table without partitions."""
-        if not self._fields:
-            return None
-        key = PartitionKey([], self._spec, self._schema)
-        vars(key)["partition"] = Record(*values)  # PyIceberg derives it from one field a column; here it is known
-        return key
-
-
-def _reach(batch: pa.RecordBatch, accessor: Accessor) -> pa.Array:
-    array = batch.column(accessor.position)
-    while (inner := accessor.inner) is not None:
-        accessor = inner
-        array = pc.struct_field(array, accessor.position)
-    return array
-
-
-def transformable(array: pa.Array) -> pa.Array:
-    """Cast binary columns to the type that PyIceberg's core can transform."""
-    return array.cast(pa.binary()) if array.type == pa.large_binary() else array
-
-
-def as_numbers(array: pa.Array) -> pa.Array:
-    number = _NUMBERS.get(array.type)
-    return array if number is None else array.cast(number)
-
-
 def write_files(batches: Iterable[pa.RecordBatch], metadata: TableMetadata, io: FileIO, prefix: str) -> list[DataFile]:
     """Write the rows to new files, one or more for each partition. They are invisible until a commit names them."""
     return _TableFiles(metadata, io, prefix).write_all(batches)
@@ -165,62 +96,82 @@ class _TableFiles(PartitionedFiles[DataFile]):
         file_bytes = _property(
             metadata, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
         )
-        super().__init__(schema_to_pyarrow(metadata.schema()), file_bytes)
+        schema = metadata.schema()
+        super().__init__(schema_to_pyarrow(schema), file_bytes)
         self._metadata, self._io, self._prefix = metadata, io, prefix
-        self._partitioner = Partitioner(metadata.spec(), metadata.schema())
+        self._fields = [
+            (
+                schema.accessor_for_field(field.source_id),
+                field.transform.pyarrow_transform(schema.find_type(field.source_id)),
+            )
+            for field in metadata.spec().fields
+        ]
         self._locations = load_location_provider(metadata.location, metadata.properties)
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
-        return self._partitioner.split(conform(batch, self._schema))
+        batch, columns = conform(batch, self._schema), []
+        for accessor, transform in self._fields:
+            array = batch.column(accessor.position)
+            while (inner := accessor.inner) is not None:
+                accessor = inner
+                array = pc.struct_field(array, accessor.position)
+            if array.type == pa.large_binary():  # which PyIceberg's core cannot transform
+                array = array.cast(pa.binary())
+            values = transform(array)
+            columns.append(values.cast(_NUMBERS.get(values.type, values.type)))
+        return grouped(batch, columns)
 
-    def _new_file(self, values: Values) -> _OpenFile:
-        key = self._partitioner.key(values)
+    def _new_file(self, values: Values) -> OpenFile[DataFile]:
+        """Open a file that is written as the table's properties say."""
+        metadata, properties, schema = self._metadata, self._metadata.properties, self._metadata.schema()
+        key = None  # by which paths name the partition
+        if self._fields:
+            key = PartitionKey([], metadata.spec(), schema)
+            vars(key)["partition"] = Record(*values)  # PyIceberg derives it from one field a column; here it is known
         location = self._locations.new_data_location(f"{self._prefix}-{uuid.uuid4().hex}.parquet", key)
-        return _OpenFile(self._io, location, key, self._schema, self._metadata)
-
-
-class _OpenFile(OpenFile[DataFile]):
-    """A file whose table's properties say how it is written."""
-
-    def __init__(
-        self, io: FileIO, location: str, key: PartitionKey | None, schema: pa.Schema, metadata: TableMetadata
-    ) -> None:
-        properties = metadata.properties
         codec = properties.get(TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT)
-        self._location, self._key, self._metadata = location, key, metadata
-        # its name is new: no check whether it exists
-        stream = cast(pa.NativeFile, io.new_output(location).create(overwrite=True))
-        writer = pq.ParquetWriter(
-            stream,
-            schema,
-            compression="none" if codec == "uncompressed" else codec,
-            compression_level=_property(metadata, TableProperties.PARQUET_COMPRESSION_LEVEL, None),
-            store_decimal_as_integer=True,  # as Iceberg's specification asks for
-        )
+        with writing(location):
+            # its name is new: no check whether it exists
+            stream = cast(pa.NativeFile, self._io.new_output(location).create(overwrite=True))
+            writer = pq.ParquetWriter(
+                stream,
+                self._schema,
+                compression="none" if codec == "uncompressed" else codec,
+                compression_level=_property(metadata, TableProperties.PARQUET_COMPRESSION_LEVEL, None),
+                store_decimal_as_integer=True,  # as Iceberg's specification asks for
+            )
         rows_per_group = _property(
             metadata, TableProperties.PARQUET_ROW_GROUP_LIMIT, TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT
         )
-        super().__init__(stream, writer, rows_per_group)
 
-    def _finished(self, size: int, footer: pq.FileMetaData) -> DataFile:
-        """Return its manifest entry."""
-        sync_local([self._location])
-        schema = self._metadata.schema()
-        statistics = data_file_statistics_from_parquet_metadata(
-            footer, compute_statistics_plan(schema, self._metadata.properties), parquet_path_to_id_mapping(schema)
-        )
-        return DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=self._location,
-            file_format=FileFormat.PARQUET,
-            partition=self._key.partition if self._key else Record(),
-            file_size_in_bytes=size,
-            sort_order_id=None,
-            spec_id=self._metadata.default_spec_id,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics.to_serialized_dict(),
-        )
+        def finished(size: int, footer: pq.FileMetaData) -> DataFile:
+            sync_local([location])
+            statistics = data_file_statistics_from_parquet_metadata(
+                footer, compute_statistics_plan(schema, properties), parquet_path_to_id_mapping(schema)
+            )
+            return data_file(
+                metadata, location, key.partition if key else Record(), size, statistics.to_serialized_dict()
+            )
+
+        return OpenFile(location, stream, writer, rows_per_group, finished)
+
+
+def data_file(
+    metadata: TableMetadata, location: str, partition: Record, size: int, statistics: Mapping[str, Any]
+) -> DataFile:
+    """Return the manifest entry of a Parquet file of the table."""
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics,
+    )
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -3,57 +3,38 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
+from pyiceberg import types
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, promote
-from pyiceberg.table.name_mapping import MappedField, NameMapping
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
+from pyiceberg.table.name_mapping import MappedField
 
 from queue_source.errors import OptionError
 from queue_source.formats.types import special_struct
 
-_SIMPLE: dict[pa.DataType, PrimitiveType] = {
-    pa.bool_(): BooleanType(),
-    pa.int8(): IntegerType(),
-    pa.int16(): IntegerType(),
-    pa.int32(): IntegerType(),
-    pa.uint8(): IntegerType(),
-    pa.uint16(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.string(): StringType(),
-    pa.large_string(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.large_binary(): BinaryType(),
-    pa.date32(): DateType(),
-    pa.time64("us"): TimeType(),
-    pa.time64("ns"): TimeType(),  # Spark's TIME, which has microseconds at most
-    pa.timestamp("us"): TimestampType(),
-    pa.timestamp("us", "UTC"): TimestamptzType(),
+_SIMPLE: dict[pa.DataType, types.PrimitiveType] = {
+    pa.bool_(): types.BooleanType(),
+    pa.int8(): types.IntegerType(),
+    pa.int16(): types.IntegerType(),
+    pa.int32(): types.IntegerType(),
+    pa.uint8(): types.IntegerType(),
+    pa.uint16(): types.IntegerType(),
+    pa.int64(): types.LongType(),
+    pa.float32(): types.FloatType(),
+    pa.float64(): types.DoubleType(),
+    pa.string(): types.StringType(),
+    pa.large_string(): types.StringType(),
+    pa.binary(): types.BinaryType(),
+    pa.large_binary(): types.BinaryType(),
+    pa.date32(): types.DateType(),
+    pa.time64("us"): types.TimeType(),
+    pa.time64("ns"): types.TimeType(),  # Spark's TIME, which has microseconds at most
+    pa.timestamp("us"): types.TimestampType(),
+    pa.timestamp("us", "UTC"): types.TimestamptzType(),
 }
 
 
@@ -89,32 +70,32 @@ def _small(kind: pa.DataType) -> pa.DataType:
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
 
 
-def _field(field: pa.Field, column: str, identify: Identify) -> NestedField:
+def _field(field: pa.Field, column: str, identify: Identify) -> types.NestedField:
     id, required = identify(field)
-    return NestedField(id, field.name, _type(field.type, column, identify), required=required)
+    return types.NestedField(id, field.name, _type(field.type, column, identify), required=required)
 
 
-def _type(kind: pa.DataType, column: str, identify: Identify) -> IcebergType:
+def _type(kind: pa.DataType, column: str, identify: Identify) -> types.IcebergType:
     if simple := _SIMPLE.get(kind):
         return simple
     if pa.types.is_dictionary(kind):
         return _type(kind.value_type, column, identify)
     if pa.types.is_decimal128(kind):
-        return DecimalType(kind.precision, kind.scale)
+        return types.DecimalType(kind.precision, kind.scale)
     if pa.types.is_fixed_size_binary(kind):
-        return FixedType(kind.byte_width)
+        return types.FixedType(kind.byte_width)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         id, required = identify(kind.value_field)
-        return ListType(id, _type(kind.value_type, f"{column}.element", identify), element_required=required)
+        return types.ListType(id, _type(kind.value_type, f"{column}.element", identify), element_required=required)
     if pa.types.is_map(kind):
         (key_id, _), (value_id, required) = identify(kind.key_field), identify(kind.item_field)
         key = _type(kind.key_type, f"{column}.key", identify)
         value = _type(kind.item_type, f"{column}.value", identify)
-        return MapType(key_id, key, value_id, value, value_required=required)
+        return types.MapType(key_id, key, value_id, value, value_required=required)
     if pa.types.is_struct(kind) and kind.num_fields:
         if special := special_struct(kind):
             raise _refused(column, special)
-        return StructType(*[_field(field, f"{column}.{field.name}", identify) for field in kind])
+        return types.StructType(*[_field(field, f"{column}.{field.name}", identify) for field in kind])
     raise _refused(column, str(kind))
 
 
@@ -148,54 +129,43 @@ def united(table: str, schema: Schema, columns: Schema) -> Schema:
 
 
 def _united_fields(
-    table: str, above: str, old: tuple[NestedField, ...], new: tuple[NestedField, ...]
-) -> list[NestedField]:
+    table: str, above: str, old: tuple[types.NestedField, ...], new: tuple[types.NestedField, ...]
+) -> list[types.NestedField]:
     old_fields = {field.name: field for field in old}
-    return [
-        field
-        if field.name not in old_fields
-        else _united_field(table, f"{above}{field.name}", old_fields[field.name], field)
-        for field in new
-    ]
+    fields = []
+    for field in new:
+        if (before := old_fields.get(field.name)) is not None:
+            kind = _united_type(table, f"{above}{field.name}", before.field_type, field.field_type)
+            field = types.NestedField(field.field_id, field.name, kind, required=before.required)
+        fields.append(field)
+    return fields
 
 
-def _united_field(table: str, column: str, old: NestedField, new: NestedField) -> NestedField:
-    return NestedField(
-        new.field_id, new.name, _united_type(table, column, old.field_type, new.field_type), required=old.required
-    )
-
-
-def _united_type(table: str, column: str, old: IcebergType, new: IcebergType) -> IcebergType:
-    if isinstance(old, StructType) and isinstance(new, StructType):
-        return StructType(*_united_fields(table, f"{column}.", old.fields, new.fields))
-    if isinstance(old, ListType) and isinstance(new, ListType):
+def _united_type(table: str, column: str, old: types.IcebergType, new: types.IcebergType) -> types.IcebergType:
+    if isinstance(old, types.StructType) and isinstance(new, types.StructType):
+        return types.StructType(*_united_fields(table, f"{column}.", old.fields, new.fields))
+    if isinstance(old, types.ListType) and isinstance(new, types.ListType):
         element = _united_type(table, f"{column}.element", old.element_type, new.element_type)
-        return ListType(new.element_id, element, element_required=old.element_required)
-    if isinstance(old, MapType) and isinstance(new, MapType):
+        return types.ListType(new.element_id, element, element_required=old.element_required)
+    if isinstance(old, types.MapType) and isinstance(new, types.MapType):
         if old.key_type != new.key_type:
             raise _changed(table, f"{column}.key", old.key_type, new.key_type)
         value = _united_type(table, f"{column}.value", old.value_type, new.value_type)
-        return MapType(new.key_id, new.key_type, new.value_id, value, value_required=old.value_required)
+        return types.MapType(new.key_id, new.key_type, new.value_id, value, value_required=old.value_required)
     if old == new:
         return old
     for narrow, wide in ((new, old), (old, new)):
-        if isinstance(narrow, PrimitiveType) and isinstance(wide, PrimitiveType) and _promotes(narrow, wide):
-            return wide
+        if isinstance(narrow, types.StringType | types.BinaryType | types.FixedType):
+            continue  # PyIceberg reads one as the other; a column cannot become the other
+        if isinstance(narrow, types.DecimalType) and isinstance(wide, types.DecimalType) and narrow.scale != wide.scale:
+            continue  # PyIceberg ignores it; files have the digits alone
+        with suppress(ResolveError):
+            if isinstance(wide, types.PrimitiveType) and promote(narrow, wide) == wide:
+                return wide
     raise _changed(table, column, old, new)
 
 
-def _promotes(narrow: PrimitiveType, wide: PrimitiveType) -> bool:
-    if isinstance(narrow, StringType | BinaryType | FixedType):
-        return False  # PyIceberg reads one as the other; a column cannot become the other
-    if isinstance(narrow, DecimalType) and isinstance(wide, DecimalType) and narrow.scale != wide.scale:
-        return False  # PyIceberg ignores it; files have the digits alone
-    try:
-        return promote(narrow, wide) == wide
-    except ResolveError:
-        return False
-
-
-def _changed(table: str, column: str, old: IcebergType, new: IcebergType) -> OptionError:
+def _changed(table: str, column: str, old: types.IcebergType, new: types.IcebergType) -> OptionError:
     return OptionError(
         "table",
         f"column {column!r} of {table} is of type {old}, and the rows have {new}; cast it in the query, or name "
@@ -203,23 +173,20 @@ def _changed(table: str, column: str, old: IcebergType, new: IcebergType) -> Opt
     )
 
 
-def children_of(kind: IcebergType) -> tuple[NestedField, ...]:
+def children_of(kind: types.IcebergType) -> tuple[types.NestedField, ...]:
     """Return the parts of a nested type, under their names in name mappings."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, types.StructType):
         return kind.fields
-    if isinstance(kind, ListType):
+    if isinstance(kind, types.ListType):
         return (kind.element_field,)
-    if isinstance(kind, MapType):
+    if isinstance(kind, types.MapType):
         return kind.key_field, kind.value_field
     return ()
 
 
-def completed(fields: Sequence[NestedField], mapped: NameMapping | None) -> list[MappedField]:
+def completed(fields: Sequence[types.NestedField], mapped: Iterable[MappedField] = ()) -> list[MappedField]:
     """Return the mapping with all of the columns in it. Existing entries stay: files are read by them."""
-    return _completed(fields, [] if mapped is None else list(mapped))
-
-
-def _completed(fields: Sequence[NestedField], mapped: Sequence[MappedField]) -> list[MappedField]:
+    mapped = list(mapped)
     taken = {name for entry in mapped for name in entry.names}
     live = {field.field_id: field for field in fields}
     result = []
@@ -229,10 +196,10 @@ def _completed(fields: Sequence[NestedField], mapped: Sequence[MappedField]) -> 
             result.append(entry)
             continue
         names = [*entry.names, *([] if field.name in taken else [field.name])]
-        below = _completed(children_of(field.field_type), entry.fields)
+        below = completed(children_of(field.field_type), entry.fields)
         result.append(MappedField(field_id=entry.field_id, names=names, fields=below))  # type: ignore[call-arg]
     for field in live.values():
         names = [] if field.name in taken else [field.name]
-        below = _completed(children_of(field.field_type), ())
+        below = completed(children_of(field.field_type))
         result.append(MappedField(field_id=field.field_id, names=names, fields=below))  # type: ignore[call-arg]
     return result

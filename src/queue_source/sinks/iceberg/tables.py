@@ -44,7 +44,8 @@ class CatalogFactory:
         self.in_store = not options.properties
         self._properties = {name: value.reveal() for name, value in options.properties.items()}
         if options.warehouse is not None:
-            self._properties["warehouse"] = _as_uri(options.warehouse)
+            place = options.warehouse  # other engines expect a URI in metadata
+            self._properties["warehouse"] = f"file://{place}" if place.startswith("/") else place
         if self.in_store or storage != StorageOptions():  # another catalog may grant access to files by itself
             self._properties |= file_properties(storage)
 
@@ -146,11 +147,6 @@ def storage_of(properties: Properties) -> StorageOptions:
     azure = {name[len(_AZURE) :]: values.pop(name) for name in list(values) if name.startswith(_AZURE)}
     azure["domains"] = tuple(filter(None, azure.get("domains", "").split(",")))
     return StorageOptions(**{**values, "anonymous": bool(values.get("anonymous")), "azure": AzureOptions(**azure)})
-
-
-def _as_uri(folder: str) -> str:
-    """Return a local folder as the URI that other engines expect in metadata."""
-    return f"file://{folder}" if folder.startswith("/") else folder
 
 
 _NEW_TABLE = {
@@ -272,7 +268,7 @@ class TableMaker:
 def missing_mapping(metadata: TableMetadata) -> NameMapping | None:
     """Return the name mapping that the table should have; None where it has it."""
     mapped = metadata.name_mapping()
-    whole = completed(metadata.schema().fields, mapped)
+    whole = completed(metadata.schema().fields, mapped or ())
     return None if mapped is not None and list(mapped) == whole else NameMapping(whole)
 
 

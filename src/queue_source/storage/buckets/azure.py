@@ -12,16 +12,8 @@ from typing import Any
 from queue_source.common.clouds import new_credential
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
-from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
-from queue_source.storage.buckets.base import (
-    PAGE,
-    OneByOne,
-    Outcome,
-    Page,
-    Present,
-    exchanged,
-    occupied,
-)
+from queue_source.options.connections import StorageOptions, with_secrets
+from queue_source.storage.buckets import PAGE, OneByOne, Outcome, Page, Present, exchanged, occupied
 from queue_source.storage.files import azure_place, blob_service
 from queue_source.storage.open_files import AZURE_OWN
 from shard_store.redaction import redact_text
@@ -48,7 +40,16 @@ class AzureBucket(OneByOne):
         options = with_secrets(storage).azure
         account, domain, container = azure_place(root, scheme, location.rstrip("/"), options)
         self._sas = None if options.sas_token is None else options.sas_token.lstrip("?")
-        self._credential: Any = None if storage.anonymous else _credential(account, options)
+        self._credential: Any = None
+        if not storage.anonymous:
+            self._credential = new_credential(
+                account,
+                account_key=options.account_key,
+                sas_token=options.sas_token,
+                tenant_id=options.tenant_id,
+                client_id=options.client_id,
+                client_secret=options.client_secret,
+            )
         self._client = ContainerClient(blob_service(account, domain, options), container, self._credential)
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
@@ -146,17 +147,6 @@ class AzureBucket(OneByOne):
             return True
         ours, theirs = source.facts.content_settings.content_md5, copy.facts.content_settings.content_md5
         return bool(ours) and ours == theirs
-
-
-def _credential(account: str, options: AzureOptions) -> Any:
-    return new_credential(
-        account,
-        account_key=options.account_key,
-        sas_token=options.sas_token,
-        tenant_id=options.tenant_id,
-        client_id=options.client_id,
-        client_secret=options.client_secret,
-    )
 
 
 @contextmanager

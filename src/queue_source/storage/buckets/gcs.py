@@ -12,14 +12,7 @@ from typing import Any
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
-from queue_source.storage.buckets.base import (
-    PAGE,
-    OneByOne,
-    Outcome,
-    Page,
-    Present,
-    exchanged,
-)
+from queue_source.storage.buckets import PAGE, OneByOne, Outcome, Page, Present, exchanged
 from shard_store.redaction import redact_text
 
 _FIELDS = "items(name,size,etag,timeCreated,generation,metageneration),nextPageToken"
@@ -62,7 +55,17 @@ class GcsBucket(OneByOne):
                 )
                 for page in pages.pages:
                     blobs = list(page)
-                    objects = [self._listed(blob, versions) for blob in blobs if blob.name != cursor]
+                    objects = [
+                        ListedObject(
+                            self._root + blob.name,
+                            int(blob.size),
+                            _etag(blob),
+                            blob.time_created,
+                            str(blob.generation) if versions else None,
+                        )
+                        for blob in blobs
+                        if blob.name != cursor
+                    ]
                     if objects:
                         break
         except FileNotFoundError as error:
@@ -78,20 +81,16 @@ class GcsBucket(OneByOne):
     @cached_property
     def _client(self) -> Any:
         """The client of this bucket alone; its variable of an emulator is Google's own."""
+
+        def note_date(response: Any, *_: Any, **__: Any) -> None:
+            if "Date" in response.headers:
+                self._now = parsedate_to_datetime(response.headers["Date"])
+
         with _mapped(self._root, "opened"):
             client = self._library.Client.create_anonymous_client() if self._anonymous else self._library.Client()
             client._bucket_metadata_cache = None  # for traces; or it asks for the bucket, on a thread of its own
-            # the library does not return the headers of its answers
-            client._http.hooks["response"].append(self._note_date)
+            client._http.hooks["response"].append(note_date)  # the library does not return the headers of its answers
         return client
-
-    def _note_date(self, response: Any, *_: Any, **__: Any) -> None:
-        if "Date" in response.headers:
-            self._now = parsedate_to_datetime(response.headers["Date"])
-
-    def _listed(self, blob: Any, versions: bool) -> ListedObject:
-        version = str(blob.generation) if versions else None
-        return ListedObject(self._root + blob.name, int(blob.size), _etag(blob), blob.time_created, version)
 
     def _blob(self, uri: str) -> Any:
         return self._client.bucket(self._name).blob(self._key(uri))

@@ -17,8 +17,8 @@ from itertools import islice
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
-from queue_source.storage.buckets.base import PAGE, Bucket, Known, Outcome, Page, if_changed
-from queue_source.storage.local import LocalObject, allowed_places, file_time, is_version, real_path, version_of
+from queue_source.storage.buckets import PAGE, Bucket, Known, Outcome, Page, if_changed, occupied
+from queue_source.storage.open_files import LocalObject, allowed_places, file_time, is_version, real_path, version_of
 from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
@@ -48,12 +48,22 @@ class LocalBucket(Bucket):
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """List a page; the cursor is the path of the last file. The next page continues the walk of the last one."""
         now, skipped = datetime.now(timezone.utc), self._skipped
-        if self._walk is not None and self._walk[:2] == (prefix, cursor):
-            walk = self._walk[2]
-        else:
-            walk = self._files(prefix, cursor)
-        self._walk = None
+        opened, self._walk = self._walk, None
         with _mapped(prefix, "listed"):
+            if opened is not None and opened[:2] == (prefix, cursor):
+                walk = opened[2]
+            else:
+                path = _path(prefix)
+                if "//" in path:
+                    problem = "has an empty segment ('//'), which no path of a file has"
+                    raise BadObject("missing-object", f"{prefix!r} {problem}")
+                folder, _, beginning = path.rpartition("/")
+                start = f"{folder}/"
+                os.scandir(start).close()  # a folder that is absent is an error, unlike one that vanishes meanwhile
+                real = os.path.realpath(start).rstrip("/") + "/"
+                after = "" if cursor is None else cursor[len(start) :]
+                uri = prefix[: len(prefix) - len(beginning)]
+                walk = self._below(uri, os.fsencode(real), os.fsencode(beginning), os.fsencode(after))
             objects = list(islice(walk, PAGE))
         skipped = self._skipped - skipped
         if len(objects) < PAGE:
@@ -64,7 +74,14 @@ class LocalBucket(Bucket):
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         """Delete the files. One could be exchanged in the moment between its check and its removal."""
-        return [_outcome(planned.uri, "deleted", partial(self._delete, planned)) for planned in objects]
+
+        def delete(planned: Known) -> Outcome:
+            with self._folder(planned.uri) as (folder, name):
+                if (changed := _if_changed(planned, os.stat(name, dir_fd=folder))) is None:
+                    os.unlink(name, dir_fd=folder)
+                return changed
+
+        return [_outcome(planned.uri, "deleted", partial(delete, planned)) for planned in objects]
 
     def move(self, objects: Sequence[tuple[Known, str]]) -> list[Outcome]:
         """Move by a second name and the removal of the first, which never overwrites.
@@ -75,19 +92,6 @@ class LocalBucket(Bucket):
 
     def close(self) -> None:
         self._walk = None
-
-    def _files(self, prefix: str, cursor: str | None) -> Iterator[ListedObject]:
-        path = _path(prefix)
-        if "//" in path:
-            raise BadObject("missing-object", f"{prefix!r} has an empty segment ('//'), which no path of a file has")
-        folder, _, beginning = path.rpartition("/")
-        start = f"{folder}/"
-        with _mapped(prefix, "listed"):
-            os.scandir(start).close()  # a folder that is absent is an error, unlike one that vanishes meanwhile
-            real = os.path.realpath(start).rstrip("/") + "/"
-        after = "" if cursor is None else cursor[len(start) :]
-        uri = prefix[: len(prefix) - len(beginning)]
-        return self._below(uri, os.fsencode(real), os.fsencode(beginning), os.fsencode(after))
 
     def _below(self, uri: str, real: bytes, beginning: bytes, after: bytes) -> Iterator[ListedObject]:
         """Yield the files in the folder `real` after `after` (a path in it).
@@ -132,20 +136,13 @@ class LocalBucket(Bucket):
                 return status
         return None
 
-    def _delete(self, planned: Known) -> Outcome:
-        with self._folder(planned.uri) as (folder, name):
-            changed = _if_changed(planned, os.stat(name, dir_fd=folder))
-            if changed is None:
-                os.unlink(name, dir_fd=folder)
-            return changed
-
     def _move(self, planned: Known, target: str) -> Outcome:
         with self._folder(planned.uri) as (folder, name):
             status = os.stat(name, dir_fd=folder)
             changed = _if_changed(planned, status)
             if changed is not None:
                 return changed
-            with _target_folder(target) as (target_folder, target_name):
+            with self._folder(target, make=True) as (target_folder, target_name):
                 unnamed = f".cuesqueue-{sha256(os.fsencode(target)).hexdigest()[:16]}"
                 outcome: Outcome = None
                 try:
@@ -154,13 +151,14 @@ class LocalBucket(Bucket):
                     if not self._named_again(folder, name, target_folder, target_name):
                         outcome = self._copied(planned, status, unnamed, target_folder, target_name)
                 else:
-                    if _is_own_name((folder, name), (target_folder, target_name), present):
+                    # the same name in the same folder; or, where the file system ignores case, a file with one name
+                    same_folder = os.path.samestat(os.fstat(folder), os.fstat(target_folder))
+                    is_alone = present.st_nlink == 1 and os.path.samestat(os.lstat(name, dir_fd=folder), present)
+                    if (name == target_name and same_folder) or is_alone:
                         return BadObject("target-exists", f"{target!r} is {planned.uri!r} itself")
                     if not os.path.samestat(present, status):
                         if not self._is_copy(planned, status, present, target_folder, target_name):
-                            return BadObject(
-                                "target-exists", f"{target!r} is there already, and is not {planned.uri!r}"
-                            )
+                            return occupied(planned.uri, target)
                         outcome = _if_changed(planned, os.stat(name, dir_fd=folder))
                     with suppress(FileNotFoundError):  # from a crash between two names
                         os.unlink(unnamed, dir_fd=target_folder)
@@ -229,17 +227,24 @@ class LocalBucket(Bucket):
             source.close()
 
     @contextmanager
-    def _folder(self, uri: str) -> Iterator[tuple[int, str]]:
+    def _folder(self, uri: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         """Open the folder of a file, and return it with the file's name there.
 
-        All work uses the folder that was checked: no link can be put in its place in between. Raises
-        BadObject("forbidden-object") and OSError.
+        All work uses the folder that was checked: no link can be put in its place in between. That of a target is made
+        where there is none, and may be anywhere. Raises BadObject (`forbidden-object`, `target-exists`) and OSError.
         """
         folder, _, name = _path(uri).rpartition("/")
-        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if make:
+                os.makedirs(folder or "/", exist_ok=True)  # noqa: PTH103 - as the rest of this module
+            descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileExistsError, NotADirectoryError) as error:
+            if not make:
+                raise
+            raise BadObject("target-exists", f"{uri!r} needs folders where there is a file: {error}") from error
         try:
             real = f"{real_path(descriptor, folder or '/').rstrip('/')}/{name}"
-            if self._allowed and not real.startswith(self._allowed):
+            if self._allowed and not make and not real.startswith(self._allowed):
                 raise BadObject("forbidden-object", f"{uri!r} leads to {real!r}, which no allowed prefix begins")
             yield descriptor, name
         finally:
@@ -248,20 +253,6 @@ class LocalBucket(Bucket):
 
 def _blocks(source: LocalObject) -> Iterator[bytes]:
     return (source.read_range(at, min(at + _BLOCK, source.size)) for at in range(0, source.size, _BLOCK))
-
-
-@contextmanager
-def _target_folder(uri: str) -> Iterator[tuple[int, str]]:
-    folder, _, name = _path(uri).rpartition("/")
-    try:
-        os.makedirs(folder or "/", exist_ok=True)  # noqa: PTH103 - as the rest of this module
-        descriptor = os.open(folder or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise BadObject("target-exists", f"{uri!r} needs folders where there is a file: {error}") from error
-    try:
-        yield descriptor, name
-    finally:
-        os.close(descriptor)
 
 
 def _names(folder: bytes, beginning: bytes, after: bytes) -> Iterator[bytes]:
@@ -294,16 +285,6 @@ def _if_changed(planned: Known, status: os.stat_result) -> BadObject | None:
         return BadObject("object-changed", f"{planned.uri!r} is no regular file by now")
     version = version_of(status) if planned.etag is not None and is_version(planned.etag) else None
     return if_changed(planned, status.st_size, version, file_time(status.st_mtime))
-
-
-def _is_own_name(source: tuple[int, str], target: tuple[int, str], present: os.stat_result) -> bool:
-    """Tell whether a target is the file itself by another path, and no second name of it: then nothing is moved.
-
-    The same name in the same folder; or, on file systems that ignore case, a file that has but one name.
-    """
-    if source[1] == target[1] and os.path.samestat(os.fstat(source[0]), os.fstat(target[0])):
-        return True
-    return present.st_nlink == 1 and os.path.samestat(os.lstat(source[1], dir_fd=source[0]), present)
 
 
 def _outcome(uri: str, done: str, act: Callable[[], Outcome]) -> Outcome:

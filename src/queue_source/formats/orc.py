@@ -20,8 +20,7 @@ import pyarrow.types as pt
 
 from queue_source.common.times import parse_time_zone
 from queue_source.formats.base import OpenObject, Part
-from queue_source.formats.times import gregorian_days, gregorian_micros, instants
-from queue_source.formats.typed.tables import (
+from queue_source.formats.typed import (
     Batches,
     ColumnarFormat,
     Limits,
@@ -32,18 +31,17 @@ from queue_source.formats.typed.tables import (
     snappy_length,
     written_varint,
 )
-from queue_source.formats.types import over_children
+from queue_source.formats.types import gregorian_days, gregorian_micros, instants, parts_of, with_parts
 from queue_source.options.content import FormatOptions
 from queue_source.storage.open_files import ObjectFile, ObjectVersion
 
-TIMESTAMP, LIST, MAP, STRUCT, DECIMAL, DATE, CHAR = 9, 10, 11, 12, 14, 15, 17
+TIMESTAMP, DECIMAL, DATE, CHAR = 9, 14, 15, 17
 SMALL = 1 << 20
 """Bytes of the largest stripe that is fetched as a whole, in one request, also where not all of it is needed."""
 _CUT_OFF = "a footer is cut off"
 _PROLEPTIC = 2
 _MAGIC = b"ORC"
-_CODECS = {2: "snappy", 4: "lz4_raw", 5: "zstd"}
-_ZLIB = 1
+_ZLIB, _SNAPPY, _LZ4, _ZSTD = 1, 2, 4, 5
 _USUAL = 1024
 Fields = list[tuple[int, "int | bytes"]]
 _EPOCH = 1_420_070_400_000_000
@@ -224,29 +222,23 @@ class OrcFile:
             header = int.from_bytes(data[place : place + 3], "little")
             piece = data[place + 3 : place + 3 + (header >> 1)]
             place += 3 + (header >> 1)
-            pieces.append(piece if header & 1 else self._decompressed(piece))
+            if header & 1:
+                pieces.append(piece)
+            elif self._compression == _ZLIB:
+                pieces.append(zlib.decompressobj(-15).decompress(piece, self._block))
+            elif self._compression == _SNAPPY:
+                if (size := snappy_length(piece, _CUT_OFF)) > self._block:
+                    raise ValueError("a footer is larger than a block")
+                pieces.append(pa.Codec("snappy").decompress(piece, size, asbytes=True))
+            elif self._compression in (_LZ4, _ZSTD):
+                if self._compression == _LZ4:  # a block does not have its length: as a frame of one block
+                    piece = b"\x04\x22\x4d\x18\x60\x70\x73" + len(piece).to_bytes(4, "little") + piece + bytes(4)
+                codec = "lz4" if self._compression == _LZ4 else "zstd"
+                with pa.CompressedInputStream(pa.BufferReader(piece), codec) as stream:
+                    pieces.append(bytes(stream.read(self._block)))
+            else:
+                raise ValueError(f"its compression {self._compression} is not supported; write it with zstd or snappy")
         return b"".join(pieces)
-
-    def _decompressed(self, piece: bytes) -> bytes:
-        if self._compression == _ZLIB:
-            return zlib.decompressobj(-15).decompress(piece, self._block)
-        if self._compression == 5:
-            with pa.CompressedInputStream(pa.BufferReader(piece), "zstd") as stream:
-                return bytes(stream.read(self._block))
-        codec = _CODECS.get(self._compression)
-        if codec is None:
-            raise ValueError(f"its compression {self._compression} is not supported; write it with zstd or snappy")
-        size = self._block
-        if codec == "snappy":
-            size = snappy_length(piece, _CUT_OFF)
-            if size > self._block:
-                raise ValueError("a footer is larger than a block")
-        if codec == "lz4_raw":  # a block of LZ4 does not have its length: as a frame of one block
-            frame = b"\x04\x22\x4d\x18\x60\x70\x73" + len(piece).to_bytes(4, "little") + piece + bytes(4)
-            with pa.CompressedInputStream(pa.BufferReader(frame), "lz4") as stream:
-                return bytes(stream.read(size))
-        plain: bytes = pa.Codec(codec).decompress(piece, size, asbytes=True)
-        return plain
 
     def _at(self, place: int, length: int) -> bytes:
         if place < 0 or length < 0 or place + length > self._file.size():
@@ -354,19 +346,8 @@ class Values:
 
     def _right(self, array: pa.Array, number: int) -> pa.Array:
         written = self._types[number]
-        if written.kind == STRUCT:
-            children = [self._right(child, n) for child, n in zip(array.flatten(), written.inner, strict=True)]
-            fields = [pa.field(name, child.type) for name, child in zip(written.names, children, strict=True)]
-            return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
-        if written.kind == LIST:
-            values = self._right(array.values, written.inner[0])
-            return over_children(array, pa.list_(values.type), [values])
-        if written.kind == MAP:
-            keys, items = self._right(array.keys, written.inner[0]), self._right(array.items, written.inner[1])
-            entries = pa.StructArray.from_arrays(
-                [keys, items], fields=[pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
-            )
-            return over_children(array, pa.map_(keys.type, items.type), [entries])
+        if parts := parts_of(array):
+            return with_parts(array, [self._right(part, n) for part, n in zip(parts, written.inner, strict=True)])
         if written.kind == DATE and self._is_hybrid:
             return gregorian_days(array.view(pa.int32())).view(pa.date32())
         if written.kind == CHAR:

@@ -21,13 +21,12 @@ from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, Option
 from queue_source.options import SinkOptions
 from queue_source.read.objects import ExpectedObject, Refusals, check_unchanged
 from queue_source.read.plan_store import PlanStore
-from queue_source.sinks.base import Batch, Sink
+from queue_source.sinks.base import Batch, Sink, check_object_columns
 from queue_source.sinks.iceberg.commits import IcebergTarget
-from queue_source.sinks.iceberg.registering.data_files import Candidate, TableOfFiles, same_place
-from queue_source.sinks.iceberg.registering.footers import Footer, read_footer
+from queue_source.sinks.iceberg.footers import Footer, read_footer
+from queue_source.sinks.iceberg.landed import Candidate, TableOfFiles, covers, same_place
 from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, tried_again
 from queue_source.sinks.marks import OnceIn
-from queue_source.sinks.named_rows import check_columns
 from queue_source.storage.files import open_object
 from queue_source.uris import azure_uri
 from shard_store.batches.plans import planned_ranges
@@ -95,8 +94,15 @@ class Registration(IcebergTarget):
     def run(self) -> None:
         once = OnceIn(self, self._store, self._batch, self._batch_id)
 
+        def look_for_objects(transaction: Transaction) -> None:
+            """Find out which objects the table has: before its commit, since that may take long with many manifests."""
+            self.use([file for _, file in self._objects])
+            if (table := self._maker.find_inside(transaction)) is not None:  # else no task of this batch has needed one
+                self._checked = table.metadata.current_snapshot_id
+                self._known = _places_in(table, self._places)
+
         def attempt() -> None:
-            self._store.database.read(self._look_for_objects)
+            self._store.database.read(look_for_objects)
             once.publish()
 
         tried_again(self._store.database.patience)(attempt)
@@ -104,13 +110,6 @@ class Registration(IcebergTarget):
         if self._registered or self._refused:
             counts = len(self._registered), len(self._refused)
             logger.info("table %s: %d objects registered, %d refused", self._options.name, *counts)
-
-    def _look_for_objects(self, transaction: Transaction) -> None:
-        """Find out which objects the table has: before its commit, since that may take as long as it has manifests."""
-        self.use([file for _, file in self._objects])
-        if (table := self._maker.find_inside(transaction)) is not None:  # else no task of this batch has needed one
-            self._checked = table.metadata.current_snapshot_id
-            self._known = _places_in(table, self._places)
 
     def has_files(self) -> bool:
         return bool(_places_in(self.table, self._places))
@@ -227,7 +226,7 @@ class RegisteringSink(Sink):
 
         An absent table is made by the first task that knows its columns.
         """
-        check_columns(schema, "register", self._column)
+        check_object_columns(schema, "register", self._column)
         maker = TableMaker(self._options, by_name=True)
         if (table := maker.mapped(store)) is None:
             maker.check_place()
@@ -236,7 +235,12 @@ class RegisteringSink(Sink):
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskObjects:
         assert self._store is not None
-        objects = [named for rows in batches for named in _named(rows, self._column)]
+        objects: list[Named] = []
+        for rows in batches:
+            columns = (rows.column(name).to_pylist() for name in (self._column, "size", "etag"))
+            objects += map(Named._make, zip(*columns, strict=True))
+        if any(named.uri is None for named in objects):
+            raise CuesqueueError(f"column {self._column!r} is null in a row; leave such rows out of the query")
         task = _Task(self._options, self._target, self._store)
         if objects:
             task.run(objects)
@@ -254,13 +258,6 @@ class RegisteringSink(Sink):
         if places:
             store.note_registered({azure_uri(place) or place for place in places})
         Registration(self._options, store, batch, written, batch_id).run()
-
-
-def _named(rows: pa.RecordBatch, column: str) -> Iterator[Named]:
-    for uri, size, etag in zip(*(rows.column(name).to_pylist() for name in (column, "size", "etag")), strict=True):
-        if uri is None:
-            raise CuesqueueError(f"column {column!r} is null in a row; leave such rows out of the query")
-        yield Named(uri, size, etag)
 
 
 class _Task:
@@ -304,28 +301,24 @@ class _Task:
             return error
 
     def _register(self, named: Named, footer: Footer) -> None:
+        """Make a data file of the table of an object, after its columns are the table's. Raises BadObject."""
         try:
-            candidate = Candidate(named.uri, footer)
-            table = self._prepared(candidate)
-            self.result.registered.append((named, candidate.as_data_file(table)))
-            self.result.targets.add(table.identity)
+            candidate, files = Candidate(named.uri, footer), self._files
+            metadata = None if files is None else files.metadata
+            columns = candidate.columns_needed(self._table.name, metadata, self._table.partition_by)
+            if files is None or not covers(files.schema.fields, columns.fields):
+                with self._store.open() as store:
+                    try:
+                        table = TableMaker(self._options, by_name=True).ready(store, columns)
+                    except OptionError as error:  # another task has given the table other columns meanwhile
+                        if error.option not in ("table", "partitionBy"):
+                            raise
+                        raise BadObject("wrong-columns", error.problem.partition(";")[0]) from error
+                files = self._files = TableOfFiles(table.metadata)
+            self.result.registered.append((named, candidate.as_data_file(files)))
+            self.result.targets.add(files.identity)
         except CuesqueueError:
             raise
         except (ValueError, ArithmeticError, RecursionError, pa.ArrowException) as error:
             # footers may hold values that no library expects, such as year 0
             raise BadObject("corrupt-object", f"its footer says what cannot be: {error}") from error
-
-    def _prepared(self, candidate: Candidate) -> TableOfFiles:
-        """Return the table with the columns of the object. Raises BadObject where it cannot have them."""
-        metadata = None if self._files is None else self._files.metadata
-        columns = candidate.columns_needed(self._table.name, metadata, self._table.partition_by)
-        if self._files is None or not self._files.takes(columns):
-            with self._store.open() as store:
-                try:
-                    table = TableMaker(self._options, by_name=True).ready(store, columns)
-                except OptionError as error:  # another task has given the table other columns meanwhile
-                    if error.option not in ("table", "partitionBy"):
-                        raise
-                    raise BadObject("wrong-columns", error.problem.partition(";")[0]) from error
-            self._files = TableOfFiles(table.metadata)
-        return self._files

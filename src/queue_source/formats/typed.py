@@ -161,11 +161,18 @@ def conformed(table: pa.Table, schema: pa.Schema, chosen: Chosen, options: Forma
 
 def _rescued(table: pa.Table, chosen: Chosen) -> pa.Array:
     """Return as JSON the values that no declared column has a place for; null for rows without any."""
+
+    def plain(value: Any) -> str:
+        """Return a text for a value that JSON has no form for."""
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode("ascii")
+        return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
     texts = []
     for row in table.select(list(chosen.rescued)).to_pylist():
         values = _only(row, chosen.rescued)
         where = {"_file_path": chosen.uri} if chosen.uri else {}
-        texts.append(json.dumps({**values, **where}, ensure_ascii=False, default=_plain) if values else None)
+        texts.append(json.dumps({**values, **where}, ensure_ascii=False, default=plain) if values else None)
     return pa.array(texts, pa.string())
 
 
@@ -184,13 +191,6 @@ def _only(value: Any, tree: Tree | None) -> Any:
         return None
     parts = {name: _only(value[name], below) for name, below in tree.items() if name in value}
     return {name: inner for name, inner in parts.items() if inner is not None and inner != {}}
-
-
-def _plain(value: Any) -> str:
-    """Return a text for a value that JSON has no form for."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 @dataclass(slots=True)

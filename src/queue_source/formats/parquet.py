@@ -18,8 +18,7 @@ import pyarrow.types as pt
 from queue_source.common.times import parse_time_zone
 from queue_source.errors import BadObject
 from queue_source.formats.base import OpenObject, Part, neighbours
-from queue_source.formats.times import gregorian_days, gregorian_micros
-from queue_source.formats.typed.tables import (
+from queue_source.formats.typed import (
     Batches,
     Chosen,
     ColumnarFormat,
@@ -28,7 +27,7 @@ from queue_source.formats.typed.tables import (
     conformed,
     damage_is_bad,
 )
-from queue_source.formats.types import fields_of, inner_types, over_children
+from queue_source.formats.types import fields_of, gregorian_days, gregorian_micros, inner_types, parts_of, with_parts
 from queue_source.options.content import FormatOptions
 from queue_source.storage.open_files import AT_LEAST, ObjectFile, ObjectVersion
 
@@ -213,18 +212,8 @@ def _in_gregorian(array: pa.Array, zone: str) -> pa.Array:
     if pt.is_timestamp(kind):
         micros = array.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64())
         return gregorian_micros(micros, zone).cast(pa.timestamp("us", tz=kind.tz))
-    if pt.is_struct(kind):
-        children = [_in_gregorian(child, zone) for child in array.flatten()]
-        return pa.StructArray.from_arrays(children, names=[field.name for field in kind], mask=array.is_null())
-    if pt.is_list(kind):
-        values = _in_gregorian(array.values, zone)
-        return over_children(array, pa.list_(values.type), [values])
-    if pt.is_map(kind):
-        keys, items = _in_gregorian(array.keys, zone), _in_gregorian(array.items, zone)
-        fields = [pa.field("key", keys.type, nullable=False), pa.field("value", items.type)]
-        entries = pa.StructArray.from_arrays([keys, items], fields=fields)
-        return over_children(array, pa.map_(keys.type, items.type), [entries])
-    return array
+    parts = parts_of(array)
+    return with_parts(array, [_in_gregorian(part, zone) for part in parts]) if parts else array
 
 
 def _release(version: bytes) -> tuple[int, ...]:

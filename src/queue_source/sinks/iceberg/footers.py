@@ -17,26 +17,24 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.types import DecimalType, NestedField, PrimitiveType
 
 from queue_source.errors import BadObject, OptionError
-from queue_source.formats.typed.parquet import opened
-from queue_source.formats.typed.tables import damage_is_bad, read_varint, without_zigzag
+from queue_source.formats.parquet import opened
+from queue_source.formats.typed import damage_is_bad, read_varint, without_zigzag
 from queue_source.sinks.iceberg.schemas import children_of, iceberg_schema
-from queue_source.storage.files import ObjectFile
 from queue_source.storage.memory import BoundedMemory, usual_limit
+from queue_source.storage.open_files import ObjectFile
 
 _DEPTH = 64  # of values within values, as Thrift itself
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
-def parse_struct(data: bytes) -> dict[int, Any]:
-    """Return the values of a struct by their field numbers, structs in it likewise; raises ValueError, IndexError."""
-    return _Reader(data).struct(0)
+class Thrift:
+    """Values of Thrift's compact protocol. Its methods raise ValueError, IndexError."""
 
-
-class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data, self._place = data, 0
 
-    def struct(self, depth: int) -> dict[int, Any]:
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """Return the values of a struct by their field numbers, structs in it likewise."""
         values: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -152,16 +150,16 @@ def read_footer(file: ObjectFile) -> Footer:
     with damage_is_bad(file, "Parquet"):
         if size < 12:
             raise ValueError(f"it has {size} bytes")
-        end = _read_range(file, max(size - _END, 0), size)
+        end = file.read_range(max(size - _END, 0), size)
         start = size - 8 - int.from_bytes(end[-8:-4], "little")
         if 0 <= start < size - len(end):
-            end = _read_range(file, start, size)
+            end = file.read_range(start, size)
     encrypted = BadObject("encrypted-object", f"{file.uri!r} is encrypted by its writer, and nobody here has its keys")
     with BoundedMemory(usual_limit()), damage_is_bad(file, "Parquet"):
         if end[-4:] == b"PARE":
             raise encrypted
         reader = opened(pa.BufferReader(end))
-        said = parse_struct(end[start - size : -8])
+        said = Thrift(end[start - size : -8]).struct()
         if 8 in said or any(chunk.keys() & {8, 9} for group in said[4] for chunk in group[1]):
             raise encrypted
         columns = [reader.schema.column(number) for number in range(len(reader.schema))]
@@ -170,11 +168,6 @@ def read_footer(file: ObjectFile) -> Footer:
         starts = sorted(min(_start(chunk[3]) for chunk in group[1]) for group in said[4] if group[3] and group[1])
         pairs = {pair[1]: pair.get(2, b"") for pair in said.get(5, [])}
         return Footer(fields, ids, statistics, said[3], size, starts, pairs)
-
-
-def _read_range(file: ObjectFile, start: int, end: int) -> bytes:
-    file.seek(start)
-    return file.read(end - start)
 
 
 def _columns(schema: pa.Schema, columns: Sequence[pq.ColumnSchema]) -> tuple[tuple[NestedField, ...], dict[int, int]]:
