@@ -24,8 +24,8 @@ from queue_source.commands.output import (
     tell,
 )
 from queue_source.commands.parameters import DryRun, NewStore, argument, flag, named_options, option
+from queue_source.common.logs import sentence_of
 from queue_source.errors import OptionError
-from queue_source.logs.endings import sentence_of
 from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
 from shard_store.operators.status import PipelineStatus, Published

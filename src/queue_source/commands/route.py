@@ -14,7 +14,7 @@ from queue_source.announcements.routes import read_routes
 from queue_source.commands.output import Json, on_signals, print_result, tell
 from queue_source.commands.parameters import NewStore, QueueUrl, flag, named_options, option
 from queue_source.coordinator.receivers import Receiver
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.session import Threads
 from queue_source.errors import OptionError
 from queue_source.options import connection_options, parse_receiver_options
 from queue_source.options.connections import DEFAULT_STORE
