@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 
 from benchmarks.registry import Measurement, Settings, benchmark
+from queue_source.coordinator.acknowledging import LeaseKeeper
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.leases import LeaseKeeper
-from queue_source.coordinator.room import Limits
+from queue_source.coordinator.ready import Limits
 from queue_source.messages import Receipt
 from queue_source.queues import Queue, open_queue
 from queue_source.queues.leases import terms_of

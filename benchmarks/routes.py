@@ -102,7 +102,7 @@ def _send_singles(
     """Send messages one by one to a source that has a reader, and note when each is recorded, and is the reader's."""
     more = {"source": source, "maxInFlightMessages": "100000", "maxFilesPerTrigger": "10000"}
     coordinator = start_coordinator(reader_options("store", store_url, **more))
-    in_flight = coordinator._parts.in_flight
+    in_flight = coordinator.in_flight
     try:
         ready = _settled(in_flight)
         for number in range(singles):

@@ -53,7 +53,7 @@ def _run(folder: Path, database: str, semantics: str, messages: int, numbers: It
         began = time.perf_counter()
         loop.drain()
         taken = time.perf_counter() - began
-        found = published(loop.coordinator._session.store)
+        found = published(loop.coordinator.session.store)
     finally:
         loop.stop()
     mine = [times for shard_id, times in found.items() if f"/{name}/" in shard_id]

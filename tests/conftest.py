@@ -16,7 +16,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # else botocore looks for a region and keys at the address of AWS's metadata service, where nothing is here
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
-from queue_source.logs.lines import work_on
+from queue_source.common.logs import work_on
 from queue_source.spark import process
 from support import compiled_statements, leaks, loopback, temporary
 from support.engine import class_archive, few_at_once

@@ -26,7 +26,7 @@ from queue_source.errors import CuesqueueError
 from queue_source.formats.base import BadRecords, check_schema
 from queue_source.options import parse_reader_options
 from queue_source.read.objects import read_object
-from queue_source.spark.compat import arrow_schema
+from queue_source.spark.process import arrow_schema
 
 BAD = "_corrupt_record"
 ZONE = "Europe/Berlin"

@@ -21,8 +21,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FILE_FORMATS
 from queue_source.options.declaring import OnChange, Option
 from queue_source.options.places import ALIASES, MEANINGLESS, READER, SINK, VIEWS, Place
-from queue_source.serve.metrics import METRICS, OWN
-from queue_source.serve.reads import ROUTED
+from queue_source.serve.metrics import METRICS, OWN, ROUTED
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_docs.py"
@@ -101,24 +100,20 @@ def _metrics_lines() -> Iterator[str]:
     yield "is not known. The first 1,000 pipelines by name are exported, with at most 51 causes of errors each."
     yield from ("", "## Of each pipeline", "")
     yield "Labels: `pipeline` and `source`, and those named below."
-    yield from _metric_rows((m.name, m.kind, m.labels, m.help) for m in METRICS if not m.of_source)
+    yield from _metric_rows((m.name, m.labels, m.help) for m in METRICS if not m.of_source)
     yield from ("", "## Of each source", "", "Labels: `source`, and those named below.")
-    yield from _metric_rows((m.name, m.kind, m.labels, m.help) for m in METRICS if m.of_source)
+    yield from _metric_rows((m.name, m.labels, m.help) for m in METRICS if m.of_source)
     yield from ("", "## Of each receiver, and of what it records", "")
     yield "Of [one queue for many sources](../how-to/routes.md). Labels: those named below."
-    yield from _metric_rows((m.name, m.kind, m.labels, m.help) for m in ROUTED)
+    yield from _metric_rows((m.name, m.labels, m.help) for m in ROUTED)
     yield from ("", "## Of the export", "")
     yield "All but `cuesqueue_pipelines` are there when the store cannot be read, and then nothing else is."
-    yield from _metric_rows(
-        (name, "counter" if name.endswith("_total") else "gauge", labels, text) for name, (text, labels) in OWN.items()
-    )
+    yield from _metric_rows((name, labels, text) for name, (text, labels) in OWN.items())
 
 
-def _metric_rows(metrics: Iterable[tuple[str, str, tuple[str, ...], str]]) -> Iterator[str]:
+def _metric_rows(metrics: Iterable[tuple[str, tuple[str, ...], str]]) -> Iterator[str]:
     yield from ("", "| name | meaning |", "|---|---|")
-    for name, kind, labels, text in metrics:
-        if (kind == "counter") != name.endswith("_total"):
-            raise ValueError(f"{name} is a {kind}, and the page says otherwise by its name")
+    for name, labels, text in metrics:
         more = f" By {', '.join(f'`{label}`' for label in labels)}." if labels else ""
         yield f"| `{name}` | {text}{more} |"
 

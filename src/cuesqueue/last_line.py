@@ -19,7 +19,7 @@ def end_with_our_line() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         with suppress(Exception):  # Spark may be gone, whose exceptions ask it for their text
-            from queue_source.logs.endings import last_line  # here: an import of `cuesqueue` loads nothing else
+            from queue_source.common.logs import last_line  # here: an import of `cuesqueue` loads nothing else
 
             if (line := last_line(f"{kind.__module__}.{kind.__name__}: {error}")) is not None:
                 sys.stderr.write(f"ERROR cuesqueue: {line}\n")

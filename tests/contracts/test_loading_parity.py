@@ -20,7 +20,7 @@ from queue_source.options import in_zone, parse_reader_options
 from queue_source.read.fixed_rows import default_columns
 from queue_source.read.partitions import MIN_PIECE, partition
 from queue_source.read.task import Work, read_work
-from queue_source.schema.ddl import parse_columns
+from queue_source.schema.columns import parse_columns
 from shard_store.model import BEGINNING, Range, end_at, position_at
 from support.iceberg_tables import Lake
 from support.reading import plan_store

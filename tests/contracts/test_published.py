@@ -20,8 +20,8 @@ import cuesqueue
 from queue_source.commands.main import app
 from queue_source.options import parse_view_options
 from queue_source.options.connections import StorageOptions
-from queue_source.read.data_files import read_data_files
-from queue_source.spark.compat import spark_schema
+from queue_source.spark.process import spark_schema
+from queue_source.spark.published import read_data_files
 from queue_source.spark.views import CuesqueueViewReader, view_schema
 from shard_store.model import Split
 from shard_store.operators import views

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from queue_source.logs.lines import FORMS
+from queue_source.common.logs import FORMS
 from queue_source.options import parse_reader_options
 from queue_source.options.places import READER
 from queue_source.queues import open_queue

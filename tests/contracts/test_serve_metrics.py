@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from queue_source.serve import metrics
-from queue_source.serve.metrics import METRICS, OWN, Export
-from queue_source.serve.reads import ROUTED, StoreReads
+from queue_source.serve.metrics import METRICS, OWN, ROUTED, Export
+from queue_source.serve.reads import StoreReads
 from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.model import ErrorRecord, Position, Runtime, Split
 from shard_store.shards.activity import Report

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from queue_source.logs.lines import LEFT_OUT, LINES
+from queue_source.common.logs import LEFT_OUT, LINES
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "logs.md").read_text("utf-8")

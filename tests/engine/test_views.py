@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import cuesqueue
-from queue_source.spark.compat import arrow_schema
+from queue_source.spark.process import arrow_schema
 from shard_store import open_store
 from support.engine.queries import described, run
 from support.engine.world import World

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from queue_source.coordinator.in_flight import InFlight, Opened
 from queue_source.coordinator.messages import UNACKNOWLEDGED, State
-from queue_source.coordinator.room import Limits
+from queue_source.coordinator.ready import Limits
 from queue_source.messages import MessageKey, Receipt, key_of
 from shard_store.model import BEGINNING, Content, PublishToken, Shard, ShardKey, ShardState, Snapshot
 from support.deliveries import TERMS, hold, received

@@ -160,7 +160,7 @@ def test_a_version_that_only_the_other_pipeline_was_told_of_is_read_by_the_owner
     send(world, event("late.json", 8, "old", "0A1"))
     with world.loop() as owner:
         until(lambda: owner.in_flight.counts().ready == 1, lambda: time.sleep(0.01))
-        no_receive = owner.in_flight.pausing(owner.coordinator._session.queues, until=lambda: False)
+        no_receive = owner.in_flight.pausing(owner.coordinator.session.queues, until=lambda: False)
         with no_receive, world.loop(pipeline="second", checkpoint="second") as other:
             send(world, event("late.json", 16, "new", "0A2"))
             until(lambda: other.in_flight.counts().held == 1, lambda: time.sleep(0.01))

@@ -195,7 +195,7 @@ def test_what_listings_find_takes_its_turn_with_the_queues(world: World) -> None
     found: list[list[str]] = []
     with world.loop(**LIST, maxFilesPerTrigger="20") as loop:
         until(lambda: loop.in_flight.counts().ready >= 150, lambda: time.sleep(0.01))
-        batches = loop.coordinator._session.options.batches
+        batches = loop.coordinator.session.options.batches
         ranges = loop.in_flight.take(batches.max_files_per_trigger, None)
         found.append([entry.content.queue for entry in ranges])
         loop.in_flight.put_back()
@@ -552,7 +552,7 @@ def test_a_queue_that_has_the_name_of_listings_is_refused(world: World) -> None:
     options = reader_options(world.queue_url, world.store_url, **LIST)
     nothing: Any = None
     with pytest.raises(OptionError, match="names a queue 'listing'"):
-        prepare(options, nothing, {LISTING: nothing}, nothing)
+        prepare(options, nothing, {LISTING: nothing}, nothing, open_bucket=nothing)
 
 
 def test_a_listing_is_reported(world: World, caplog: pytest.LogCaptureFixture) -> None:

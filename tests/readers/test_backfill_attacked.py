@@ -144,7 +144,7 @@ def test_available_now_reads_what_a_pipeline_that_stopped_had_found(world: World
 def test_available_now_reads_all_that_stopped_pipelines_had_found(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queue_source.coordinator.backfill._ABANDONED", 2)
+    monkeypatch.setattr("queue_source.coordinator.opening._ABANDONED", 2)
     world.bucket.put(*uris(7))
 
     with world.loop(**LIST, pipeline="one", checkpoint="one", maxFilesPerTrigger="3") as loop:

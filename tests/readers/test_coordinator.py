@@ -63,7 +63,7 @@ def test_available_now_reads_all_of_an_ordered_group(
     """The queue withholds the rest of a group as long as we have a part of it, and seems to be empty."""
     world.publish(*uris(count), group="g")
     with world.loop(**options) as loop:
-        (queue,) = loop.coordinator._session.queues.values()
+        (queue,) = loop.coordinator.session.queues.values()
         at_once = queue.acknowledge
 
         def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -87,7 +87,7 @@ def test_available_now_does_not_end_before_what_was_done_already_is_acknowledged
         loop.drain()
     world.publish(*uris(3))
     with world.loop() as loop:
-        (queue,) = loop.coordinator._session.queues.values()
+        (queue,) = loop.coordinator.session.queues.values()
         at_once = queue.acknowledge
 
         def slowly(receipts: Sequence[Receipt]) -> set[Receipt]:
@@ -115,7 +115,7 @@ def test_what_ends_the_reader_at_the_start_of_available_now_is_told_and_not_what
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with world.loop() as loop, ThreadPoolExecutor() as pool:
-        (queue,) = loop.coordinator._session.queues.values()
+        (queue,) = loop.coordinator.session.queues.values()
         asked, waiting = threading.Event(), threading.Event()
 
         def refused(*_: object) -> Any:
@@ -151,7 +151,7 @@ def test_spark_does_not_wait_for_a_queue_that_takes_its_time_to_acknowledge(
     world.publish(*uris(5))
     with world.loop() as loop:
         assert loop.batch()
-        (queue,) = loop.coordinator._session.queues.values()
+        (queue,) = loop.coordinator.session.queues.values()
         at_once, returned = queue.acknowledge, threading.Event()
         in_time: list[bool] = []
 
@@ -400,11 +400,11 @@ def test_what_is_taken_stays_ours_while_its_snapshot_waits_for_a_lock_and_when_t
 ) -> None:
     world.publish(*uris(5))
     with world.loop(visibilityTimeout="5m") as loop:
-        store, held = loop.coordinator._session.store, []
+        store, held = loop.coordinator.session.store, []
 
         def locked(*_: object, **__: object) -> None:
             held.append(loop.in_flight.counts().ready)
-            loop.coordinator._parts.maintenance._make_room()
+            loop.in_flight.make_room()
             raise StoreUnavailable("locked by somebody else")
 
         with monkeypatch.context() as patched:
@@ -423,7 +423,7 @@ def test_a_graceful_stop_extends_what_is_planned_until_others_may_take_it_over(
     world.publish(*uris(10))
     with world.loop(maxFilesPerTrigger="4", visibilityTimeout="5m", commitTimeout="7s") as loop:
         loop.batch()
-        (queue,) = loop.coordinator._session.queues.values()
+        (queue,) = loop.coordinator.session.queues.values()
         extended: list[tuple[int, float]] = []
         extend = queue.extend
 
@@ -462,12 +462,12 @@ def test_what_another_pipeline_finished_and_pruned_between_two_looks_ends_its_me
         world.publish("s3://bucket/1")
         with world.loop(pipeline="second", checkpoint="second", **common) as second:
             until(lambda: second.coordinator.report()["held"] == 1, lambda: second.in_flight.wait(0.1))
-            look = second.coordinator._session.store.look
-            second.coordinator._session.store.look = lambda keys: {}  # type: ignore[method-assign]
+            look = second.coordinator.session.store.look
+            second.coordinator.session.store.look = lambda keys: {}  # type: ignore[method-assign]
             first._deliver(plan, 0)
             first.latest(1)
             until(lambda: world.depth() == EMPTY, lambda: second.in_flight.wait(0.1))
-            second.coordinator._session.store.look = look  # type: ignore[method-assign]
+            second.coordinator.session.store.look = look  # type: ignore[method-assign]
             assert second.metrics["received"] == 1
     assert_published_once(world, ["s3://bucket/1"])
 
@@ -477,7 +477,7 @@ def test_a_store_that_was_emptied_is_not_taken_for_one_in_which_all_is_finished(
         with world.store() as store, store.database.engine.begin() as connection:
             connection.execute(pipelines.delete())
         with pytest.raises(PipelineTakenOver):
-            loop.coordinator._parts.maintenance._ownership.get_again([ShardKey(b"x" * 32)])
+            loop.coordinator.ownership.get_again([ShardKey(b"x" * 32)])
 
 
 def test_malformed_messages_are_quarantined_with_their_cause_and_the_rest_goes_on(world: World) -> None:
@@ -576,10 +576,7 @@ def test_shards_that_two_threads_see_stale_are_counted_as_acquired_once(world: W
             keys = [shard_key("files", uri) for uri in uris(5)]
             until(lambda: all(shard.stale for shard in store.look(keys).values()), lambda: time.sleep(0.05))
             seen = store.look(keys).values()  # as the opener and the maintenance may see them at the same time
-            threads = [
-                threading.Thread(target=second.coordinator._parts.maintenance._ownership.resolve, args=(seen,))
-                for _ in range(2)
-            ]
+            threads = [threading.Thread(target=second.coordinator.ownership.resolve, args=(seen,)) for _ in range(2)]
             for thread in threads:
                 thread.start()
             for thread in threads:

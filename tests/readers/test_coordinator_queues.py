@@ -97,7 +97,7 @@ def test_a_group_waits_for_its_shard_that_another_pipeline_has(world: World) -> 
             until(lambda: second.coordinator.report()["held"] == 1, patiently(second))
             world.publish("s3://bucket/2", group="g")
             world.publish("s3://bucket/free")
-            until(lambda: len(published(second.coordinator._session.store)) == 1, patiently(second))
+            until(lambda: len(published(second.coordinator.session.store)) == 1, patiently(second))
             first._deliver(plan, 0)
             first.latest(1)
             steps = itertools.cycle([patiently(first), patiently(second)])  # either may receive what comes free now
@@ -123,7 +123,7 @@ def test_a_full_reader_gives_back_what_only_waits_for_others_and_goes_on(world: 
         with world.loop(pipeline="second", checkpoint="second", maxInFlightMessages="3", **common) as second:
             until(lambda: second.coordinator.report()["held"] == 1, patiently(second))
             world.publish(*uris(3))
-            until(lambda: len(published(second.coordinator._session.store)) == 3, patiently(second))
+            until(lambda: len(published(second.coordinator.session.store)) == 3, patiently(second))
             first._deliver(plan, 0)
             first.latest(1)
             until(lambda: world.depth() == EMPTY, patiently(second))
@@ -209,7 +209,7 @@ def test_messages_whose_tag_is_not_wanted_are_acknowledged_and_counted(world: Wo
     with world.loop(tagFilter="orders.*,other", **content) as loop:
         until(lambda: world.depth() == EMPTY, patiently(loop))
         assert loop.metrics["ignored"] == 3
-        assert len(published(loop.coordinator._session.store)) == 1
+        assert len(published(loop.coordinator.session.store)) == 1
 
 
 def test_a_queue_that_remembers_longer_than_the_store_is_warned_of(

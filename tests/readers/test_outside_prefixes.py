@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from queue_source.announcements.contents import OUTSIDE_PREFIXES, Announced
 from queue_source.commands.main import app
-from queue_source.coordinator.backfill import WINDOW, PrefixWatch
 from queue_source.coordinator.errors import PERIOD
+from queue_source.coordinator.opening import WINDOW, PrefixWatch
 from queue_source.messages import Receipt, Received
 from shard_store.model import Content, ErrorRecord, PublishToken
 from shard_store.shards.activity import Intake

@@ -14,8 +14,7 @@ from queue_source.options import parse_reader_options
 from queue_source.read import combined as together
 from queue_source.read import task as reading
 from queue_source.read.objects import MIN_ROWS, gathered
-from queue_source.read.partitions import whole_pieces
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import PlanStore, whole_pieces
 from queue_source.read.task import Work, read_pieces
 from shard_store.model import (
     BEGINNING,

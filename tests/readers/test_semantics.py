@@ -124,7 +124,7 @@ def test_at_least_once_what_was_read_is_acknowledged_when_its_lost_message_comes
     world.publish(*uris(5))
     with world.loop(**AT_LEAST) as loop:
         loop.batch()
-        parts = loop.coordinator._parts
+        parts = loop.coordinator
         held = parts.in_flight._messages.keys()
         parts.in_flight.leave(held)  # as when their leases are lost
         loop.batch()
@@ -296,7 +296,7 @@ def test_at_most_once_what_passed_to_another_pipeline_is_not_in_the_snapshot(wor
         slow.freeze()
         with world.loop(pipeline="b", checkpoint="b", **common) as quick:
             until(lambda: quick.metrics["acquired"] == 5, patiently(quick))
-            slow.coordinator._session.stopping.clear()
+            slow.coordinator.session.stopping.clear()
             assert slow.latest(0) == 1
             assert slow.coordinator.plan(0, 1).ranges == ()
             until(lambda: world.depth() == EMPTY, patiently(quick))

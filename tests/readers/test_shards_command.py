@@ -87,7 +87,7 @@ def test_a_running_reader_reads_what_is_opened_again_without_a_message(world: Wo
         until(lambda: world.depth() == EMPTY, patiently(loop))
         loop.bad = {}
         assert shards("reopen", "--state", "quarantined", "--reason", "repaired")["shards"] == 1
-        until(lambda: states(loop.coordinator._session.store) == {"done": 2}, patiently(loop))
+        until(lambda: states(loop.coordinator.session.store) == {"done": 2}, patiently(loop))
     assert_published_once(world, [BAD, GOOD])
     assert [error["state"] for error in shards("show", BAD)["errors"]] == ["reopened"]
 

@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> World:
 
 
 def receive_no_more(loop: DriverLoop) -> None:
-    held, queues = loop.in_flight, loop.coordinator._session.queues
+    held, queues = loop.in_flight, loop.coordinator.session.queues
     with held._changed:
         held._room.paused = set(queues)
         held._changed.wait_for(lambda: not held._room.receiving(queues))
@@ -33,7 +33,7 @@ def receive_no_more(loop: DriverLoop) -> None:
 def lose(loop: DriverLoop, message: MessageKey) -> None:
     """As when the queue says that the lease has ended: it delivers the message again."""
     assert loop.in_flight.end_extending([message], 0.0, {message}) == [message]
-    (queue,) = loop.coordinator._session.queues.values()
+    (queue,) = loop.coordinator.session.queues.values()
     queue.nack([message[1]], 0.0)
 
 
@@ -101,7 +101,7 @@ def test_a_shard_that_is_looked_at_before_its_message_waits_for_it_is_read(
     def look_first(store: ShardStore, token: Any, source: str, contents: Any) -> Any:
         found = open_shards(store, token, source, contents)
         until(lambda: bool(loops), lambda: time.sleep(0.01))
-        loops[0].coordinator._parts.maintenance._ownership.get_again(list(found))
+        loops[0].coordinator.ownership.get_again(list(found))
         return found
 
     monkeypatch.setattr(ShardStore, "open_shards", look_first)

@@ -31,7 +31,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def queue_of(loop: DriverLoop) -> Queue:
-    (queue,) = loop.coordinator._session.queues.values()
+    (queue,) = loop.coordinator.session.queues.values()
     return queue
 
 
@@ -159,7 +159,7 @@ def test_a_queue_that_is_away_keeps_no_other_from_getting_its_messages_back(
 
     with world.loop(**options) as loop, monkeypatch.context() as patched:
         until(lambda: loop.in_flight.counts().ready == 2, lambda: time.sleep(0.01))
-        first, _ = loop.coordinator._session.queues.values()
+        first, _ = loop.coordinator.session.queues.values()
         patched.setattr(first, "nack", fail)
         loop.stop()
     with open_queue(urls[1]) as queue:

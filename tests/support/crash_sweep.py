@@ -29,7 +29,7 @@ from queue_source.options import parse_receiver_options, parse_sink_options
 from queue_source.queues import open_queue
 from queue_source.spark import source as reader_module
 from queue_source.spark import writer as writer_module
-from queue_source.spark.compat import WRITES_ARROW
+from queue_source.spark.process import WRITES_ARROW
 from queue_source.spark.source import CuesqueueStreamReader
 from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store import failpoints

@@ -171,10 +171,10 @@ class DriverLoop:
         if not self._gathered:
             self._gathered, batches, over = True, self.options.batches, time.monotonic() + _FIRST_TRIGGER
             limits = batches.max_files_per_trigger, batches.max_bytes_per_trigger
-            stopping = self.coordinator._session.stopping
+            stopping = self.coordinator.session.stopping
             self.in_flight.wait_for_batch(*limits, lambda: stopping.is_set() or time.monotonic() > over)
         end = self.coordinator.latest(start)
-        if not (self.overlapping or self.coordinator._parts.receivers.draining):  # AvailableNow has to wait by itself
+        if not (self.overlapping or self.coordinator.receivers.draining):  # AvailableNow has to wait by itself
             self.wait_for_acknowledgements()
         return end
 
@@ -182,7 +182,7 @@ class DriverLoop:
         """Until the thread has asked for all that are due, whether or not the queue took them."""
         with self.in_flight._changed:
             complete = self.in_flight._messages.keys(State.COMPLETE, State.ACKNOWLEDGING)
-        self.coordinator._parts.acknowledger.wait_for_answers(complete)
+        self.coordinator.acknowledger.wait_for_answers(complete)
 
     def stop(self) -> None:
         if not self._dead:
@@ -198,12 +198,12 @@ class DriverLoop:
         """Dead for so long that the queue delivers again what was in a batch."""
         planned = self.in_flight.empty().planned
         self.freeze()
-        self.coordinator._parts.acknowledger.nack(planned)
+        self.coordinator.acknowledger.nack(planned)
         self.die()
 
     def freeze(self) -> None:
         """As good as dead: no heartbeat, no extension."""
-        self.coordinator._parts.threads.stop(5.0)
+        self.coordinator.threads.stop(5.0)
 
     def advance(self, seconds: float) -> None:
         """Let the clocks go on."""
@@ -211,11 +211,11 @@ class DriverLoop:
 
     @property
     def metrics(self) -> dict[str, int]:
-        return self.coordinator._session.metrics.snapshot()
+        return self.coordinator.session.metrics.snapshot()
 
     @property
     def in_flight(self) -> InFlight:
-        return self.coordinator._parts.in_flight
+        return self.coordinator.in_flight
 
     def _run(self, number: int) -> None:
         start, end = self._log[number]["start"], self._log[number]["end"]

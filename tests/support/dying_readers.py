@@ -12,8 +12,7 @@ import pytest
 
 from queue_source.options import ReaderOptions, parse_reader_options
 from queue_source.read import task as reading
-from queue_source.read.partitions import partition
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import PlanStore, partition
 from queue_source.read.task import Alone, Beside, Work, read_work
 from shard_store.model import BEGINNING, Content, Plan, Range, Semantics, Split, end_at, shard_key
 from shard_store.store import ShardStore, open_store

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from queue_source.formats.base import BadRecords, check_schema
 from queue_source.options import parse_reader_options
 from queue_source.read.objects import read_object
-from queue_source.spark.compat import arrow_schema
+from queue_source.spark.process import arrow_schema
 from support.sessions import LEAST
 
 ZONE = "Europe/Berlin"

@@ -15,7 +15,7 @@ from queue_source.formats.base import BadRecords, Part
 from queue_source.options import ReaderOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import PlanStore
 from shard_store.store import open_store
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")

@@ -18,7 +18,7 @@ from pyarrow import csv, orc
 from queue_source.formats.base import BadRecords
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
-from queue_source.schema.ddl import parse_columns
+from queue_source.schema.columns import parse_columns
 from queue_source.storage.memory import LEAST
 from support.hostile.typed import objects
 
@@ -34,7 +34,7 @@ from queue_source.errors import BadObject
 from queue_source.formats.base import BadRecords
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
-from queue_source.schema.ddl import parse_columns
+from queue_source.schema.columns import parse_columns
 
 found = []
 for name, ddl in json.loads(sys.argv[1]) * 2:

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from queue_source.coordinator.acknowledging import Acknowledger
+from queue_source.coordinator.acknowledging import Acknowledger, LeaseKeeper
 from queue_source.coordinator.in_flight import InFlight, Leftovers, Opened
-from queue_source.coordinator.leases import LeaseKeeper
-from queue_source.coordinator.room import Limits
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.ready import Limits
+from queue_source.coordinator.session import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt, Received, key_of
 from queue_source.queues.base import Capabilities

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from queue_source.announcements.contents import Announced, announced_objects, listed_contents
-from queue_source.announcements.facts import Stated
+from queue_source.announcements.contents import Announced, Stated, announced_objects, listed_contents
 from queue_source.errors import OptionError
 from queue_source.messages import ListedObject, Receipt, Received
 from queue_source.options import NotificationOptions, check_zone, parse_reader_options

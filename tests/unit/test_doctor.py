@@ -300,7 +300,7 @@ def test_passwords_are_shown_nowhere(tmp_path: Path, impatient: None) -> None:
 
 
 def test_the_executors_are_compared_with_the_driver() -> None:
-    from queue_source.spark.doctor import Worker, this_worker
+    from queue_source.spark.process import Worker, this_worker
 
     driver = this_worker()
     assert driver.error == ""

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import DataSource
 
+from queue_source.common.logs import HIDE, last_line, one_line_errors, sentence_of, whole_errors
 from queue_source.errors import OptionError, QueueNotFound, SinkFailed
-from queue_source.logs.endings import HIDE, last_line, one_line_errors, sentence_of, whole_errors
 from queue_source.spark.source import CuesqueueSource
 from shard_store.errors import StoreUnavailable
 
@@ -65,10 +65,10 @@ def test_the_last_line_has_the_sentence_and_a_page(text: str, line: str | None) 
 
 
 def test_the_pages_of_last_lines_exist() -> None:
-    from queue_source.logs import endings
+    from queue_source.common import logs
     from support.snippets import ROOT
 
-    pages = {*endings._PAGES.values(), *endings._PAGES_OF_QUEUES.values(), endings._TROUBLESHOOTING}
+    pages = {*logs._PAGES.values(), *logs._PAGES_OF_QUEUES.values(), logs._TROUBLESHOOTING}
     assert not [page for page in pages if not (ROOT / page).is_file()]
 
 

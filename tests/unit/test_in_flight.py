@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_source.coordinator.in_flight import InFlight, Opened
-from queue_source.coordinator.ready import shares_of
-from queue_source.coordinator.room import Limits, limits_of
+from queue_source.coordinator.ready import Limits, limits_of, shares_of
 from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 from shard_store.model import BEGINNING, Content, PublishToken, Range, Shard, ShardState, Snapshot, shard_key

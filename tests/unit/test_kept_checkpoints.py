@@ -13,7 +13,7 @@ import pytest
 
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue
-from queue_source.spark.compat import arrow_schema
+from queue_source.spark.process import arrow_schema
 from queue_source.spark.source import CuesqueueSource, CuesqueueStreamReader
 from support.driver_loop import until
 from support.kept_checkpoints import ARCHIVES, migrated

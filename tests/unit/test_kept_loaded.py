@@ -42,4 +42,4 @@ def test_each_process_of_a_batch_freezes_what_it_has_loaded(tmp_path: Path, monk
     cell = Cell("path", tmp_path, f"sqlite:///{tmp_path}/store.db", f"sqlite:///{tmp_path}/elsewhere.db")
     cell.prepare()
     assert run(cell).failed is None
-    assert callers == {"_read", "write", "commit", "_take_plans"}
+    assert callers == {"read", "write", "commit", "__getstate__"}

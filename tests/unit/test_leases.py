@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from queue_source.coordinator.acknowledging import LeaseKeeper
 from queue_source.coordinator.in_flight import InFlight, Opened
-from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.messages import State
-from queue_source.coordinator.room import Limits
+from queue_source.coordinator.ready import Limits
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import MessageKey, Receipt, Received, key_of
 from queue_source.queues.base import Capabilities

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from queue_source.coordinator.threads import Threads
-from queue_source.logs import lines
-from queue_source.logs.lines import FORMS, LINES, PERIOD, Lines, Origin, set_up, tell_left_out, work_on
+from queue_source.common import logs
+from queue_source.common.logs import FORMS, LINES, PERIOD, Lines, Origin, set_up, tell_left_out, work_on
+from queue_source.coordinator.session import Threads
 from queue_source.queues.adapter import log_id
 
 
@@ -188,8 +188,8 @@ def test_messages_without_number_take_a_bounded_amount_of_memory_and_of_lines(lo
     writer = Writer(logger)
     for number in range(10_000):
         logger.warning(f"message {number}")
-    assert len(writer.lines) == lines._MESSAGES + LINES
-    assert len(writer.handler._limit._said) == lines._MESSAGES + 1
+    assert len(writer.lines) == logs._MESSAGES + LINES
+    assert len(writer.handler._said) == logs._MESSAGES + 1
 
 
 def test_a_new_process_writes_to_standard_error_at_the_level_of_the_option(

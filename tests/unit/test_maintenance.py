@@ -12,7 +12,7 @@ import pytest
 from queue_source.coordinator.errors import ErrorLog
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.maintenance import Maintenance
-from queue_source.coordinator.room import Limits
+from queue_source.coordinator.ready import Limits
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueUnavailable
 from queue_source.queues import Depth

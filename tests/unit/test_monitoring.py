@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from queue_source.commands.main import app
 from queue_source.commands.setup import MONITORING
-from queue_source.serve.metrics import METRICS, OWN, Export
-from queue_source.serve.reads import ROUTED, StoreReads
+from queue_source.serve.metrics import METRICS, OWN, ROUTED, Export
+from queue_source.serve.reads import StoreReads
 from shard_store.model import Runtime
 from shard_store.store import open_store
 from support.store_backends import Pipeline

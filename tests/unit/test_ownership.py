@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from queue_source.coordinator.in_flight import InFlight, Opened
-from queue_source.coordinator.recorded import Ownership
-from queue_source.coordinator.room import Limits
+from queue_source.coordinator.opening import Ownership
+from queue_source.coordinator.ready import Limits
 from queue_source.messages import Receipt
 from shard_store.model import PublishToken, ShardKey
 from shard_store.store import ShardStore, open_store

@@ -16,8 +16,7 @@ from queue_source.errors import OptionError, SinkFailed
 from queue_source.options import SecretUrl, parse_reader_options, parse_sink_options, parse_view_options
 from queue_source.queues import open_queue
 from queue_source.read.isolation import Marks
-from queue_source.read.partitions import whole_pieces
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import PlanStore, whole_pieces
 from queue_source.read.task import Work, read_work
 from queue_source.sinks.base import Batch, check_visible, open_sink
 from queue_source.spark.views import CuesqueueViewReader, ViewPartition, view_schema

@@ -10,8 +10,7 @@ import pytest
 
 from queue_source.formats import compression
 from queue_source.options import parse_reader_options
-from queue_source.read.partitions import whole_pieces
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import PlanStore, whole_pieces
 from queue_source.read.task import Work, read_pieces
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
 from support.poison import BOMB, SCHEMA, Poison, corpus, good

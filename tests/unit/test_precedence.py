@@ -40,7 +40,8 @@ def world(tmp_path: Path) -> World:
 def test_a_listing_stands_still_after_a_page_while_a_batch_is_under_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "_YIELD", (FOREVER, FOREVER))
+    monkeypatch.setattr(backfill, "_YIELD", FOREVER)
+    monkeypatch.setattr(backfill, "_LONGEST_YIELD", FOREVER)
     waits = threading.Event()
     wait_for_batch_end = Precedence.wait_for_batch_end
 
@@ -52,10 +53,10 @@ def test_a_listing_stands_still_after_a_page_while_a_batch_is_under_way(
     monkeypatch.setattr(Precedence, "wait_for_batch_end", seen)
     options: dict[str, Any] = {"backfillPrefixes": "s3://bucket/", "backfillGrace": "0s", "maxFilesPerTrigger": "5000"}
     with world.loop(publishes=True, **options) as loop:
-        loop.coordinator._session.batches.begin()
+        loop.coordinator.session.batches.begin()
         assert waits.wait(30)
         assert loop.coordinator.report()["listed"] == 1000
-        loop.coordinator._session.batches.end()
+        loop.coordinator.session.batches.end()
         until(lambda: loop.coordinator.report()["listed"] == 3000, rest)
 
 
@@ -84,7 +85,7 @@ def test_spark_begins_a_batch_where_there_is_work_and_ends_it_where_there_is_non
             heard.append("end")
 
     with world.loop() as loop:
-        object.__setattr__(loop.coordinator._session, "batches", Heard(lambda: 0.0))
+        object.__setattr__(loop.coordinator.session, "batches", Heard(lambda: 0.0))
         assert not loop.batch()
         assert heard[-1] == "end"
         world.publish("s3://bucket/0001")

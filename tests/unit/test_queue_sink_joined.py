@@ -26,7 +26,7 @@ from queue_source.queues.sql.database import messages
 from queue_source.queues.sql.staging import staged
 from queue_source.sinks.queue import HASH_HEADER, INDEX_HEADER
 from queue_source.spark import writer as writer_module
-from queue_source.spark.compat import WRITES_ARROW
+from queue_source.spark.process import WRITES_ARROW
 from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store import failpoints
 from shard_store.errors import PipelineTakenOver, ShardsLost

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.session import Threads
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues import Depth
 from queue_source.spark import source

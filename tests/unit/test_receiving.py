@@ -12,8 +12,8 @@ import pytest
 
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.coordinator.opening import Receivers
-from queue_source.coordinator.room import Limits
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.ready import Limits
+from queue_source.coordinator.session import Threads
 from queue_source.errors import QueueUnavailable
 from queue_source.messages import Receipt, Received
 from queue_source.queues import Depth

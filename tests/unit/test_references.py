@@ -23,7 +23,7 @@ from queue_source.queues import open_queue
 from queue_source.read.fixed_rows import REFERENCE_SCHEMA, default_columns, fixed_rows, names_parts
 from queue_source.read.partitions import partition
 from queue_source.read.task import Work, read_work
-from queue_source.spark.compat import arrow_schema
+from queue_source.spark.process import arrow_schema
 from queue_source.spark.source import CuesqueueSource
 from queue_source.storage.files import ObjectStat
 from shard_store.model import LISTING, Plan, Reference, is_end, micros
@@ -408,7 +408,7 @@ def test_batches_end_at_the_bytes_that_are_announced_and_no_object_is_cut(world:
     with world.loop(**BY_REFERENCE, maxBytesPerTrigger="1300m") as loop:
         sizes = []
         while loop.batch():
-            sizes.append(len(loop.coordinator._parts.in_flight._snapshots))
+            sizes.append(len(loop.coordinator.in_flight._snapshots))
         assert len(sizes) == 2
     with world.store() as store:
         assert published(store) == {f"s3://bucket/{number}": 1 for number in range(4)}

@@ -20,7 +20,7 @@ from queue_source.queues import Depth, open_queue
 from queue_source.queues.sql import SqlQueue
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
-from queue_source.schema.ddl import format_columns, parse_columns
+from queue_source.schema.columns import format_columns, parse_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_schema
 from shard_store.model import (

@@ -577,7 +577,7 @@ ENDED = """
 import sys, time
 from queue_source.commands.shards import forget_shards
 from queue_source.commands.main import app
-from queue_source.serve import run
+from queue_source.serve import app as web
 from shard_store.store import ShardStore
 
 def hangs(store):
@@ -585,7 +585,7 @@ def hangs(store):
     time.sleep(600)
 
 ShardStore.status = hangs
-run._SILENCE = 0.2
+web._SILENCE = 0.2
 app(["serve", "--store", sys.argv[1], "--port", sys.argv[2], "--store-timeout", "1s"])
 """
 

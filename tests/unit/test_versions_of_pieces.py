@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.announcements.contents import announced_objects
-from queue_source.announcements.facts import looked_up
+from queue_source.announcements.contents import announced_objects, looked_up
 from queue_source.coordinator.ready import may_come_in_pieces
 from queue_source.messages import Receipt, Received
 from queue_source.options import ReaderOptions, parse_reader_options

@@ -26,7 +26,7 @@ CALLBACKS = {
         "storage.files",
     ): "sizes and times are asked for by the function that it was given",
     (
-        "announcements.facts",
+        "announcements.contents",
         "coordinator.ready",
     ): "what is read in pieces is asked of the function that it was given",
     ("coordinator.in_flight", "coordinator.acknowledging"): "the condition that ends a wait",
@@ -43,7 +43,7 @@ CALLBACKS = {
 
 RUNNERS = {
     "queue_source.options.declaring": "makes the groups of options that are declared with it",
-    "queue_source.coordinator.threads": "runs each part on a thread",
+    "queue_source.coordinator.session": "runs each part on a thread, and calls of queues again",
     "shard_store.sql.database": "runs what it is given in a transaction, and again after passing trouble; makes chunks",
 }
 """Modules whose purpose is to call what they are given."""
@@ -112,7 +112,7 @@ def test_no_call_of_the_reader_process_climbs_back_up_the_layers(tmp_path: Path)
     with traced() as trace, world.loop(allowedPrefixes=f"{tmp_path}/", maxFilesPerTrigger="10") as loop:
         until(lambda: world.depth() == EMPTY, loop.batch)
     seen = {callee for _, callee in trace.calls}
-    parts = "opening", "recorded", "in_flight", "progress", "acknowledging", "leases", "maintenance"
+    parts = "opening", "in_flight", "messages", "ready", "progress", "acknowledging", "maintenance"
     assert {f"queue_source.coordinator.{part}" for part in parts} <= seen
     assert {"queue_source.announcements.parser", "shard_store.batches.plans", "shard_store.batches.publishing"} <= seen
     assert trace.climbs() == set()

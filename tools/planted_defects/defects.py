@@ -154,7 +154,7 @@ DEFECTS = (
     Defect(
         "no-version-for-pieces",
         "V8: the pieces of an object without an ETag, which a route brought, were of two versions.",
-        "queue_source/announcements/facts.py",
+        "queue_source/announcements/contents.py",
         "etag = etag or stated.etag",
         "etag = etag or None",
     ),
@@ -190,7 +190,7 @@ DEFECTS = (
     Defect(
         "lease-from-the-answer",
         "A lease was counted from the answer of a slow queue, and ended before it was extended.",
-        "queue_source/coordinator/leases.py",
+        "queue_source/coordinator/acknowledging.py",
         "self._tell_lost(self._in_flight.end_extending(keys, asked + lease, lost))",
         "self._tell_lost(self._in_flight.end_extending(keys, clock() + lease, lost))",
     ),

@@ -1,18 +1,20 @@
-"""Turns messages, and listings, into the contents that they announce: parsing, prefixes, identities.
+"""Turns messages, and listings, into the contents that they announce: parsing, prefixes, identities, facts.
 
-Pure, except for requested sizes.
+The facts about an object (size, version, time, order) are the same whichever way it comes in: one constructor
+(invariant 14). A message, a listing, a route and an operator's word each say a part of them; a look-up at the object's
+store says the rest. What was announced takes precedence: the object may have been replaced since. Pure, except for
+look-ups.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote_plus
 
-from queue_source.announcements.facts import InPieces, Stat, Stated, content_of, lacks_facts, with_facts
 from queue_source.announcements.parser import JsonPaths, parse_notification
 from queue_source.common.globs import is_hidden
 from queue_source.errors import MalformedNotification
@@ -28,8 +30,82 @@ from queue_source.messages import (
 from queue_source.options import NotificationOptions
 from queue_source.tags import matches_any
 from queue_source.uris import climbs
-from shard_store.model import LISTING, Content, ErrorRecord, Payload, micros
+from shard_store.model import LISTING, Content, ErrorRecord, Payload, Reference, micros
 from shard_store.redaction import redact_url
+
+
+class Stated(Protocol):
+    """The facts that a store reports of an object.
+
+    Its size in bytes; its time (aware) and its ETag, where the store has them.
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def modified(self) -> datetime | None: ...
+
+    @property
+    def etag(self) -> str | None: ...
+
+
+Stat = Callable[[Sequence[str]], Sequence[Stated | None]]
+"""Asks for many URIs at once; None where an object is missing (reading it reports that)."""
+
+InPieces = Callable[[str, int], bool]
+"""Whether an object (URI, size in bytes) may be read in pieces, by several tasks or micro-batches."""
+
+
+def content_of(
+    notice: ObjectNotice,
+    options: NotificationOptions,
+    *,
+    version: str | None = None,
+    tag: str | None = None,
+    **delivery: Any,
+) -> Content:
+    """Return the content that an object is read as. `delivery`: the fields of `Content` about what has announced it.
+
+    With `allowOverwrites` the identity has the object's version where its bucket keeps versions, else its ETag, else
+    `version`.
+    """
+    version = notice.version or notice.etag or version
+    identity = f"{notice.uri}#{version}" if options.allow_overwrites and version is not None else notice.uri
+    reference = None
+    if options.by_reference:
+        modified, happened = (None if at is None else micros(at) for at in (notice.modified, notice.event_time))
+        reference = Reference(notice.version, modified, happened, tag)
+    facts: dict[str, Any] = {"size": notice.size, "etag": notice.etag, "sequence": notice.sequence}
+    return Content(identity, notice.uri, **facts, reference=reference, **delivery)
+
+
+def lacks_facts(uri: str, size: int | None, etag: str | None, in_pieces: InPieces) -> bool:
+    """Tell whether the store is to be asked: plans need an object's size, and its pieces have to be of one version."""
+    return size is None or (etag is None and in_pieces(uri, size))
+
+
+def with_facts(content: Content, stated: Stated | None) -> Content:
+    """Return the content with what a look-up has found: all attempts and pieces read the version that it met.
+
+    A reference is not read: it keeps the ETag that was announced, or none.
+    """
+    if stated is None:
+        return content
+    size, etag = stated.size if content.size is None else content.size, content.etag
+    if content.reference is None and size == stated.size:
+        etag = etag or stated.etag
+    return content._replace(size=size, etag=etag)
+
+
+def looked_up(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> Sequence[Content]:
+    """Return the contents with the facts that they lack, for which the store is asked once."""
+    unknown = list({c.uri: None for c in contents if lacks_facts(c.uri, c.size, c.etag, in_pieces)})
+    if not unknown:
+        return contents
+    stated = dict(zip(unknown, stat(unknown), strict=True))
+    return [with_facts(c, stated.get(c.uri)) for c in contents]
+
 
 _PREFIXES = 3  # prefixes in an error
 
@@ -64,16 +140,6 @@ class Announced(NamedTuple):
     left_out: tuple[Content, ...] = ()
 
 
-class _Parsed(NamedTuple):
-    """The content of a message before the store was asked: objects chosen by their names, or an error."""
-
-    message: Received
-    notices: tuple[ObjectNotice, ...] = ()
-    error: ErrorRecord | None = None
-    ignored: int = 0
-    foreign: int = 0
-
-
 def announced_objects(
     messages: Sequence[Received],
     options: NotificationOptions,
@@ -90,8 +156,16 @@ def announced_objects(
     if options.notification_format == "json":
         paths = JsonPaths(options.bucket_path, options.key_path, options.uri_path)
     parsed = [_parsed(message, options, paths) for message in messages]
-    stated = _stated(parsed, options, stat, in_pieces)
-    return [_announced(parsed_message, stated, options, now) for parsed_message in parsed]
+    # the store is asked once for what notifications lack: sizes (`maxBytesPerTrigger` needs them), times, ETags
+    by_time = options.chooses_by_time
+    unknown = {
+        notice.uri: None
+        for _, notices in parsed
+        for notice in notices
+        if (by_time and notice.modified is None) or lacks_facts(notice.uri, notice.size, notice.etag, in_pieces)
+    }
+    stated = dict(zip(unknown, stat(list(unknown)) if unknown else (), strict=True))
+    return [_with_contents(announced, notices, stated, options, now) for announced, notices in parsed]
 
 
 def announced_messages(
@@ -102,7 +176,30 @@ def announced_messages(
     Its id is its queue and its message key. `queue_names`: what a queue is called in ids, by its name: the source's
     own, however the queue is written.
     """
-    return [_message_of(message, options, queue_names) for message in messages]
+
+    def announced(message: Received) -> Announced:
+        if not _tag_matches(message, options):
+            return Announced(message, ignored=1)
+        if not message.has_id and options.message_identity == "required":
+            return Announced(message, error=message_error(message, "no-message-id", _NO_ID))
+        count = message.headers.get(REPUBLISH_COUNT)
+        key = message.message_id if count is None else f"{message.message_id}#{count}"
+        content = Content(
+            f"{queue_names.get(message.queue, message.queue)}#{key}",
+            MESSAGE_URI,
+            len(message.body),
+            None,
+            message.queue,
+            message.message_id,
+            message.receive_count,
+            message.group,
+            Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at),
+            named=message.has_id,
+            sent_at=None if message.sent_at is None else round(message.sent_at * 1_000_000),
+        )
+        return Announced(message, (content,))
+
+    return [announced(message) for message in messages]
 
 
 def with_separate_shards(announced: Announced, queue_names: Mapping[str, str]) -> Announced:
@@ -122,35 +219,45 @@ def with_separate_shards(announced: Announced, queue_names: Mapping[str, str]) -
     return announced._replace(contents=of_its_message(announced.contents), left_out=of_its_message(announced.left_out))
 
 
-def _parsed(message: Received, options: NotificationOptions, paths: JsonPaths | None) -> _Parsed:
+def _parsed(
+    message: Received, options: NotificationOptions, paths: JsonPaths | None
+) -> tuple[Announced, Sequence[ObjectNotice]]:
+    """Parse a message as far as the store need not be asked: objects chosen by their names are still to be added."""
     if not _tag_matches(message, options):
-        return _Parsed(message, ignored=1)
+        return Announced(message, ignored=1), ()
     try:
         announcement = parse_notification(message.body, message.headers, options.notification_format, paths)
         objects = [_rewritten(notice, options.path_rewrites) for notice in announcement.objects]
-        ours = [notice for notice in objects if not _is_left_to_others(notice.uri, options)]
-        _check_number(len(ours), options)
-        chosen = tuple(notice for notice in ours if is_wanted(notice.uri, options))
+        ours = objects
+        if options.on_foreign_object == "ignore":  # a path that climbs might lead back to our prefixes: an error
+            allowed = options.allowed_prefixes
+            ours = [notice for notice in objects if notice.uri.startswith(allowed) or climbs(notice.uri)]
+        if len(ours) > options.max_objects_per_message:  # the message takes room for all until the last is read
+            raise MalformedNotification(
+                f"it announces {len(ours):,} objects, and option 'maxObjectsPerMessage' allows "
+                f"{options.max_objects_per_message:,}; raise it, or announce fewer objects in each message"
+            )
+        chosen = [notice for notice in ours if is_wanted(notice.uri, options)]
         for notice in chosen:
             _check_place(notice.uri, options)
     except MalformedNotification as error:
         cause = OUTSIDE_PREFIXES if isinstance(error, _OutsidePrefixes) else "malformed-message"
-        return _Parsed(message, error=message_error(message, cause, str(error)))
+        return Announced(message, error=message_error(message, cause, str(error))), ()
     ignored, foreign = announcement.ignored + len(ours) - len(chosen), len(objects) - len(ours)
-    return _Parsed(message, chosen, ignored=ignored, foreign=foreign)
+    return Announced(message, ignored=ignored, foreign=foreign), chosen
 
 
-def _announced(
-    parsed: _Parsed,
-    stated_facts: Mapping[str, Stated],
+def _with_contents(
+    announced: Announced,
+    notices: Sequence[ObjectNotice],
+    stated_facts: Mapping[str, Stated | None],
     options: NotificationOptions,
     now: datetime | None,
 ) -> Announced:
-    """Complete the parsed message."""
-    by_time, message = options.chooses_by_time, parsed.message
+    by_time, message = options.chooses_by_time, announced.message
     contents: list[Content] = []
     left_out: list[Content] = []
-    for notice in parsed.notices:
+    for notice in notices:
         if (stated := stated_facts.get(notice.uri)) is not None and notice.modified is None:
             notice = replace(notice, modified=stated.modified)
         happened = None if notice.event_time is None else micros(notice.event_time)
@@ -168,33 +275,7 @@ def _announced(
         )
         content = with_facts(content, stated)
         (contents if not by_time or is_chosen(notice.modified, options, now) else left_out).append(content)
-    kinds = tuple(contents), parsed.error, parsed.ignored, parsed.foreign, tuple(left_out)
-    return Announced(parsed.message, *kinds)
-
-
-def _message_of(message: Received, options: NotificationOptions, queue_names: Mapping[str, str]) -> Announced:
-    if not _tag_matches(message, options):
-        return Announced(message, ignored=1)
-    if not message.has_id and options.message_identity == "required":
-        return Announced(message, error=message_error(message, "no-message-id", _NO_ID))
-    count = message.headers.get(REPUBLISH_COUNT)
-    key = message.message_id if count is None else f"{message.message_id}#{count}"
-    payload = Payload(message.body, key, message.tag, tuple(message.headers.items()), message.sent_at)
-    sent_at = None if message.sent_at is None else round(message.sent_at * 1_000_000)
-    content = Content(
-        f"{queue_names.get(message.queue, message.queue)}#{key}",
-        MESSAGE_URI,
-        len(message.body),
-        None,
-        message.queue,
-        message.message_id,
-        message.receive_count,
-        message.group,
-        payload,
-        named=message.has_id,
-        sent_at=sent_at,
-    )
-    return Announced(message, (content,))
+    return announced._replace(contents=tuple(contents), left_out=tuple(left_out))
 
 
 def _tag_matches(message: Received, options: NotificationOptions) -> bool:
@@ -215,24 +296,6 @@ def _rewritten(notice: ObjectNotice, rewrites: Sequence[tuple[str, str]]) -> Obj
                 return replace(notice, uri=uri)
             return replace(notice, uri=uri, etag=None, version=notice.version or notice.etag)
     return notice
-
-
-def _check_number(objects: int, options: NotificationOptions) -> None:
-    """Refuse too many objects in one message.
-
-    A message takes room in the store and in memory for all of them until the last is read.
-    """
-    if objects > options.max_objects_per_message:
-        raise MalformedNotification(
-            f"it announces {objects:,} objects, and option 'maxObjectsPerMessage' allows "
-            f"{options.max_objects_per_message:,}; raise it, or announce fewer objects in each message"
-        )
-
-
-def _is_left_to_others(uri: str, options: NotificationOptions) -> bool:
-    """Tell whether the object is another pipeline's. A path that climbs might lead back to our prefixes: an error."""
-    ignores = options.on_foreign_object == "ignore"
-    return ignores and not uri.startswith(options.allowed_prefixes) and not climbs(uri)
 
 
 def is_allowed(uri: str, options: NotificationOptions) -> bool:
@@ -277,18 +340,15 @@ def _check_place(uri: str, options: NotificationOptions) -> None:
         raise MalformedNotification(
             f"{redacted!r} has a segment '.' or '..', by which another object would be read; rename the object"
         )
-    if not uri.startswith(options.allowed_prefixes):
+    prefixes = options.allowed_prefixes
+    if not uri.startswith(prefixes):
+        more = f" and {len(prefixes) - _PREFIXES} more" if len(prefixes) > _PREFIXES else ""
+        first = " ".join(prefix[:100] for prefix in prefixes[:_PREFIXES]) + more
         raise _OutsidePrefixes(
-            f"{redacted!r} starts with none of the allowed prefixes, {_first_of(options.allowed_prefixes)}; name its "
-            "prefix in option 'allowedPrefixes', start the query again, and send the message once more with "
-            f"`cuesqueue errors requeue --cause {OUTSIDE_PREFIXES}`"
+            f"{redacted!r} starts with none of the allowed prefixes, {first}; name its prefix in option "
+            "'allowedPrefixes', start the query again, and send the message once more with `cuesqueue errors requeue "
+            f"--cause {OUTSIDE_PREFIXES}`"
         )
-
-
-def _first_of(prefixes: Sequence[str]) -> str:
-    """List the first prefixes, in one line of bounded length."""
-    more = f" and {len(prefixes) - _PREFIXES} more" if len(prefixes) > _PREFIXES else ""
-    return " ".join(prefix[:100] for prefix in prefixes[:_PREFIXES]) + more
 
 
 def message_error(message: Received, cause: str, detail: str) -> ErrorRecord:
@@ -304,24 +364,6 @@ def message_error(message: Received, cause: str, detail: str) -> ErrorRecord:
     )
 
 
-def _stated(
-    parsed: Sequence[_Parsed], options: NotificationOptions, stat: Stat, in_pieces: InPieces
-) -> dict[str, Stated]:
-    """Ask the store once for facts that notifications lack: sizes (`maxBytesPerTrigger` needs them), times, ETags."""
-    times = options.chooses_by_time
-    unknown = list(
-        {
-            notice.uri: None
-            for parsed_message in parsed
-            for notice in parsed_message.notices
-            if (times and notice.modified is None) or lacks_facts(notice.uri, notice.size, notice.etag, in_pieces)
-        }
-    )
-    if not unknown:
-        return {}
-    return {uri: stated for uri, stated in zip(unknown, stat(unknown), strict=True) if stated is not None}
-
-
 def listed_contents(
     objects: Iterable[ListedObject],
     options: NotificationOptions,
@@ -335,21 +377,20 @@ def listed_contents(
     each version of its object. Ages are counted from `now`, by the clock of the listing; if None, from the time of this
     machine. `whatever_time`: also objects that only their time excludes.
     """
-    return [
-        _content(listed, options) if whatever_time or is_chosen(listed.modified, options, now) else None
-        for listed in objects
-    ]
 
+    def content(listed: ListedObject) -> Content | None:
+        uri = listed.uri
+        if not (whatever_time or is_chosen(listed.modified, options, now)):
+            return None
+        if listed.size == 0 and uri.endswith("/"):  # the empty objects that represent folders
+            return None
+        if not is_allowed(uri, options) or not is_wanted(uri, options):
+            return None
+        seen = listed.version or listed.etag or listed.modified.astimezone(timezone.utc).isoformat()
+        notice = ObjectNotice(uri, listed.size, listed.etag, listed.version, modified=listed.modified)
+        return content_of(notice, options, queue=LISTING, message_id=f"listed {seen}")
 
-def _content(listed: ListedObject, options: NotificationOptions) -> Content | None:
-    uri = listed.uri
-    if listed.size == 0 and uri.endswith("/"):  # the empty objects that represent folders
-        return None
-    if not uri.startswith(options.allowed_prefixes) or climbs(uri) or not is_wanted(uri, options):
-        return None
-    seen = listed.version or listed.etag or listed.modified.astimezone(timezone.utc).isoformat()
-    notice = ObjectNotice(uri, listed.size, listed.etag, listed.version, modified=listed.modified)
-    return content_of(notice, options, queue=LISTING, message_id=f"listed {seen}")
+    return [content(listed) for listed in objects]
 
 
 def announcement_of(listed: ListedObject, *, plain: bool = False) -> Outgoing | None:
@@ -365,7 +406,10 @@ def announcement_of(listed: ListedObject, *, plain: bool = False) -> Outgoing | 
         record = s3_record(bucket, quoted, iso_time(listed.modified), **facts)
         return Outgoing(json.dumps({"Records": [record]}).encode())
     if scheme == "gs" and not plain:
-        return Outgoing(json.dumps(_gcs_object(bucket, key, listed)).encode())
+        resource = {"kind": "storage#object", "bucket": bucket, "name": key, "size": str(listed.size)}
+        resource |= {} if listed.etag is None else {"etag": listed.etag}
+        resource |= {} if listed.version is None else {"generation": listed.version}
+        return Outgoing(json.dumps({**resource, "updated": iso_time(listed.modified)}).encode())
     if any(ord(character) < 32 for character in listed.uri):
         return None
     text = listed.uri.removeprefix("file://")  # in the URI of a file percent-encoded characters would be decoded
@@ -390,13 +434,6 @@ def s3_record(bucket: str, key: str, time: str, **facts: object) -> dict[str, ob
             "object": {"key": key, **{name: fact for name, fact in facts.items() if fact is not None}},
         },
     }
-
-
-def _gcs_object(bucket: str, key: str, listed: ListedObject) -> dict[str, object]:
-    resource = {"kind": "storage#object", "bucket": bucket, "name": key, "size": str(listed.size)}
-    resource |= {} if listed.etag is None else {"etag": listed.etag}
-    resource |= {} if listed.version is None else {"generation": listed.version}
-    return {**resource, "updated": iso_time(listed.modified)}
 
 
 def iso_time(time: datetime) -> str:

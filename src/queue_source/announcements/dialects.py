@@ -184,10 +184,6 @@ _EVENT_GRID = Dialect(
 _RENAMED = replace(_EVENT_GRID, etag="", size="", uri_of=lambda record, item: _azure_object({}, item, "destinationUrl"))
 
 
-def _is_of_security_lake(detail: object) -> bool:
-    return isinstance(detail, dict) and detail.get("requester") == "securitylake.amazonaws.com"
-
-
 _EVENTBRIDGE = Dialect(
     # another source may forward S3's events under its own name
     recognises=lambda document: (
@@ -213,18 +209,10 @@ _EVENTBRIDGE = Dialect(
 )
 
 
-def _is_of_b2(document: Json) -> bool:
+def _in_events(document: Json, field: str) -> list[object]:
+    """List what the events of the document have in this field."""
     events = document.get("events")
-    return isinstance(events, list) and any(
-        isinstance(event, dict) and str(event.get("eventType")).startswith("b2:") for event in events
-    )
-
-
-def _is_of_oss(document: Json) -> bool:
-    events = document.get("events")
-    return isinstance(events, list) and any(
-        isinstance(event, dict) and event.get("eventSource") == "acs:oss" for event in events
-    )
+    return [event.get(field) for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
 
 _OBS = replace(
@@ -248,7 +236,11 @@ DIALECTS: Mapping[str, Dialect] = {
     # as Security Lake tells its subscribers: without a type of event, since all of them are of new objects
     "securitylake": replace(
         _EVENTBRIDGE,
-        recognises=lambda document: "detail-type" not in document and _is_of_security_lake(document.get("detail")),
+        recognises=lambda document: (
+            "detail-type" not in document
+            and isinstance(detail := document.get("detail"), dict)
+            and detail.get("requester") == "securitylake.amazonaws.com"
+        ),
         event=None,
         near=(),
     ),
@@ -273,7 +265,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     # of Backblaze's B2, which a webhook passes on
     "b2": Dialect(
-        recognises=_is_of_b2,
+        recognises=lambda document: any(str(kind).startswith("b2:") for kind in _in_events(document, "eventType")),
         records="events",
         event="eventType",
         event_label="event type of B2",
@@ -291,7 +283,7 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     # of Alibaba's OSS, which its queues wrap in base64
     "oss": Dialect(
-        recognises=_is_of_oss,
+        recognises=lambda document: "acs:oss" in _in_events(document, "eventSource"),
         records="events",
         event="eventName",
         event_label="event name of OSS",

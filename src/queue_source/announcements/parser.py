@@ -6,14 +6,16 @@ A path is names separated by dots: `detail.file.key`. A list on the way means ea
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from queue_source.announcements.dialects import DIALECTS, GCS_ATTRIBUTES, Dialect, Json
-from queue_source.announcements.facts import sequence_of, time_of
 from queue_source.errors import MalformedNotification
 from queue_source.messages import Announcement, ObjectNotice, refuse_constant
 from queue_source.uris import check_object, looks_like_uri, plain_uri
+from shard_store import model
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,30 +116,36 @@ def parse_notification(
     """
     if format != "auto" and format not in FORMATS:
         raise ValueError(f"unknown notification format {format!r}; use auto or one of {', '.join(FORMATS)}")
+    if format == "json" and paths is None:
+        raise ValueError("format json needs the paths of its objects")
+    format, attributes = "s3" if format in _AS_S3 else format, attributes or {}
+    event = attributes.get("eventType")
+    seems_gcs = event is not None and ("bucketId" in attributes or event.startswith("OBJECT_"))
     try:
-        if format != "json":
-            announcement = _parse(body, attributes or {}, "s3" if format in _AS_S3 else format)
-        elif paths is None:
-            raise ValueError("format json needs the paths of its objects")
-        else:
+        if format == "json" and paths is not None:
             announcement = _uris(uris_at(_json(_text(body)), paths))
+        elif event is not None and (format == "gcs" or (format == "auto" and seems_gcs)):
+            announcement = _gcs(body, attributes)
+        else:
+            text = _text(body)
+            if format == "uri" or (format == "auto" and looks_like_uri(text)):
+                announcement = _uris(_json(text)) if text.startswith("[") else _uri(text)
+            else:
+                announcement = _document(_json(text), format, _DEEPEST_ENVELOPE)
     except RecursionError:
         raise MalformedNotification("the JSON is nested too deeply") from None
     for notice in announcement.objects:
-        _check_text(notice)
+        for text in (notice.uri, notice.etag or "", notice.version or ""):
+            if "\0" in text:
+                raise MalformedNotification("a name holds a NUL character")
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError:
+                raise MalformedNotification("a name holds half a character (a lone surrogate)") from None
+            if text != notice.uri and size > _LONGEST_VERSION:
+                raise MalformedNotification(f"the ETag or version {text[:60]!r}... has {size} bytes; no store has such")
+        check_object(notice.uri)
     return announcement
-
-
-def _parse(body: bytes, attributes: Mapping[str, str], format: str) -> Announcement:
-    event = attributes.get("eventType")
-    if event is not None and (
-        format == "gcs" or (format == "auto" and ("bucketId" in attributes or event.startswith("OBJECT_")))
-    ):
-        return _gcs(body, attributes)
-    text = _text(body)
-    if format == "uri" or (format == "auto" and looks_like_uri(text)):
-        return _uris(_json(text)) if text.startswith("[") else _uri(text)
-    return _document(_json(text), format, _DEEPEST_ENVELOPE)
 
 
 def _document(value: object, format: str, envelopes: int) -> Announcement:
@@ -163,7 +171,8 @@ def _document(value: object, format: str, envelopes: int) -> Announcement:
         raise MalformedNotification("SNS asks to confirm the subscription: visit the SubscribeURL in the message")
     expected = "a known form" if format == "auto" else f"form {format!r}"
     nearly = _nearest(value, format)
-    raise MalformedNotification(f"not a notification of {expected}{nearly}; it has the fields {_fields(value)}")
+    fields = ", ".join(repr(name[:40]) for name in list(value)[:8]) or "(none)"
+    raise MalformedNotification(f"not a notification of {expected}{nearly}; it has the fields {fields}")
 
 
 def _nearest(document: Json, format: str) -> str:
@@ -218,28 +227,19 @@ def _announced(dialect: Dialect, document: Json) -> Announcement:
             f"{dialect.records!r} has to be a list of at least one record, not {_kind(records)}"
         )
     notices = []
+    shared = {name: document[name] for name in dialect.shared}  # what the document has for all of its records
     for number, record in enumerate(records):
         try:
-            notices.append(_notice(*_of_sender(dialect, _with_shared(dialect, document, record))))
+            if shared and isinstance(record, str):
+                record = {dialect.key: record}
+            if not isinstance(record, dict):
+                raise MalformedNotification(f"a record is an object, not {_kind(record)}")
+            of_sender = dialect.senders.get(str(record.get("eventSource")), dialect)
+            notices.append(_notice(of_sender, {**record, **shared} if shared else record))
         except MalformedNotification as error:
             raise MalformedNotification(f"record {number + 1} of {len(records)}: {error}") from None
     objects = tuple(notice for notice in notices if notice is not None)
     return Announcement(objects, ignored=len(records) - len(objects))
-
-
-def _with_shared(dialect: Dialect, document: Json, record: object) -> object:
-    """Return the record with the fields that its document has for all of them."""
-    shared = {name: document[name] for name in dialect.shared}
-    if shared and isinstance(record, str):
-        return {**shared, dialect.key: record}
-    return {**record, **shared} if isinstance(record, dict) else record
-
-
-def _of_sender(dialect: Dialect, record: object) -> tuple[Dialect, Json]:
-    """Return the dialect of the record's sender, and the record."""
-    if not isinstance(record, dict):
-        raise MalformedNotification(f"a record is an object, not {_kind(record)}")
-    return dialect.senders.get(str(record.get("eventSource")), dialect), record
 
 
 def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
@@ -256,7 +256,11 @@ def _notice(dialect: Dialect, record: Json) -> ObjectNotice | None:
     if dialect.begun(item):
         return None
     uri = _uri_of(dialect, record, item)
-    size = _size(item.get(dialect.size, dialect.missing_size))
+    size: object = item.get(dialect.size, dialect.missing_size)
+    if isinstance(size, str) and size.isascii() and size.isdigit() and len(size) < 20:
+        size = int(size)  # JSON of Google writes 64-bit numbers as text
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _LARGEST_SIZE):
+        raise MalformedNotification(f"a size is a whole number of bytes, not {size!r:.40}")
     if uri.endswith("/") and size == 0:
         return None
     if size == 0 and dialect.is_sizeless(item):
@@ -324,16 +328,6 @@ def _uris(value: object) -> Announcement:
 # --- the small parts -------------------------------------------------------------------------------------------------
 
 
-def _size(value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-        value = int(value)  # JSON of Google writes 64-bit numbers as text
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST_SIZE:
-        raise MalformedNotification(f"a size is a whole number of bytes, not {value!r:.40}")
-    return value
-
-
 def _optional(item: Json, name: str) -> str | None:
     value = item.get(name)
     if value is None:
@@ -377,19 +371,6 @@ def _json(text: str) -> object:
     return value
 
 
-def _check_text(notice: ObjectNotice) -> None:
-    for text in (notice.uri, notice.etag or "", notice.version or ""):
-        if "\0" in text:
-            raise MalformedNotification("a name holds a NUL character")
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            raise MalformedNotification("a name holds half a character (a lone surrogate)") from None
-        if text != notice.uri and size > _LONGEST_VERSION:
-            raise MalformedNotification(f"the ETag or version {text[:60]!r}... has {size} bytes; no store has such")
-    check_object(notice.uri)
-
-
 def _kind(value: object, missing: bool = False) -> str:
     if missing:
         return "missing"
@@ -399,6 +380,41 @@ def _kind(value: object, missing: bool = False) -> str:
     return names.get(type(value), "a number")
 
 
-def _fields(value: Json) -> str:
-    names = ", ".join(repr(name[:40]) for name in list(value)[:8])
-    return names or "(none)"
+_HEXADECIMAL = re.compile("[0-9A-Fa-f]{1,60}")
+_NUMBER = re.compile("[0-9]{1,20}")
+
+
+def sequence_of(dialect: Dialect, record: Mapping[str, object], item: Mapping[str, object]) -> str | None:
+    """Return text that is greater for the later notification; only texts with the same first letter can be compared."""
+    if dialect.sequencer is not None and _HEXADECIMAL.fullmatch(text := _text_at(item, dialect.sequencer)):
+        # AWS: pad the shorter one with zeros at its right end; the same as leaving them out
+        return "s" + text.upper().rstrip("0")
+    if dialect.generation is not None and _NUMBER.fullmatch(text := _text_at(item, dialect.generation)):
+        return "g" + text.zfill(20)
+    micros = None if dialect.time is None else _time_micros(_text_at(record, dialect.time))
+    return None if micros is None else f"t{micros:020d}"
+
+
+def time_of(record: Mapping[str, object], name: str | None) -> datetime | None:
+    """Return the time (aware, UTC) that the record has under this name; None where it has none."""
+    micros = None if name is None else _time_micros(_text_at(record, name))
+    # senders without a time write 1970
+    return model.time_of(micros) if micros else None
+
+
+def _text_at(parent: Mapping[str, object], name: str) -> str:
+    value = parent.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _time_micros(text: str) -> int | None:
+    """Parse microseconds since 1970 UTC; digits beyond them are cut off."""
+    parts = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", text)
+    if parts is None:
+        return None
+    try:
+        time = datetime.fromisoformat(parts[1] + parts[3].replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    seconds = int((time - model.EPOCH).total_seconds())
+    return max(seconds * 1_000_000 + int((parts[2] or "").ljust(6, "0")[:6]), 0)

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from queue_source.errors import OptionError
 from queue_source.options import types
@@ -85,22 +84,19 @@ def parse_routes(text: str) -> list[Route]:
     routes: list[Route] = []
     for number, entry in enumerate(entries, 1):
         try:
-            routes.append(_route(entry))
+            if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+                raise ValueError(f"{quote(json.dumps(entry))} is no route; {_FORM}")
+            if unknown := next((name for name in entry if name not in _FIELDS), None):
+                raise ValueError(f"{quote(unknown)} is not known; a route has {', '.join(_FIELDS)}")
+            if "source" not in entry or not ("prefix" in entry or "tag" in entry):
+                raise ValueError(f"{quote(json.dumps(entry))} says not enough; {_FORM}")
+            tag = check_filter(entry.get("tag", EVERYTHING))
+            prefix = _prefix(entry["prefix"]) if "prefix" in entry else ""
+            routes.append(Route(prefix, tag, types.check_name(entry["source"])))
         except ValueError as error:
             raise ValueError(f"route {number}: {error}") from None
     _refuse_useless(routes)
     return routes
-
-
-def _route(entry: Any) -> Route:
-    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
-        raise ValueError(f"{quote(json.dumps(entry))} is no route; {_FORM}")
-    if unknown := next((name for name in entry if name not in _FIELDS), None):
-        raise ValueError(f"{quote(unknown)} is not known; a route has {', '.join(_FIELDS)}")
-    if "source" not in entry or not ("prefix" in entry or "tag" in entry):
-        raise ValueError(f"{quote(json.dumps(entry))} says not enough; {_FORM}")
-    tag = check_filter(entry.get("tag", EVERYTHING))
-    return Route(_prefix(entry["prefix"]) if "prefix" in entry else "", tag, types.check_name(entry["source"]))
 
 
 def _prefix(text: str) -> str:

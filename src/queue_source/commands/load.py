@@ -19,10 +19,10 @@ import typer
 from queue_source.announcements.routes import read_routes
 from queue_source.commands.output import FAILED, UNHEALTHY, Json, on_signals, print_error, print_result, progress, tell
 from queue_source.commands.parameters import DryRun, NewStore, QueueUrl, argument, flag, named_options, option
+from queue_source.common.logs import sentence_of
 from queue_source.coordinator.receivers import Receiver
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.session import Threads
 from queue_source.errors import OptionError
-from queue_source.logs.endings import sentence_of
 from queue_source.options import connection_options, parse_receiver_options
 from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS

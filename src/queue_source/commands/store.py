@@ -227,12 +227,12 @@ def serve(
     """
     time_out = duration_of("--store-timeout", store_timeout)
     try:
-        from queue_source.serve import run
+        from queue_source.serve import app
     except ModuleNotFoundError as error:
         raise OptionError("serve", f"needs {error.name}: pip install 'cuesqueue[serve]'") from None
-    access = run.access_of(host, token or None, allowed_host or [])
+    access = app.access_of(host, token or None, allowed_host or [])
     limits = limits_of(max_lag, max_silence, max_errors)
     with shard_store.open_store(store, create=False, patience=2.0) as opened:  # seconds for one read
         tell(f"http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
         with suppress(KeyboardInterrupt):  # the server has shut down properly before it comes
-            run.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())
+            app.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())

@@ -2,7 +2,7 @@
 
 `id BIGINT, tags.key STRING, lines ARRAY<STRUCT<sku: STRING, n: INT>>`: Spark itself parses DDL only in a JVM, which the
 process that is asked for a schema does not have. `day(ts), bucket(16, id), country`: the words of Iceberg, singular or,
-as in Spark, plural. No pyarrow: `schema.ddl` turns the result into Arrow types.
+as in Spark, plural. No pyarrow: `schema.columns` turns the result into Arrow types.
 """
 
 from __future__ import annotations

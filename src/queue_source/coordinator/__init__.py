@@ -2,13 +2,13 @@
 
 | what | where |
 |---|---|
-| how it begins, what stays fixed, and what is counted | `start.py`, `changes.py`, `session.py`, `threads.py` |
-| Spark's calls | `coordinator.py`, `offsets.py`, `progress.py` |
-| messages come in, objects are listed | `intake/`: `receiving.py`, `opening.py`, `routing.py`, `backfill.py` |
-| objects come from a receiver | `receiver.py`, a process of its own; `intake/recorded.py`, in the reader |
-| what is held | `holding/`: `in_flight.py`, the one owner of it; `held_message.py`, `ready.py`, `leases.py` |
-| messages go out, errors are sent, objects cleaned | `ending/`: `acknowledging.py`, `error_queue.py`, `cleaning.py` |
-| by the clock | `upkeep/`: `heartbeats.py`, `maintenance.py`, `reporting.py` |
+| how it begins, and what stays fixed | `start.py`, `session.py` |
+| Spark's calls | `coordinator.py`, `progress.py` |
+| messages come in, and their objects are ours or another's | `opening.py`; from listings `backfill.py` |
+| objects come from a receiver | `receivers.py`, also of its own process |
+| what is held | `in_flight.py`, the one owner of it; `messages.py`, `ready.py` |
+| messages are kept and go out, errors are sent, objects cleaned | `acknowledging.py`, `errors.py`, `cleaning.py` |
+| by the clock | `maintenance.py` |
 """
 
 from __future__ import annotations

@@ -1,27 +1,23 @@
-"""Objects that are listed, and not announced: backfills, once or regularly, and prefixes that are watched."""
+"""Objects that are listed, and not announced: backfills, once or regularly."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
-from queue_source.announcements.contents import OUTSIDE_PREFIXES, Announced, is_chosen, listed_contents
-from queue_source.coordinator.errors import PERIOD
+from queue_source.announcements.contents import is_chosen, listed_contents
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.recorded import Ownership
-from queue_source.coordinator.session import Session, with_back_off
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.opening import Ownership
+from queue_source.coordinator.session import Session, Threads, with_back_off
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, ObjectStoreError, OptionError
 from queue_source.storage.buckets import Bucket, Page
 from shard_store.completeness.listing import Claim, Found
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from shard_store.failpoints import reach
 from shard_store.model import micros
-from shard_store.shards.activity import Intake
 
 logger = logging.getLogger("cuesqueue")
 
@@ -30,9 +26,8 @@ OpenBucket = Callable[[str], Bucket]
 
 _SIDE_BY_SIDE = 4  # prefixes that are listed at the same time, each on a thread
 _POLL = 0.5  # seconds: how late changes are noticed that wake no thread
-# how long to yield to batches: times the seconds that a page took to compare, and at most so many seconds
-_YIELD = 19, 1.0
-_ABANDONED = 1000  # shards of stopped pipelines that are taken over at a time
+_YIELD = 19  # times as long as a page took to compare it yields to batches
+_LONGEST_YIELD = 1.0  # seconds
 
 
 @dataclass(slots=True)
@@ -54,7 +49,8 @@ class Backfill:
 
     A failure is logged, counted (`listingFailures`) and tried again at the next interval, from where it was, and when
     the same page has failed twice, from the beginning; it ends no query. Only a newer incarnation (PipelineTakenOver)
-    does.
+    does. When it is made, it checks the prefixes and writes down where listing begins: that raises ShardStoreError, and
+    OptionError for a prefix whose bucket can never be opened.
     """
 
     def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership, open_bucket: OpenBucket) -> None:
@@ -64,39 +60,26 @@ class Backfill:
         self._ownership = ownership
         self._open_bucket = open_bucket
         self._draining = False
-        self._has_taken = False
         self._lock = threading.Lock()
         # a reader that only lists shows every object when it starts, however often it starts
         now, alone = session.clock(), not (options.queue.urls or options.queue.from_store)
         self._prefixes = {name: _Prefix(now, at_once=alone) for name in options.backfill.prefixes}
-
-    def prepare(self) -> None:
-        """Check the prefixes and write down where listing begins, before any thread runs.
-
-        Raises ShardStoreError, and OptionError for a prefix whose bucket can never be opened.
-        """
-        session = self._session
+        self._interval = options.backfill.interval.total_seconds()
         for prefix in self._prefixes:
             try:
-                self._open_bucket(prefix).close()
+                open_bucket(prefix).close()
             except (BadObject, ObjectStoreError) as error:  # without a request
                 raise OptionError("backfillPrefixes", str(error)) from error
-        if self._prefixes and not session.options.backfill.include_existing:
-            session.store.leave_existing(session.token, session.options.source)
-        self._in_flight.expect_listing(bool(self._prefixes))
+        if not options.backfill.include_existing:
+            session.store.leave_existing(session.token, options.source)
+        in_flight.expect_listing(True)
 
     def start(self, threads: Threads) -> None:
         for number in range(min(_SIDE_BY_SIDE, len(self._prefixes))):
             threads.start(f"backfill-{number}", self._run)
 
     def drain(self) -> None:
-        """List what is due now to its end, once, for AvailableNow; begin no listing that comes due later.
-
-        The shards of stopped pipelines are taken first, all of them: those pipelines had no more than they could read
-        soon.
-        """
-        while self._take() == _ABANDONED:
-            pass
+        """List what is due now to its end, once, for AvailableNow; begin no listing that comes due later."""
         with self._lock:
             self._draining = True
             for prefix in self._prefixes.values():
@@ -104,33 +87,23 @@ class Backfill:
                     prefix.checked = False
             self._expect()
 
-    def take_abandoned(self) -> None:
-        """Take over the shards that stopped pipelines opened by listing: no message leads to them."""
-        if (self._prefixes or not self._has_taken) and self._in_flight.wait_for_listed(0.0):
-            self._take()  # also once in a reader that no longer lists: an earlier run of it may have left some
-
-    def _take(self) -> int:
-        session = self._session
-        shards = []
-        if session.semantics.keeps_shards:
-            shards = session.store.abandoned(session.options.source, _ABANDONED)
-            self._ownership.resolve(shards)
-        self._has_taken = True
-        return len(shards)
-
     def let_go(self) -> None:
         """Let others go on with our listings, after the threads have ended. Raises ShardStoreError."""
         session = self._session
-        if self._prefixes:
-            session.store.let_go_of_listings(session.token, session.options.source, list(self._prefixes))
+        session.store.let_go_of_listings(session.token, session.options.source, list(self._prefixes))
 
     def _run(self) -> None:
         while not self._session.stopping.is_set():
             prefix = self._next()
             if prefix is None:
-                self._in_flight.wait(self._seconds_until_due)
+                now = self._session.clock()
+                with self._lock:
+                    due = [state.due - now for state in self._prefixes.values() if not state.busy]
+                # a change of that is noticed up to `_POLL` seconds late
+                self._in_flight.wait(min([_POLL, *(seconds for seconds in due if seconds > 0)]))
                 continue
-            pause = self._pause
+            # then the store is asked again whether the listing is due
+            pause = min(self._interval, self._session.heartbeat)
             try:
                 self._list(prefix)
             except (PipelineTakenOver, LostProgress):
@@ -145,7 +118,11 @@ class Backfill:
                     error,
                     "its beginning" if self._begins_anew(prefix, error) else "where it was",
                 )
-            self._end(prefix, pause)
+            with self._lock:
+                state = self._prefixes[prefix]
+                state.busy, state.checked = False, True
+                state.due = self._session.clock() + pause
+                self._expect()
 
     def _begins_anew(self, prefix: str, error: Exception) -> bool:
         """Record that a page has failed; return whether the listing begins again.
@@ -175,32 +152,8 @@ class Backfill:
                     return name
         return None
 
-    @property
-    def _seconds_until_due(self) -> float:
-        """Seconds until a prefix comes due; a change of that is noticed up to `_POLL` seconds late."""
-        now = self._session.clock()
-        with self._lock:
-            due = [prefix.due - now for prefix in self._prefixes.values() if not prefix.busy]
-        return min([_POLL, *(seconds for seconds in due if seconds > 0)])
-
-    def _end(self, name: str, pause: float) -> None:
-        with self._lock:
-            prefix = self._prefixes[name]
-            prefix.busy, prefix.checked = False, True
-            prefix.due = self._session.clock() + pause
-            self._expect()
-
     def _expect(self) -> None:
         self._in_flight.expect_listing(any(prefix.busy or not prefix.checked for prefix in self._prefixes.values()))
-
-    @property
-    def _interval(self) -> float:
-        return self._session.options.backfill.interval.total_seconds()
-
-    @property
-    def _pause(self) -> float:
-        """Seconds until the store is asked again whether the listing is due."""
-        return min(self._interval, self._session.heartbeat)
 
     def _list(self, prefix: str) -> None:
         """List all pages of a prefix, if it is due and ours."""
@@ -237,11 +190,20 @@ class Backfill:
         None when we stop before, or lose the listing to another pipeline.
         """
         session, compared = self._session, 0.0
-        while self._has_room():
-            page = self._page(bucket, claim)
+        seconds = session.options.queue.retry_timeout.total_seconds()
+        versions = session.options.notifications.allow_overwrites
+        while not session.stopping.is_set():
+            if not self._in_flight.wait_for_listed(_POLL):
+                continue
+            patiently = with_back_off(
+                session.stopping,
+                seconds,
+                session.clock,
+                lambda error: isinstance(error, ObjectStoreError) and not isinstance(error, ObjectRefused),
+            )
+            page: Page = patiently(bucket.page, claim.prefix, claim.cursor, versions=versions)
             reach("page-listed")
-            times, seconds = _YIELD
-            session.batches.wait_for_batch_end(min(times * compared, seconds))
+            session.batches.wait_for_batch_end(min(_YIELD * compared, _LONGEST_YIELD))
             began = time.monotonic()
             after = self._compare(claim, page)
             compared = time.monotonic() - began
@@ -252,21 +214,6 @@ class Backfill:
             if page.cursor is None:
                 return claim
         return None
-
-    def _has_room(self) -> bool:
-        """Wait until there is room for the work of a page; return False when we stop before."""
-        while not self._session.stopping.is_set():
-            if self._in_flight.wait_for_listed(_POLL):
-                return True
-        return False
-
-    def _page(self, bucket: Bucket, claim: Claim) -> Page:
-        session = self._session
-        seconds = session.options.queue.retry_timeout.total_seconds()
-        versions = session.options.notifications.allow_overwrites
-        return with_back_off(session.stopping, seconds, session.clock, _is_passing)(
-            bucket.page, claim.prefix, claim.cursor, versions=versions
-        )
 
     def _compare(self, claim: Claim, page: Page) -> Claim | None:
         session, read_at = self._session, time.monotonic()
@@ -294,7 +241,8 @@ class Backfill:
             objects=len(page.objects),
             cursor=page.cursor,
             grace=session.options.backfill.grace.total_seconds(),
-            clock=lambda: _now(page.now, read_at),
+            # the present time of the object store's clock
+            clock=lambda: micros(page.now) + int((time.monotonic() - read_at) * 1_000_000),
         )
         if compared is None:
             return None
@@ -308,69 +256,3 @@ class Backfill:
         )
         self._ownership.resolve(compared.shards)
         return compared.claim
-
-
-def _now(answered: datetime, read_at: float) -> int:
-    """Return the present time of the object store's clock; `answered` is from its answer, read at `read_at`."""
-    return micros(answered) + int((time.monotonic() - read_at) * 1_000_000)
-
-
-def _is_passing(error: BaseException) -> bool:
-    return isinstance(error, ObjectStoreError) and not isinstance(error, ObjectRefused)
-
-
-WINDOW = 3600.0
-"""Seconds. What came in this one and the one before counts; a time in which nothing comes is none."""
-
-
-class PrefixWatch:
-    """Counts the recent messages, on the opener's thread; others read the counts.
-
-    `before` is what the incarnation before has reported. It counts until something comes to this one, since a query
-    that runs now and then ends before the next message; from then on only if the prefixes are the `same`.
-    """
-
-    def __init__(self, session: Session, before: Intake, *, same: bool = False) -> None:
-        self._session = session
-        self._lock = threading.Lock()
-        self._windows = [before, Intake()]
-        self._same = same
-        self._began: float | None = None  # of the newer window; None: no message has come to this reader
-        self._told: float | None = None
-
-    @property
-    def intake(self) -> Intake:
-        with self._lock:
-            return self._windows[0] + self._windows[1]
-
-    def count(self, announced: Sequence[Announced]) -> None:
-        """Count these messages. While all of them are refused, log that once a minute."""
-        outside = [
-            announcement.error
-            for announcement in announced
-            if announcement.error is not None and announcement.error.cause == OUTSIDE_PREFIXES
-        ]
-        came = Intake(
-            sum(bool(announcement.contents or announcement.left_out) for announcement in announced), len(outside)
-        )
-        if not came:
-            return
-        now = self._session.clock()
-        with self._lock:
-            if self._began is None or now - self._began >= WINDOW:
-                older = self._windows[1] if self._began is not None else self._windows[0] if self._same else Intake()
-                self._windows = [older, Intake()]
-                self._began = now
-            self._windows[1] += came
-            lately = self._windows[0] + self._windows[1]
-            due = self._told is None or now - self._told >= PERIOD
-            if not (outside and lately.all_outside and due):
-                return
-            self._told = now
-        logger.error(
-            "pipeline %s: nothing is read: all %d message(s) that came lately announce objects outside of "
-            "allowedPrefixes; %s",
-            self._session.token,
-            lately.all_outside,
-            outside[0].detail,
-        )

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 
 from queue_source.coordinator.session import Session
@@ -57,14 +58,14 @@ class Cleaner:
             pause = min(_EVERY, session.heartbeat)
             try:
                 if session.store.win_interval(f"clean {source}", _EVERY):
-                    self._round()
+                    self.clean()
             except LostProgress:
                 raise
             except ShardStoreError as error:
                 session.metrics.add(maintenanceFailures=1)
                 logger.warning("source %s: cleaning: %s; it is tried again", source, error)
 
-    def _round(self) -> None:
+    def clean(self) -> None:
         """Clean as much as the time of a round allows."""
         session = self._session
         until = session.clock() + _EVERY
@@ -86,45 +87,30 @@ class Cleaner:
     def _target(self, uri: str, version: str | None) -> str | None:
         return None if self._destination is None else moved_to(uri, version, self._destination)
 
-    def _as_options_say(self, due: Sequence[Cleaning]) -> list[Cleaning]:
-        """Give the due objects the targets of the present options, which may have changed since the plan.
-
-        Only the options decide where objects go, and never what is written in the store.
-        """
-        targets = {due_object.shard_key: self._target(due_object.uri, due_object.version) for due_object in due}
-        if other := {
-            due_object.shard_key: targets[due_object.shard_key]
-            for due_object in due
-            if due_object.target != targets[due_object.shard_key]
-        }:
-            self._session.store.redirect_cleanings(other)
-        return [due_object._replace(target=targets[due_object.shard_key]) for due_object in due]
-
     def _clean_some(self) -> int:
         """Clean the objects that are due next; return how many there were."""
         session = self._session
         due, now = session.store.due_cleanings(session.options.source, _BATCH)
         if not due:
             return 0
-        due = self._as_options_say(due)
+        # only the options decide where objects go, which may have changed since the plan, and never the store
+        targets = {due_object.shard_key: self._target(due_object.uri, due_object.version) for due_object in due}
+        if other := {item.shard_key: targets[item.shard_key] for item in due if item.target != targets[item.shard_key]}:
+            session.store.redirect_cleanings(other)
         ended: list[Ended] = []
         by_bucket: defaultdict[str, list[Cleaning]] = defaultdict(list)
         for due_object in due:
+            end = partial(Ended, due_object.shard_key, due_object.read_at)
             if due_object.again:
-                ended.append(Ended(due_object.shard_key, due_object.read_at, cleaning.CHANGED, "announced-again"))
+                ended.append(end(cleaning.CHANGED, "announced-again"))
             elif due_object.needed is not None:
-                ended.append(
-                    Ended(due_object.shard_key, due_object.read_at, cause=cleaning.NEEDED, detail=due_object.needed)
-                )
+                ended.append(end(cause=cleaning.NEEDED, detail=due_object.needed))
             elif not (azure_uri(due_object.uri) or due_object.uri).startswith(self._allowed) or climbs(due_object.uri):
                 detail = f"{due_object.uri!r} is outside of allowedPrefixes"
-                ended.append(
-                    Ended(
-                        due_object.shard_key, due_object.read_at, cause="forbidden-object", detail=detail, hopeless=True
-                    )
-                )
+                ended.append(end(cause="forbidden-object", detail=detail, hopeless=True))
             else:
-                by_bucket[bucket_of(due_object.uri)].append(due_object)
+                target = targets[due_object.shard_key]
+                by_bucket[bucket_of(due_object.uri)].append(due_object._replace(target=target))
         for objects in by_bucket.values():
             outcomes = self._in_bucket(objects, now)
             ended += [_ended(due_object, outcome) for due_object, outcome in zip(objects, outcomes, strict=True)]
@@ -135,44 +121,27 @@ class Cleaner:
         return len(due)
 
     def _in_bucket(self, objects: Sequence[Cleaning], now: int) -> Sequence[Outcome]:
+        """Delete or move the objects, where they still are what was read."""
         try:
             with closing(self._open_bucket(objects[0].uri)) as bucket:
-                identities = self._identify(bucket, objects, now)
-                outcomes: list[Outcome] = [None] * len(objects)
-                deleted = [place for place, due_object in enumerate(objects) if due_object.target is None]
-                moved = [
-                    (place, due_object.target)
-                    for place, due_object in enumerate(objects)
-                    if due_object.target is not None
-                ]
-                outcomes_by_action = bucket.delete([identities[place] for place in deleted])
-                outcomes_by_action += bucket.move([(identities[place], target) for place, target in moved])
-                for place, outcome in zip([*deleted, *(place for place, _ in moved)], outcomes_by_action, strict=True):
-                    outcomes[place] = outcome
-                return outcomes
+                skew = timedelta()
+                alone = next((due_object.uri for due_object in objects if due_object.etag is None), None)
+                if alone is not None:  # only the time tells versions apart, by the clock of the object store
+                    skew = bucket.page(alone).now - time_of(now)
+                    skew = timedelta() if abs(skew) < _SAME_CLOCK else skew
+                deleted: dict[int, Known] = {}
+                moved: dict[int, tuple[Known, str]] = {}
+                for place, due in enumerate(objects):
+                    identity = Known(due.uri, due.size, due.etag, time_of(due.opened_at) + skew, due.version)
+                    if due.target is None:
+                        deleted[place] = identity
+                    else:
+                        moved[place] = identity, due.target
+                outcomes = [*bucket.delete(list(deleted.values())), *bucket.move(list(moved.values()))]
+                by_place = dict(zip([*deleted, *moved], outcomes, strict=True))
+                return [by_place[place] for place in range(len(objects))]
         except (BadObject, ObjectStoreError) as error:
             return [error] * len(objects)
-
-    def _identify(self, bucket: Bucket, objects: Sequence[Cleaning], now: int) -> list[Known]:
-        """Describe the objects as the bucket compares them.
-
-        Where only the time tells versions apart, the object store's clock is compared with the database's.
-        """
-        skew = timedelta()
-        alone = next((due_object.uri for due_object in objects if due_object.etag is None), None)
-        if alone is not None:
-            skew = bucket.page(alone).now - time_of(now)
-            skew = timedelta() if abs(skew) < _SAME_CLOCK else skew
-        return [
-            Known(
-                due_object.uri,
-                due_object.size,
-                due_object.etag,
-                time_of(due_object.opened_at) + skew,
-                due_object.version,
-            )
-            for due_object in objects
-        ]
 
     def _report(self, due: Sequence[Cleaning], ended: Sequence[Ended]) -> None:
         """Log one line for a batch, and one for its failures."""

@@ -13,20 +13,18 @@ from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.backfill import Backfill
 from queue_source.coordinator.errors import ErrorLog, ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.maintenance import Maintenance, Reporting
-from queue_source.coordinator.opening import Receivers
+from queue_source.coordinator.maintenance import Maintenance
+from queue_source.coordinator.opening import Ownership, Receivers
 from queue_source.coordinator.progress import Offsets, Progress
-from queue_source.coordinator.receivers import OwnReceivers
-from queue_source.coordinator.recorded import Recorded
-from queue_source.coordinator.session import Session
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.receivers import OwnReceivers, Recorded
+from queue_source.coordinator.session import Session, Threads
 from queue_source.errors import QueueError
 from queue_source.formats.base import may_be_cut
 from queue_source.messages import by_queue
 from queue_source.options import EVERYTHING, BatchLimits
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import Content, Plan, PlanIdentity, PublishToken, Range
+from shard_store.model import Plan, PlanIdentity, PublishToken, Range
 
 logger = logging.getLogger("cuesqueue")
 
@@ -34,60 +32,48 @@ _FIRST_GATHER = 10.0  # seconds
 _STOP_PATIENCE = 5.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of one reader process, as `prepare` makes them."""
+@dataclass
+class Coordinator:
+    """One running pipeline of a source. Spark's calls come from one thread, one at a time.
 
+    Nothing is received before `begin`. A failure on a thread is raised by Spark's next call. `stop` closes the queues
+    and the store.
+
+    Attributes:
+        offsets: The offsets of Spark's checkpoint, to read as numbers and to write.
+        backfill, recorded, own_receivers: None where the options ask for no listing, or for no receiver.
+        logged_end: The end of the last batch that Spark's log is known to have.
+    """
+
+    session: Session
+    threads: Threads
     in_flight: InFlight
+    ownership: Ownership
     acknowledger: Acknowledger
     errors: ErrorQueue
     error_log: ErrorLog
     progress: Progress
     offsets: Offsets
     receivers: Receivers
-    backfill: Backfill
-    recorded: Recorded
-    own_receivers: OwnReceivers
     maintenance: Maintenance
-    reporting: Reporting
-    threads: Threads
-
-
-class Coordinator:
-    """One running pipeline of a source. Spark's calls come from one thread, one at a time.
-
-    Nothing is received before `begin`. A failure on a thread is raised by Spark's next call. `stop` closes the queues
-    and the store.
-    """
-
-    def __init__(self, session: Session, parts: Parts) -> None:
-        self._session = session
-        self._parts = parts
-        self._first: PlanIdentity | None = None  # the batch that was planned first, at its last attempt
-        self._logged = 0  # the end of the last batch that Spark's log is known to have
-        self._asked = False  # whether Spark asked for new data; it repeats a batch of its log before it does
+    backfill: Backfill | None
+    recorded: Recorded | None
+    own_receivers: OwnReceivers | None
+    logged_end: int = 0
+    _first: PlanIdentity | None = None  # the batch that was planned first, at its last attempt
+    _asked: bool = False  # whether Spark asked for new data; it repeats a batch of its log before it does
 
     def begin(self) -> None:
         """Start the threads. If this fails, `stop` gives back what they have received: the caller holds us by now."""
-        self._parts.threads.begin()
+        self.threads.begin()
 
     @property
     def token(self) -> PublishToken:
-        return self._session.token
-
-    @property
-    def offsets(self) -> Offsets:
-        """The offsets of Spark's checkpoint, to read as numbers and to write."""
-        return self._parts.offsets
-
-    @property
-    def logged_end(self) -> int:
-        """The end of the last batch that Spark's log is known to have."""
-        return self._logged
+        return self.session.token
 
     def check(self) -> None:
         """Raise what has ended us, if anything has."""
-        self._parts.threads.check()
+        self.threads.check()
 
     def latest(self, start: int | None, limits: BatchLimits | None = None) -> int:
         """Return the offset up to which there is work (Spark's latestOffset).
@@ -96,41 +82,41 @@ class Coordinator:
         is `start`, or the last offset again; but the first offset of a new checkpoint is always new.
         """
         self.check()
-        limits = limits or self._session.options.batches.limits
+        limits = limits or self.session.options.batches.limits
         if limits == EVERYTHING:
-            self._parts.in_flight.lift_limits()
+            self.in_flight.lift_limits()
             self.drain()
         first, self._asked = not self._asked, True
-        parts, progress = self._parts, self._parts.progress
-        done = self._logged if start is None else start
+        in_flight, progress = self.in_flight, self.progress
+        done = self.logged_end if start is None else start
         if first and done == 0:
             self._warn_of_new_checkpoint()
         if done > progress.last_seq:
             progress.adopt(done)
         # the next part of a large object is ready when this one is final
-        alone = progress.has_more_than(done) or self._gathers or parts.in_flight.continues(done)
+        alone = progress.has_more_than(done) or self._gathers or in_flight.continues(done)
         ranges = () if alone else self._take(limits)
         if not ranges:
             progress.confirm(done)  # else finished work becomes final together with the next snapshot
             if progress.has_more_than(done) and limits != EVERYTHING:
                 return progress.last_seq
-            self._gather(limits, whole=parts.receivers.draining or start is None)
+            self._gather(limits, whole=self.receivers.draining or start is None)
             ranges = self._take(limits)
         if ranges or (first and done == 0 and self.token.incarnation > 1):
             # the first offset of a new checkpoint is new: its batches without input must not pass for those of another
-            self._session.batches.begin()
+            self.session.batches.begin()
             return progress.begin(ranges, done=done)
-        self._session.batches.end()
-        if parts.receivers.draining:
-            parts.acknowledger.finish()
+        self.session.batches.end()
+        if self.receivers.draining:
+            self.acknowledger.finish()
             self.check()
         return progress.last_seq if start is None or progress.has_more_than(done) else start
 
     def _warn_of_new_checkpoint(self) -> None:
         """Say that a new checkpoint reads nothing again, which is not expected after a full refresh."""
-        session = self._session
+        session = self.session
         source, pipeline = session.options.source, session.options.pipeline
-        if self._parts.progress.confirmed and session.store.has_finished(source, pipeline):
+        if self.progress.confirmed and session.store.has_finished(source, pipeline):
             logger.warning(
                 "pipeline %s: the checkpoint is new, and what the store has as read stays read. If its table was "
                 "emptied on purpose (as by spark-pipelines run --full-refresh), it stays empty: stop the query, run "
@@ -149,8 +135,8 @@ class Coordinator:
         """
         self.check()
         reach("offset-logged")
-        session, progress = self._session, self._parts.progress
-        self._logged = end
+        session, progress = self.session, self.progress
+        self.logged_end = end
         if max(start, end) > progress.last_seq:
             progress.adopt(max(start, end))
         progress.confirm(start)
@@ -173,24 +159,29 @@ class Coordinator:
         Its next latestOffset then proves it: an unfinished batch of the log is planned again before that call. Raises
         LostProgress where the store has never reached that offset.
         """
-        self._logged = end
-        if end > self._parts.progress.last_seq:
-            self._parts.progress.adopt(end)
+        self.logged_end = end
+        if end > self.progress.last_seq:
+            self.progress.adopt(end)
 
     def confirm(self, end: int) -> None:
         """Make everything up to `end` final, as Spark says that it is done."""
         self.check()
-        self._parts.progress.confirm(end)
+        self.progress.confirm(end)
 
     def drain(self) -> None:
         """Take what is in the queues now, and end (AvailableNow). Later messages are left for the next run."""
         self.check()
-        self._parts.receivers.drain()
+        self.receivers.drain()
         self.check()
-        self._parts.backfill.drain()
-        self._parts.own_receivers.drain()
-        self.check()
-        self._parts.recorded.drain()
+        while self.ownership.take_abandoned():
+            pass
+        if self.backfill is not None:
+            self.backfill.drain()
+        if self.own_receivers is not None:
+            self.own_receivers.drain()
+            self.check()
+        if self.recorded is not None:
+            self.recorded.drain()
 
     def report(self) -> dict[str, Any]:
         """Return the counters for the query's progress, with `errors` by cause.
@@ -198,19 +189,19 @@ class Coordinator:
         `depth` is the number of messages in the queues, None while it is unknown. Names that begin with `num`, and
         `approximateQueueSize`, are those of Auto Loader, for dashboards that have them.
         """
-        counts = self._parts.in_flight.counts()
+        counts = self.in_flight.counts()
         return {
-            "pipeline": self._session.options.pipeline,
-            "seq": self._parts.progress.last_seq,
-            "depth": self._parts.maintenance.depth,
+            "pipeline": self.session.options.pipeline,
+            "seq": self.progress.last_seq,
+            "depth": self.maintenance.depth,
             "inFlight": counts.in_flight,
             "ready": counts.ready,
             "awaitingCommit": counts.planned,
             "held": counts.held,
             "numFilesOutstanding": counts.ready + counts.planned,
             "numBytesOutstanding": counts.bytes,
-            "approximateQueueSize": self._parts.maintenance.depth,
-            **self._session.metrics.snapshot(),
+            "approximateQueueSize": self.maintenance.depth,
+            **self.session.metrics.snapshot(),
         }
 
     def stop(self) -> None:
@@ -219,32 +210,54 @@ class Coordinator:
         That gives a restart the time to finish its batch. A start that failed gives back everything: its batch may fail
         again, and the messages are needed for it once the cause is repaired.
         """
-        self._parts.threads.stop(_STOP_PATIENCE)
-        self._parts.error_log.flush(end=True)
+        session, acknowledger = self.session, self.acknowledger
+        self.threads.stop(_STOP_PATIENCE)
+        self.error_log.flush(end=True)
         try:
-            self._let_go()
+            session.store.database.limit_patience(_STOP_PATIENCE)  # messages do not wait for an unavailable store
+            leftovers = self.in_flight.empty()
+            # not given back: the queue may have deleted them already
+            for name, receipts in by_queue(leftovers.unanswered).items():
+                logger.warning("queue %r has not answered yet whether it acknowledges %d messages", name, len(receipts))
+            given_back, planned = leftovers.unplanned, leftovers.planned
+            if self._failed_at_start():
+                given_back, planned = [*planned, *given_back], []
+            try:
+                session.store.release(session.token, leftovers.shards)
+                session.store.retire(session.token, self.maintenance.report(stopped=True))
+                if self.backfill is not None:
+                    self.backfill.let_go()
+            except ShardStoreError as error:
+                logger.warning("pipeline %s: %s", session.token.pipeline, error)  # they go stale by themselves
+            for name in session.queues:
+                try:
+                    acknowledger.nack([key for key in given_back if key[0] == name])
+                    acknowledger.extend_last([key for key in planned if key[0] == name], session.stale_after)
+                except QueueError as error:
+                    logger.warning("%s; its messages become visible when their leases end", error)
+            # last: it may take a while, and other readers wait for the returned messages
+            acknowledger.end(leftovers.complete)
         finally:
             self.close()
 
     def close(self) -> None:
         """Close the queues and the store."""
-        for queue in self._session.queues.values():
+        for queue in self.session.queues.values():
             queue.close()
-        self._parts.own_receivers.close()
-        self._parts.errors.close()
-        self._session.store.close()
+        if self.own_receivers is not None:
+            self.own_receivers.close()
+        self.errors.close()
+        self.session.store.close()
 
     @property
     def _gathers(self) -> bool:
         """Tell whether the next batch is waited for: with AvailableNow, and for the first one."""
-        return self._parts.receivers.draining or self._parts.receivers.hurry
+        return self.receivers.draining or self.receivers.hurry
 
     def _take(self, limits: BatchLimits) -> tuple[Range, ...]:
-        return self._parts.in_flight.take(limits.files, limits.bytes, self._may_be_cut)
-
-    def _may_be_cut(self, content: Content) -> bool:
         # without shards nothing records how far an object was read
-        return self._session.semantics.keeps_shards and may_be_cut(content.uri, self._session.options.content)
+        cuts, options = self.session.semantics.keeps_shards, self.session.options.content
+        return self.in_flight.take(limits.files, limits.bytes, lambda c: cuts and may_be_cut(c.uri, options))
 
     def _gather(self, limits: BatchLimits, *, whole: bool) -> None:
         """Wait until a shard is ready, or a `whole` batch, or the queues gave all they had.
@@ -253,23 +266,23 @@ class Coordinator:
         without saying so: there a reader's first call waits for a whole batch, for a while. Later Sparks run an empty
         micro-batch where the first call of a new query finds nothing: one shard is enough to avoid that.
         """
-        parts, clock = self._parts, self._session.clock
+        clock = self.session.clock
         if not self._gathers:
             return
-        self._session.batches.end()
-        deadline = float("inf") if parts.receivers.draining else clock() + _FIRST_GATHER
-        parts.in_flight.wait_for_batch(
+        self.session.batches.end()
+        deadline = float("inf") if self.receivers.draining else clock() + _FIRST_GATHER
+        self.in_flight.wait_for_batch(
             limits.files if whole else 1,
             limits.bytes,
-            lambda: self._session.stopping.is_set() or clock() > deadline,
+            lambda: self.session.stopping.is_set() or clock() > deadline,
         )
-        parts.receivers.hurry = False
+        self.receivers.hurry = False
         self.check()
-        if limits == EVERYTHING and not all(map(parts.in_flight.proven_empty, self._session.queues)):
+        if limits == EVERYTHING and not all(map(self.in_flight.proven_empty, self.session.queues)):
             logger.warning(
                 "pipeline %s: its one batch takes no more than 'maxInFlightMessages' and 'maxInFlightBytes' allow; the "
                 "next run takes what is left in the queues",
-                self._session.token.pipeline,
+                self.session.token.pipeline,
             )
 
     def _failed_at_start(self) -> bool:
@@ -278,36 +291,10 @@ class Coordinator:
         There only the last extension stops others from reading what a restart repeats. The state of another sink's
         first batch is unknown; then others wait for our shards, and not for the messages.
         """
-        session, first = self._session, self._first
-        if not session.semantics.keeps_shards or (first and self._parts.progress.confirmed >= first.end_seq):
+        session, first = self.session, self._first
+        if not session.semantics.keeps_shards or (first and self.progress.confirmed >= first.end_seq):
             return False
         try:
             return first is None or not session.store.is_published(first)
         except ShardStoreError:
             return True  # without the store no batch can end, nor begin again
-
-    def _let_go(self) -> None:
-        """Give messages back and release shards that only this reader remembers, after the threads have ended."""
-        session, acknowledger = self._session, self._parts.acknowledger
-        session.store.database.limit_patience(_STOP_PATIENCE)  # messages do not wait for an unavailable store
-        leftovers = self._parts.in_flight.empty()
-        # not given back: the queue may have deleted them already
-        for name, receipts in by_queue(leftovers.unanswered).items():
-            logger.warning("queue %r has not answered yet whether it acknowledges %d messages", name, len(receipts))
-        given_back, planned = leftovers.unplanned, leftovers.planned
-        if self._failed_at_start():
-            given_back, planned = [*planned, *given_back], []
-        try:
-            session.store.release(session.token, leftovers.shards)
-            session.store.retire(session.token, self._parts.reporting.report(stopped=True))
-            self._parts.backfill.let_go()
-        except ShardStoreError as error:
-            logger.warning("pipeline %s: %s", session.token.pipeline, error)  # they go stale by themselves
-        for name in session.queues:
-            try:
-                acknowledger.nack([key for key in given_back if key[0] == name])
-                acknowledger.extend_last([key for key in planned if key[0] == name], session.stale_after)
-            except QueueError as error:
-                logger.warning("%s; its messages become visible when their leases end", error)
-        # last: it may take a while, and other readers wait for the returned messages
-        acknowledger.end(leftovers.complete)

@@ -54,8 +54,13 @@ class ErrorQueue:
             source = session.options.source
             while errors := session.store.undelivered_errors(session.token, source, others=others):
                 reach("errors-due")
-                inside = self._inside
-                sent = self._send(queue, errors) if inside is None else self._send_inside(inside, queue.name, others)
+                if self._inside is None:
+                    session.patiently(send_messages, queue, [_outgoing(error) for error in errors])
+                    reach("errors-sent")
+                    session.store.mark_delivered(session.token, [error.key for error in errors], queue.name)
+                    sent = len(errors)
+                else:
+                    sent = self._send_inside(self._inside, queue.name, others)
                 session.metrics.add(errorsDelivered=sent)
             if others:
                 self._others_due = session.clock() + session.stale_after
@@ -63,13 +68,6 @@ class ErrorQueue:
     def close(self) -> None:
         if self._queue is not None:
             self._queue.close()
-
-    def _send(self, queue: Queue, errors: Sequence[StoredError]) -> int:
-        session = self._session
-        session.patiently(send_messages, queue, [_outgoing(error) for error in errors])
-        reach("errors-sent")
-        session.store.mark_delivered(session.token, [error.key for error in errors], queue.name)
-        return len(errors)
 
     def _send_inside(self, queue: Transactional, name: str, others: bool) -> int:
         database, token = self._session.store.database, self._session.token
@@ -143,7 +141,18 @@ class ErrorLog:
             self._start_period()
             causes, first = self._session.store.errors_of_plans(hashes, self._lines_left)
             for error in first:
-                self._log_stored(error)
+                start, end = error.seqs or ("", "")
+                self._log(
+                    error.scope,
+                    error.cause,
+                    error.detail,
+                    shard=error.subject,
+                    plan=f"{start}-{end}",
+                    delivery_hash=error.delivery_hash,
+                    queue=error.queue,
+                    message=error.message_id,
+                    log_id=None if error.shard_key is None else self._log_id(error.shard_key),
+                )
             self._count(causes, [error.cause for error in first])
 
     def flush(self, *, end: bool = False) -> None:
@@ -170,20 +179,6 @@ class ErrorLog:
         self._session.metrics.count_errors(causes)
         self._lines_left -= len(logged)
         self._omitted += Counter(causes) - Counter(logged)
-
-    def _log_stored(self, error: StoredError) -> None:
-        start, end = error.seqs or ("", "")
-        self._log(
-            error.scope,
-            error.cause,
-            error.detail,
-            shard=error.subject,
-            plan=f"{start}-{end}",
-            delivery_hash=error.delivery_hash,
-            queue=error.queue,
-            message=error.message_id,
-            log_id=None if error.shard_key is None else self._log_id(error.shard_key),
-        )
 
     def _log(self, scope: str, cause: str, detail: str, **where: str | None) -> None:
         """Log an error. The fields are also attributes of the log record, for handlers that write JSON."""

@@ -1,6 +1,6 @@
 """What a reader holds between receipt and acknowledgement. One object owns this state and locks itself.
 
-message: received -> opened (waits for the shards that it announced) -> complete -> acknowledging (`held_message.py`)
+message: received -> opened (waits for the shards that it announced) -> complete -> acknowledging (`messages.py`)
 shard:   ready -> taken (its snapshot is being stored) -> planned (in a snapshot) -> finished
          or foreign: another pipeline has it, and messages of ours wait for it
 """
@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from queue_source.coordinator.messages import UNACKNOWLEDGED, Message, MessageTable, State
-from queue_source.coordinator.ready import Ready, ReadyQueue, Shares, group_of
-from queue_source.coordinator.room import Limits, Receive, Room
+from queue_source.coordinator.ready import Limits, Ready, ReadyQueue, Receive, Room, Shares, group_of
 from queue_source.messages import MESSAGE_URI, MessageKey, Received, key_of
 from queue_source.queues.leases import Due, Terms
 from shard_store.model import LISTING, Content, Range, Shard, ShardKey, Snapshot, is_end
@@ -272,7 +271,8 @@ class InFlight:
                 content = self._messages.content(shard.key, shard.content)
                 if shard.key in self._room:
                     continue
-                if not self._is_readable(shard.key, content):
+                needs_message = _needs_message(content) and not self._messages.is_awaited(shard.key)
+                if needs_message or (content.uri == MESSAGE_URI and content.payload is None):
                     with_message_gone.append(shard.key)
                     continue
                 self._room.enter(shard.key, content)
@@ -324,7 +324,10 @@ class InFlight:
     def wait_for_batch(self, max_files: int, max_bytes: int | None, over: Callable[[], bool]) -> None:
         """Wait until a whole batch is ready, or the queues gave all they had, or `over` is true."""
         with self._changed:
-            while not (over() or self._has_batch(max_files, max_bytes) or self._drained()):
+            ready = self._ready
+            while not (over() or self._drained()):
+                if ready.free >= max_files or 0 < (max_bytes or 0) <= ready.bytes:
+                    return
                 self._changed.wait(_POLL)
 
     def take(
@@ -462,9 +465,6 @@ class InFlight:
             return False
         return room.is_announced_enough or room.is_full or room.gives_no_more
 
-    def _has_batch(self, max_files: int, max_bytes: int | None) -> bool:
-        return self._ready.free >= max_files or 0 < (max_bytes or 0) <= self._ready.bytes
-
     def _until(self, seq: int) -> Iterable[Range]:
         return (entry for s, ranges in self._snapshots.items() if s <= seq for entry in ranges)
 
@@ -473,11 +473,6 @@ class InFlight:
         if key not in self._arrivals:
             self._arrivals[key] = next(self._numbers)
         return self._arrivals[key]
-
-    def _is_readable(self, key: ShardKey, content: Content) -> bool:
-        if _needs_message(content) and not self._messages.is_awaited(key):
-            return False
-        return content.uri != MESSAGE_URI or content.payload is not None
 
     def _not_ready(self, key: ShardKey) -> None:
         if self._ready.remove(key):

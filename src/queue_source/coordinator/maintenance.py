@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 
+from queue_source.common.logs import tell_left_out
 from queue_source.coordinator.acknowledging import Acknowledger
-from queue_source.coordinator.backfill import Backfill, PrefixWatch
 from queue_source.coordinator.errors import ErrorLog
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.recorded import Ownership
+from queue_source.coordinator.opening import Ownership, PrefixWatch
 from queue_source.coordinator.session import Session
 from queue_source.errors import QueueError
-from queue_source.logs.lines import tell_left_out
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreUnavailable
 from shard_store.model import MICROSECOND
 from shard_store.shards.activity import Report
@@ -41,11 +39,12 @@ class _Task(NamedTuple):
 
 
 class Maintenance:
-    """Runs the tasks on one thread.
+    """Runs the tasks on one thread, and reports what the reader does.
 
-    Failures are logged, counted (`maintenanceFailures`) and tried again; they end no query.
-
-    Only a newer incarnation (PipelineTakenOver) does, or a store that went back in time (LostProgress).
+    Failures are logged, counted (`maintenanceFailures`) and tried again; they end no query. Only a newer incarnation
+    (PipelineTakenOver) does, or a store that went back in time (LostProgress). `before`: the counters that the
+    incarnations before this one have reported, which go on from there. Errors by cause are not among them: the store
+    counts those itself, when they are final.
     """
 
     def __init__(
@@ -55,34 +54,76 @@ class Maintenance:
         ownership: Ownership,
         acknowledger: Acknowledger,
         error_log: ErrorLog,
-        backfill: Backfill,
+        prefixes: PrefixWatch,
+        before: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._session = session
-        self._error_log = error_log
-        self._backfill = backfill
         self._in_flight = in_flight
         self._ownership = ownership
         self._acknowledger = acknowledger
+        self._error_log = error_log
+        self._prefixes = prefixes
+        self._before = before
         self._pruning = False
         self._clock_is_ahead = False
         self.depth: int | None = None  # of all queues that report it, at the last count; None: unknown
 
     def run(self) -> None:
-        session = self._session
+        session, in_flight, ownership = self._session, self._in_flight, self._ownership
+
+        def take_abandoned() -> None:
+            if in_flight.wait_for_listed(0.0):
+                ownership.take_abandoned()
+
+        def make_room() -> None:
+            if idle := in_flight.make_room():
+                self._acknowledger.nack(idle, session.stale_after)
+
+        def tell_what_is_left_out() -> None:
+            self._error_log.flush()
+            tell_left_out()
+
         tasks = (
-            _Task("the shards of other pipelines", self._get_foreign, session.heartbeat),
-            _Task("shards to be read anew", self._ownership.get_renewed, session.heartbeat),
-            _Task("shards of listings", self._backfill.take_abandoned, session.heartbeat),
-            _Task("room for new messages", self._make_room, session.heartbeat),
+            # in one statement: finished ones end their messages, stale ones are acquired
+            _Task("the shards of other pipelines", lambda: ownership.get_again(in_flight.foreign()), session.heartbeat),
+            _Task("shards to be read anew", ownership.get_renewed, session.heartbeat),
+            _Task("shards of listings", take_abandoned, session.heartbeat),
+            _Task("room for new messages", make_room, session.heartbeat),
             _Task("pruning", self._prune, self._prune_every),
             _Task("the depth of the queues", self._get_depth, _DEPTH_EVERY, pause_factor=20.0),
-            _Task("the log of errors", self._tell_left_out, session.heartbeat),
+            _Task("the log of errors", tell_what_is_left_out, session.heartbeat),
         )
         due = dict.fromkeys(tasks, session.clock())
         while not session.stopping.wait(self._slice):
             for task in tasks:
-                if session.clock() >= due[task]:
-                    due[task] = session.clock() + self._try(task)
+                began = session.clock()
+                if began < due[task]:
+                    continue
+                try:
+                    pause = 0.0 if task.work() else max(task.every, task.pause_factor * (session.clock() - began))
+                except (PipelineTakenOver, LostProgress):
+                    raise
+                except (QueueError, ShardStoreError) as error:
+                    session.metrics.add(maintenanceFailures=1)
+                    logger.warning("pipeline %s: %s: %s; it is tried again", session.token, task.name, error)
+                    pause = min(task.every, _RETRY)
+                due[task] = began + pause
+
+    def report(self, *, stopped: bool = False) -> Report:
+        """Return what the reader holds and has done, for the store."""
+        counts = self._in_flight.counts()
+        now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
+        return Report(
+            in_flight=counts.in_flight,
+            ready=counts.ready,
+            awaiting_commit=counts.planned,
+            held=counts.held,
+            depth=self.depth,
+            counters={name: now.get(name, 0) + self._before.get(name, 0) for name in {**self._before, **now}},
+            stopped=stopped,
+            intake=self._prefixes.intake,
+            window=self._session.options.deduplication.deduplication_window // MICROSECOND,
+        )
 
     @property
     def _slice(self) -> float:
@@ -92,29 +133,6 @@ class Maintenance:
     @property
     def _prune_every(self) -> float:
         return self._session.options.deduplication.prune_interval.total_seconds()
-
-    def _try(self, task: _Task) -> float:
-        """Run the task; return the seconds until it is due again."""
-        began = self._session.clock()
-        try:
-            return 0.0 if task.work() else max(task.every, task.pause_factor * (self._session.clock() - began))
-        except (PipelineTakenOver, LostProgress):
-            raise
-        except (QueueError, ShardStoreError) as error:
-            self._session.metrics.add(maintenanceFailures=1)
-            logger.warning("pipeline %s: %s: %s; it is tried again", self._session.token, task.name, error)
-            return min(task.every, _RETRY)
-
-    def _get_foreign(self) -> None:
-        """Resolve all shards of other pipelines, in one statement.
-
-        Finished ones end their messages, stale ones are acquired.
-        """
-        self._ownership.get_again(self._in_flight.foreign())
-
-    def _make_room(self) -> None:
-        if idle := self._in_flight.make_room():
-            self._acknowledger.nack(idle, self._session.stale_after)
 
     def _prune(self) -> bool:
         """Prune for one slice of time. Of all pipelines of the source one wins each interval, by a row of the store."""
@@ -127,26 +145,18 @@ class Maintenance:
             result = session.store.prune(policy, time_out=self._slice)
             self._pruning = result.timed_out
             session.metrics.add(pruned=result.shards)
-            self._tell_of_clock(source, result.ahead)
+            if result.ahead is not None and not self._clock_is_ahead:  # once for each jump
+                logger.warning(
+                    "source %s: the store's clock is %s ahead of the last pruning; nothing is forgotten by it, and no "
+                    "object cleaned, before it has been so for %s",
+                    source,
+                    result.ahead,  # it may only be the time for which nothing has run
+                    LASTING,
+                )
+            self._clock_is_ahead = result.ahead is not None
             if result.total:
                 logger.info("source %s: %s", source, result)
         return self._pruning
-
-    def _tell_of_clock(self, source: str, ahead: timedelta | None) -> None:
-        """Warn once for each jump of the database's clock, which may only be the time for which nothing has run."""
-        if ahead is not None and not self._clock_is_ahead:
-            logger.warning(
-                "source %s: the store's clock is %s ahead of the last pruning; nothing is forgotten by it, and no "
-                "object cleaned, before it has been so for %s",
-                source,
-                ahead,
-                LASTING,
-            )
-        self._clock_is_ahead = ahead is not None
-
-    def _tell_left_out(self) -> None:
-        self._error_log.flush()
-        tell_left_out()
 
     def _get_depth(self) -> None:
         self.depth = None
@@ -180,33 +190,3 @@ def send_heartbeats(session: Session, started: float, report: Callable[[], Repor
         else:
             fresh_until = asked + session.stale_after
             pause = session.heartbeat
-
-
-@dataclass(frozen=True, slots=True)
-class Reporting:
-    """`before`: the counters that the incarnations before this one have reported; they go on from there.
-
-    Errors by cause are not among them: the store counts those itself, when they are final.
-    """
-
-    _session: Session
-    _in_flight: InFlight
-    _maintenance: Maintenance
-    _prefixes: PrefixWatch
-    _before: Mapping[str, int] = field(default_factory=dict)
-
-    def report(self, *, stopped: bool = False) -> Report:
-        counts = self._in_flight.counts()
-        now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
-        counters = {name: now.get(name, 0) + self._before.get(name, 0) for name in {**self._before, **now}}
-        return Report(
-            in_flight=counts.in_flight,
-            ready=counts.ready,
-            awaiting_commit=counts.planned,
-            held=counts.held,
-            depth=self._maintenance.depth,
-            counters=counters,
-            stopped=stopped,
-            intake=self._prefixes.intake,
-            window=self._session.options.deduplication.deduplication_window // MICROSECOND,
-        )

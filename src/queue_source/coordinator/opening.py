@@ -1,4 +1,4 @@
-"""From received messages to open shards: receiving on threads, and opening what the messages announce."""
+"""From received messages to shards that are ready: receiving on threads, opening what is announced, and ownership."""
 
 from __future__ import annotations
 
@@ -6,35 +6,119 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from queue_source.announcements.contents import (
+    OUTSIDE_PREFIXES,
     Announced,
+    Stat,
     announced_messages,
     announced_objects,
+    looked_up,
     with_separate_shards,
 )
-from queue_source.announcements.facts import Stat
-from queue_source.coordinator.backfill import PrefixWatch
-from queue_source.coordinator.errors import ErrorLog, ErrorQueue
+from queue_source.coordinator.errors import PERIOD, ErrorLog, ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
-from queue_source.coordinator.ready import may_come_in_pieces
-from queue_source.coordinator.recorded import Ownership
-from queue_source.coordinator.room import Receive
-from queue_source.coordinator.session import Session
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.ready import Receive, may_come_in_pieces
+from queue_source.coordinator.session import Session, Threads
 from queue_source.messages import Received, key_of
 from queue_source.queues.base import Capabilities, Queue
 from queue_source.queues.leases import Terms, terms_of
-from shard_store.model import BEGINNING, Content, Shard, ShardKey, ShardState, shard_key
+from shard_store.model import BEGINNING, STORE, Content, Shard, ShardKey, ShardState, shard_key
+from shard_store.shards.activity import Intake
 from shard_store.shards.announcing import is_other_version
 from shard_store.sql.database import ROWS_PER_STATEMENT
 
 logger = logging.getLogger("cuesqueue")
 
+_SHORT_WAIT = 0.2  # seconds of a receive while a caller waits for it
 _NAMED = 10  # objects of a batch of messages that are logged by name
+_ABANDONED = 1000  # shards of stopped pipelines that are taken over at a time
+
+
+@dataclass
+class Receivers:
+    """Threads that take messages while there is room; each message's lease is kept from that moment on.
+
+    `hurry` while a caller waits for the present messages: the queues are then polled with short waits. `clock` is that
+    of the queues: seconds since 1970. `draining` (AvailableNow) leaves to the next run what was sent `_since` its
+    start, beyond the number of messages that were there: a queue that is written to all the time would never be empty,
+    and clocks may disagree.
+    """
+
+    _session: Session
+    _in_flight: InFlight
+    _clock: Callable[[], float] = time.time
+    hurry: bool = True
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _since: float | None = None
+    _depths: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def draining(self) -> bool:
+        return self._since is not None
+
+    def start(self, threads: Threads) -> None:
+        number = 0
+        for name, queue in self._session.queues.items():
+            for _ in range(self._session.options.queue.receive_threads):
+                threads.start(f"receive-{number}", self._receive, name, queue, number)
+                number += 1
+
+    def drain(self) -> None:
+        """Ignore messages that are sent from now on, for AvailableNow.
+
+        Only a receive that begins later proves a queue empty. Messages that a receive is bringing are in no count: none
+        is under way meanwhile, where a queue can be counted.
+        """
+        session, in_flight = self._session, self._in_flight
+        counted = {name: queue for name, queue in session.queues.items() if self._capabilities(queue).reports_depth}
+        with in_flight.pausing(counted, until=session.stopping.is_set):
+            if session.stopping.is_set():
+                return
+            depths = Counter({name: session.patiently(queue.depth).ready for name, queue in counted.items()})
+            with self._lock:
+                self._depths, self._since = depths, self._clock()
+            in_flight.forget_proofs()
+
+    def hold(self, receive: Receive, messages: Sequence[Received], terms: Terms) -> None:
+        """Hold the messages that a receive has brought; with AvailableNow those of the next run wait for it."""
+        kept: list[Received] = []
+        late: list[Received] = []
+        with self._lock:
+            for message in messages:
+                after = self._since is not None and message.sent_at is not None and message.sent_at > self._since
+                is_late = after and self._depths[message.queue] <= 0
+                self._depths[message.queue] -= not is_late
+                (late if is_late else kept).append(message)
+        self._in_flight.end_receive(receive, kept, terms, late)
+
+    def _capabilities(self, queue: Queue) -> Capabilities:
+        """Return the queue's capabilities; some queues ask their service for them."""
+        capabilities: Capabilities = self._session.patiently(getattr, queue, "capabilities")
+        return capabilities
+
+    def _receive(self, name: str, queue: Queue, number: int) -> None:
+        session, in_flight = self._session, self._in_flight
+        capabilities = self._capabilities(queue)
+        terms = terms_of(capabilities, session.lease, getattr(queue, "log_id_header", None))
+        longest = min(session.options.queue.wait_time.total_seconds(), capabilities.max_wait)
+        while not session.stopping.is_set():
+            if self.hurry and not self.draining and capabilities.empty_is_certain and in_flight.proven_empty(name):
+                # Spark announces AvailableNow soon after the start, and then needs one more receive
+                in_flight.wait(_SHORT_WAIT, lambda: self.draining or session.stopping.is_set())
+            receive = in_flight.begin_receive(name, number, capabilities.max_batch_size, 0.5)
+            if receive is None:
+                continue
+            wait = longest
+            if self.hurry or self.draining:
+                at_once = capabilities.empty_is_certain and not (self.draining and receive.empty)
+                wait = 0.0 if at_once else min(longest, _SHORT_WAIT)
+            messages: list[Received] = session.patiently(queue.receive, receive.room, terms.period, wait)
+            session.metrics.add(received=len(messages))
+            self.hold(receive, messages, terms)
 
 
 @dataclass
@@ -51,21 +135,39 @@ class Opener:
 
     def run(self) -> None:
         while not self._session.stopping.is_set():
-            messages = self._in_flight.begin_opening(ROWS_PER_STATEMENT, 0.5)
-            if messages:
-                self._open(messages)
-                self._in_flight.end_opening()
+            self.open(ROWS_PER_STATEMENT, 0.5)
 
-    def _open(self, messages: Sequence[Received]) -> None:
-        """Parse messages, record errors, open shards, and let each message wait for the shards it announced."""
+    def open(self, most: int, seconds: float) -> None:
+        """Open the next messages, and wait up to `seconds` for the first.
+
+        What they announce is parsed, errors are recorded, shards are opened, and each message waits for its own.
+        """
+        session, in_flight = self._session, self._in_flight
+        messages = in_flight.begin_opening(most, seconds)
+        if not messages:
+            return
         received = self._parse(messages)
         announced = self._with_begun(received)
-        self._record([announcement for announcement in announced if announcement.error is not None])
+        if bad := [announcement.error for announcement in announced if announcement.error is not None]:
+            records = [replace(error, origin=session.names.queues.get(error.queue, "")) for error in bad]
+            session.store.record_errors(session.options.source, session.options.pipeline, records)
+            self._error_log.of_messages(records)
+            self._errors.forward()
         self._prefixes.count(received)
-        shards = self._find(announced)
+        contents = [content for announcement in announced for content in announcement.contents]
+        if not session.semantics.keeps_shards:
+            shards = self._find_unkept(announced)
+        else:  # new ones are ours
+            shards = session.store.open_shards(session.token, session.options.source, contents) if contents else {}
         self._count(announced, shards)
-        self._in_flight.announce([self._opened(announcement, shards) for announcement in announced])
+        opened = []
+        for announcement in announced:
+            waits_for = {self._key(content.shard_id): content for content in announcement.contents}
+            pending = {key: content for key, content in waits_for.items() if shards[key].state is ShardState.OPEN}
+            opened.append(Opened(key_of(announcement.message), pending))
+        in_flight.announce(opened)
         self._ownership.resolve(shards.values())
+        in_flight.end_opening()
 
     def _parse(self, messages: Sequence[Received]) -> list[Announced]:
         options, queue_names = self._session.options, self._session.names.queues
@@ -86,10 +188,9 @@ class Opener:
 
         Only another version of them is a new shard.
         """
-        session = self._session
         uris = {c.uri for announcement in announced for c in announcement.contents if c.shard_id != c.uri}
         keys = {uri: self._key(uri) for uri in uris}
-        stored = session.store.look(set(keys.values()))
+        stored = self._session.store.look(set(keys.values()))
         unversioned = {
             uri: stored[key].content
             for uri, key in keys.items()
@@ -98,17 +199,11 @@ class Opener:
 
         def named(content: Content) -> Content:
             before = unversioned.get(content.uri)
-            return (
-                content
-                if before is None or is_other_version(content, before)
-                else content._replace(shard_id=content.uri)
-            )
+            if before is None or is_other_version(content, before):
+                return content
+            return content._replace(shard_id=content.uri)
 
-        return (
-            [announcement._replace(contents=tuple(map(named, announcement.contents))) for announcement in announced]
-            if unversioned
-            else announced
-        )
+        return [announcement._replace(contents=tuple(map(named, announcement.contents))) for announcement in announced]
 
     def _with_begun(self, announced: list[Announced]) -> list[Announced]:
         """Include objects that are begun already, whatever their age is by now: part of their rows would be missing."""
@@ -120,57 +215,38 @@ class Opener:
             begun = {key for key, shard in session.store.look(keys).items() if shard.state is ShardState.OPEN}
         else:
             begun = self._in_flight.awaited(keys)
-        return [self._decided(announcement, begun) for announcement in announced]
-
-    def _decided(self, announcement: Announced, begun: set[ShardKey]) -> Announced:
-        going_on = tuple(content for content in announcement.left_out if self._key(content.shard_id) in begun)
-        ignored = announcement.ignored + len(announcement.left_out) - len(going_on)
-        return announcement._replace(contents=announcement.contents + going_on, ignored=ignored, left_out=())
-
-    def _record(self, malformed: Sequence[Announced]) -> None:
-        if malformed:
-            options, names = self._session.options, self._session.names.queues
-            errors = [announcement.error for announcement in malformed if announcement.error is not None]
-            records = [replace(error, origin=names.get(error.queue, "")) for error in errors]
-            self._session.store.record_errors(options.source, options.pipeline, records)
-            self._error_log.of_messages(records)
-            self._errors.forward()
-
-    def _find(self, announced: Sequence[Announced]) -> dict[ShardKey, Shard]:
-        """Return the shards of the announced contents; new ones are opened as ours."""
-        session = self._session
-        contents = [content for announcement in announced for content in announcement.contents]
-        if not session.semantics.keeps_shards:
-            return self._find_unkept(announced)
-        return session.store.open_shards(session.token, session.options.source, contents) if contents else {}
+        decided = []
+        for announcement in announced:
+            left_out = announcement.left_out
+            going_on = tuple(content for content in left_out if self._key(content.shard_id) in begun)
+            ignored = announcement.ignored + len(left_out) - len(going_on)
+            decided.append(
+                announcement._replace(contents=announcement.contents + going_on, ignored=ignored, left_out=())
+            )
+        return decided
 
     def _find_unkept(self, announced: Sequence[Announced]) -> dict[ShardKey, Shard]:
         """Build the shards where the store keeps none: each is new and ours, unless only its message was still awaited.
 
         A message without an id of its own cannot be distinguished from another that is equal.
         """
-        keys = {
-            self._key(content.shard_id): (announcement, content)
+        by_key = {
+            self._key(content.shard_id): (announcement.message.has_id, content)
             for announcement in announced
             for content in announcement.contents
         }
-        recalled = self._in_flight.recall_done(keys)
+        recalled, token = self._in_flight.recall_done(by_key), self._session.token
         return {
             key: Shard(
                 key,
                 content,
                 BEGINNING,
-                ShardState.DONE if key in recalled and announcement.message.has_id else ShardState.OPEN,
-                self._session.token,
+                ShardState.DONE if key in recalled and has_id else ShardState.OPEN,
+                token,
                 stale=False,
             )
-            for key, (announcement, content) in keys.items()
+            for key, (has_id, content) in by_key.items()
         }
-
-    def _opened(self, announcement: Announced, shards: Mapping[ShardKey, Shard]) -> Opened:
-        contents = {self._key(content.shard_id): content for content in announcement.contents}
-        pending = {key: content for key, content in contents.items() if shards[key].state is ShardState.OPEN}
-        return Opened(key_of(announcement.message), pending)
 
     def _key(self, shard_id: str) -> ShardKey:
         return shard_key(self._session.options.source, shard_id)
@@ -205,103 +281,150 @@ class Opener:
         )
 
 
-_SHORT_WAIT = 0.2  # seconds of a receive while a caller waits for it
-
-
-class _Cutoff:
-    """Divides messages for AvailableNow into those of this run and of the next.
-
-    This run leaves messages that were sent after its start (`since`), beyond the initial `depths`. Otherwise a queue
-    that is written to all the time would never be empty. The depths, by queue, protect against clocks that disagree: as
-    many messages as were there at the start are never left.
-    """
-
-    def __init__(self, since: float, depths: Counter[str]) -> None:
-        self._since = since
-        self._depths = depths
-        self._lock = threading.Lock()
-
-    def divide(self, messages: Sequence[Received]) -> tuple[list[Received], list[Received]]:
-        """Divide the messages into those of this run, and those of the next."""
-        kept: list[Received] = []
-        late: list[Received] = []
-        with self._lock:
-            for message in messages:
-                after = message.sent_at is not None and message.sent_at > self._since
-                is_late = after and self._depths[message.queue] <= 0
-                self._depths[message.queue] -= not is_late
-                (late if is_late else kept).append(message)
-        return kept, late
-
-
 @dataclass
-class Receivers:
-    """Threads that take messages while there is room; each message's lease is kept from that moment on.
+class Ownership:
+    """Routes shards. Finished: its messages are acknowledged. Ours: ready. Stale: acquired. Another's: watched.
 
-    `hurry` while a caller waits for the present messages: the queues are then polled with short waits. `clock` is that
-    of the queues: seconds since 1970.
+    Any thread may call it.
     """
 
     _session: Session
     _in_flight: InFlight
-    _clock: Callable[[], float] = time.time
-    _cutoff: _Cutoff | None = None
-    hurry: bool = True
+    _stat: Stat
+    _acquiring: threading.Lock = field(default_factory=threading.Lock)
+    _has_taken: bool = False  # what stopped pipelines have left
+
+    def resolve(self, shards: Iterable[Shard]) -> None:
+        """Route these shards. Raises ShardStoreError when stale ones cannot be acquired; then they are watched."""
+        finished: list[ShardKey] = []
+        ours: list[Shard] = []
+        others: list[Shard] = []
+        for shard in shards:
+            if shard.state is not ShardState.OPEN:
+                finished.append(shard.key)
+            else:
+                (ours if shard.token == self._session.token else others).append(shard)
+        self._in_flight.watch(others)  # first: a shard of ours in an ordered group may have to wait for them
+        self._offer(ours)
+        self._in_flight.finish(finished)
+        stale = {shard.key: shard for shard in others if shard.stale}
+        if not stale:
+            return
+        token, store = self._session.token, self._session.store
+        with self._acquiring:  # two threads may have seen the same shards: they count once
+            before = {key for key, shard in store.look(list(stale)).items() if shard.token == token}
+            won = store.acquire(token, {key: shard.token for key, shard in stale.items()})
+        # what a receiver has recorded is taken from no one, and found again by the next look at the store
+        recorded = {key for key, shard in stale.items() if shard.token is None and shard.content.queue == STORE}
+        if acquired := len(won - before - recorded):
+            self._session.metrics.add(acquired=acquired)
+            logger.info("pipeline %s: acquired %d shard(s) whose owner's heartbeats stopped", token, acquired)
+        self._offer(shard for key, shard in stale.items() if key in won)
+        lost = [shard for key, shard in stale.items() if key not in won and key not in recorded]
+        # taken by another pipeline, or pruned just now, unread: then it is new
+        if free := [shard.content for shard in lost if shard.token is None]:
+            self.resolve(store.open_shards(token, self._session.options.source, free).values())
+
+    def get_again(self, keys: Sequence[ShardKey]) -> None:
+        """Resolve shards as they are in the store now. Those that are missing there were finished, and pruned since."""
+        if not keys:
+            return
+        session = self._session
+        shards = session.store.look(keys)
+        self.resolve(shards.values())
+        if missing := [key for key in keys if key not in shards]:
+            # in an emptied store everything is missing: then this raises PipelineTakenOver
+            session.store.heartbeat(session.token, session.stale_after)
+            self._in_flight.finish(missing)
+
+    def get_renewed(self) -> None:
+        """Resolve shards that no message announces to us.
+
+        They were reopened by an operator, or by a newer version that was announced to another pipeline.
+        """
+        if self._session.semantics.keeps_shards:
+            self.resolve(self._session.store.renewed(self._session.token).values())
+
+    def take_abandoned(self) -> bool:
+        """Take over shards that stopped pipelines opened by listing: no message leads to them. True: there may be more.
+
+        Also a reader that no longer lists does so once: an earlier run of it may have left some.
+        """
+        session, shards = self._session, []
+        if session.semantics.keeps_shards and (session.options.backfill.prefixes or not self._has_taken):
+            shards = session.store.abandoned(session.options.source, _ABANDONED)
+            self.resolve(shards)
+        self._has_taken = len(shards) < _ABANDONED
+        return not self._has_taken
+
+    def with_facts(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Give shards the facts that the store lacks, and leave out what only rows of references need."""
+        options, contents = self._session.options, [shard.content for shard in shards]
+        if options.content.kind.is_announced:
+            contents = list(looked_up(contents, self._stat, partial(may_come_in_pieces, options)))
+            if not options.notifications.by_reference:
+                contents = [c if c.reference is None else c._replace(reference=None) for c in contents]
+        both = zip(shards, contents, strict=True)
+        return [shard if shard.content is content else shard._replace(content=content) for shard, content in both]
+
+    def _offer(self, ours: Iterable[Shard]) -> None:
+        """Offer shards, and release those whose message has gone: the next pipeline that gets it would wait for us."""
+        if released := self._in_flight.offer(self.with_facts(list(ours))):
+            self._session.store.release(self._session.token, released)
+
+
+WINDOW = 3600.0
+"""Seconds. What came in this one and the one before counts; a time in which nothing comes is none."""
+
+
+class PrefixWatch:
+    """Counts the recent messages, on the opener's thread; others read the counts.
+
+    `before` is what the incarnation before has reported. It counts until something comes to this one, since a query
+    that runs now and then ends before the next message; from then on only if the prefixes are the `same`.
+    """
+
+    def __init__(self, session: Session, before: Intake, *, same: bool = False) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._windows = [before, Intake()]
+        self._same = same
+        self._began: float | None = None  # of the newer window; None: no message has come to this reader
+        self._told: float | None = None
 
     @property
-    def draining(self) -> bool:
-        return self._cutoff is not None
+    def intake(self) -> Intake:
+        with self._lock:
+            return self._windows[0] + self._windows[1]
 
-    def start(self, threads: Threads) -> None:
-        number = 0
-        for name, queue in self._session.queues.items():
-            for _ in range(self._session.options.queue.receive_threads):
-                threads.start(f"receive-{number}", self._run, name, queue, number)
-                number += 1
-
-    def drain(self) -> None:
-        """Ignore messages that are sent from now on, for AvailableNow.
-
-        Only a receive that begins later proves a queue empty. Messages that a receive is bringing are in no count: none
-        is under way meanwhile, where a queue can be counted.
-        """
-        session, in_flight = self._session, self._in_flight
-        counted = {name: queue for name, queue in session.queues.items() if self._capabilities(queue).reports_depth}
-        with in_flight.pausing(counted, until=session.stopping.is_set):
-            if session.stopping.is_set():
+    def count(self, announced: Sequence[Announced]) -> None:
+        """Count these messages. While all of them are refused, log that once a minute."""
+        outside = [
+            announcement.error
+            for announcement in announced
+            if announcement.error is not None and announcement.error.cause == OUTSIDE_PREFIXES
+        ]
+        came = Intake(
+            sum(bool(announcement.contents or announcement.left_out) for announcement in announced), len(outside)
+        )
+        if not came:
+            return
+        now = self._session.clock()
+        with self._lock:
+            if self._began is None or now - self._began >= WINDOW:
+                older = self._windows[1] if self._began is not None else self._windows[0] if self._same else Intake()
+                self._windows = [older, Intake()]
+                self._began = now
+            self._windows[1] += came
+            lately = self._windows[0] + self._windows[1]
+            due = self._told is None or now - self._told >= PERIOD
+            if not (outside and lately.all_outside and due):
                 return
-            depths = Counter({name: session.patiently(queue.depth).ready for name, queue in counted.items()})
-            self._cutoff = _Cutoff(self._clock(), depths)
-            in_flight.forget_proofs()
-
-    def _capabilities(self, queue: Queue) -> Capabilities:
-        """Return the queue's capabilities; some queues ask their service for them."""
-        capabilities: Capabilities = self._session.patiently(getattr, queue, "capabilities")
-        return capabilities
-
-    def _run(self, name: str, queue: Queue, number: int) -> None:
-        session, in_flight = self._session, self._in_flight
-        capabilities = self._capabilities(queue)
-        terms = terms_of(capabilities, session.lease, getattr(queue, "log_id_header", None))
-        while not session.stopping.is_set():
-            if self.hurry and not self.draining and capabilities.empty_is_certain and in_flight.proven_empty(name):
-                # Spark announces AvailableNow soon after the start, and then needs one more receive
-                in_flight.wait(_SHORT_WAIT, lambda: self.draining or session.stopping.is_set())
-            receive = in_flight.begin_receive(name, number, capabilities.max_batch_size, 0.5)
-            if receive is None:
-                continue
-            wait = self._wait_time(receive, capabilities)
-            messages: list[Received] = session.patiently(queue.receive, receive.room, terms.period, wait)
-            session.metrics.add(received=len(messages))
-            self._end(receive, messages, terms)
-
-    def _wait_time(self, receive: Receive, capabilities: Capabilities) -> float:
-        longest = min(self._session.options.queue.wait_time.total_seconds(), capabilities.max_wait)
-        if not (self.hurry or self.draining):
-            return longest
-        at_once = capabilities.empty_is_certain and not (self.draining and receive.empty)
-        return 0.0 if at_once else min(longest, _SHORT_WAIT)
-
-    def _end(self, receive: Receive, messages: Sequence[Received], terms: Terms) -> None:
-        kept, late = (messages, []) if self._cutoff is None else self._cutoff.divide(messages)
-        self._in_flight.end_receive(receive, kept, terms, late)
+            self._told = now
+        logger.error(
+            "pipeline %s: nothing is read: all %d message(s) that came lately announce objects outside of "
+            "allowedPrefixes; %s",
+            self._session.token,
+            lately.all_outside,
+            outside[0].detail,
+        )

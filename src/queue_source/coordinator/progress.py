@@ -10,10 +10,9 @@ from typing import Any
 from queue_source.coordinator.acknowledging import Acknowledger
 from queue_source.coordinator.errors import ErrorLog, ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.recorded import Ownership
+from queue_source.coordinator.opening import Ownership
 from queue_source.coordinator.session import Session
 from shard_store.batches.progress import Confirmed, lost_progress
-from shard_store.batches.starting import Started
 from shard_store.errors import LostProgress, StoreConfigurationError
 from shard_store.failpoints import reach
 from shard_store.model import Range, Snapshot, is_end
@@ -57,7 +56,15 @@ class Progress:
         except BaseException:
             self._in_flight.put_back()
             raise
-        self._plan(snapshot, confirmed.written)
+        self.last_seq = snapshot.seq
+        self._in_flight.plan(Snapshot(snapshot.seq, confirmed.written))
+        reach("snapshot-written")
+        if self._session.semantics.final_at_snapshot:  # that finishes its messages
+            complete = self._in_flight.finish(entry.key for entry in confirmed.written if is_end(entry.end))
+            self._acknowledger.wait_for_answers(complete)
+        written_keys = {entry.key for entry in confirmed.written}
+        # the others have passed to another pipeline since they were ready
+        self._ownership.get_again([entry.key for entry in ranges if entry.key not in written_keys])
         if done > self.confirmed:
             self._conclude(done, confirmed)
         return snapshot.seq
@@ -80,21 +87,6 @@ class Progress:
             snapshot=None if snapshot is None else (snapshot.seq, snapshot.ranges),
             fail_on_data_loss=self._session.options.delivery.fail_on_data_loss,
         )
-
-    def _plan(self, snapshot: Snapshot, written: tuple[Range, ...]) -> None:
-        """Note that the snapshot is durable, with the ranges `written`.
-
-        With at-most-once that finishes its messages.
-        """
-        self.last_seq = snapshot.seq
-        self._in_flight.plan(Snapshot(snapshot.seq, written))
-        reach("snapshot-written")
-        if self._session.semantics.final_at_snapshot:
-            complete = self._in_flight.finish(entry.key for entry in written if is_end(entry.end))
-            self._acknowledger.wait_for_answers(complete)
-        written_keys = {entry.key for entry in written}
-        # the others have passed to another pipeline since they were ready
-        self._ownership.get_again([entry.key for entry in snapshot.ranges if entry.key not in written_keys])
 
     def _conclude(self, seq: int, confirmed: Confirmed) -> None:
         reach("confirmed")
@@ -132,10 +124,6 @@ class Offsets:
     _other_stores: dict[str, int]  # the seqs up to which offsets of these stores are accepted here
     _heard: Offset = field(default_factory=dict)  # the last one that Spark handed to us
 
-    @classmethod
-    def of(cls, session: Session, progress: Progress, started: Started) -> Offsets:
-        return cls(session, progress, started.store_id, dict(started.other_stores))
-
     def write(self, seq: int) -> dict[str, Any]:
         """Return the offset for `seq`, exactly as Spark has it, if it does.
 
@@ -151,15 +139,7 @@ class Offsets:
         Raises StoreConfigurationError for that of another pipeline, and LostProgress for that of another store, before
         anything relies on it.
         """
-        self._check_pipeline(offset)
-        seq, store_id = int(offset["seq"]), offset["store"]
-        if store_id != self._store_id and seq > self._other_stores.get(store_id, 0):
-            self._adopt(seq, store_id)
-        self._heard = offset
-        return seq
-
-    def _check_pipeline(self, offset: Offset) -> None:
-        ours = self._session.options.pipeline
+        options, ours = self._session.options, self._session.options.pipeline
         if not (isinstance(offset, Mapping) and {"pipeline", "seq"} <= offset.keys()):
             raise StoreConfigurationError(
                 f"pipeline {ours!r}: this checkpoint is of another source: its offset {str(offset)[:200]} is none of "
@@ -178,19 +158,19 @@ class Offsets:
                 f"pipeline {ours!r}: a version before 0.3 made this checkpoint; run the query with 0.3 first until it "
                 "has read a new batch, or give it a new checkpoint: what the store has as done is not read again"
             )
-
-    def _adopt(self, seq: int, store_id: str) -> None:
-        """Continue after the offset of another store, if that is allowed and skips nothing of this one."""
-        options, last_seq = self._session.options, self._progress.last_seq
-        if options.delivery.fail_on_data_loss or seq <= last_seq:
-            further = ""
-            if seq > last_seq:
-                further = ", or set 'failOnDataLoss' to false to go on without what was in it"
-            raise LostProgress(
-                f"pipeline {options.pipeline!r}: the checkpoint is at offset {seq} of another store, with the id "
-                f"{store_id}; {options.store} has the id {self._store_id}, and knows nothing of that offset. Name the "
-                "store of this checkpoint in 'storeUrl', or give the query a checkpoint of its own: what this store "
-                f"has as done is not read again. If that store is lost, restore it{further}"
-            )
-        self._progress.adopt(seq, store_id)
-        self._other_stores[store_id] = seq
+        seq, store_id = int(offset["seq"]), offset["store"]
+        if store_id != self._store_id and seq > self._other_stores.get(store_id, 0):
+            # going on after the offset of another store is allowed by an option, and where it skips nothing of this one
+            skips_nothing = seq > self._progress.last_seq
+            if options.delivery.fail_on_data_loss or not skips_nothing:
+                further = ", or set 'failOnDataLoss' to false to go on without what was in it" if skips_nothing else ""
+                raise LostProgress(
+                    f"pipeline {ours!r}: the checkpoint is at offset {seq} of another store, with the id "
+                    f"{store_id}; {options.store} has the id {self._store_id}, and knows nothing of that offset. Name "
+                    "the store of this checkpoint in 'storeUrl', or give the query a checkpoint of its own: what this "
+                    f"store has as done is not read again. If that store is lost, restore it{further}"
+                )
+            self._progress.adopt(seq, store_id)
+            self._other_stores[store_id] = seq
+        self._heard = offset
+        return seq

@@ -1,21 +1,35 @@
-"""What is announced and waits for a batch, in the order of its arrival, each group by itself and sources in turn.
+"""What is ready to be read, in which order, and how much more a reader may hold. Pure.
 
-`greedy` empties the queues in their order, `round-robin` takes one of each in turn, `percentage:70,30` takes by weight.
-An empty queue leaves its part to the others.
+What is announced waits for a batch in the order of its arrival, each group by itself and sources in turn: `greedy`
+empties the queues in their order, `round-robin` takes one of each in turn, `percentage:70,30` takes by weight. An empty
+queue leaves its part to the others.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from queue_source.coordinator.messages import RESTING, MessageTable
 from queue_source.formats.base import may_be_cut
-from queue_source.messages import Group
+from queue_source.messages import Group, Received
 from queue_source.options import ReaderOptions
 from queue_source.read.partitions import MIN_PIECE
-from shard_store.model import LISTING, Content, Position, Range, ShardKey, end_at, offset_of, position_at
+from shard_store.model import (
+    LISTING,
+    WITHOUT_MESSAGE,
+    Content,
+    Position,
+    Range,
+    ShardKey,
+    end_at,
+    offset_of,
+    position_at,
+)
 
 T = TypeVar("T")
 
@@ -37,14 +51,8 @@ class Shares:
         if self.greedy or len(queued) == 1:
             for name in dict.fromkeys((*self.weights, *queued)):
                 yield from queued.get(name, ())
-        else:
-            yield from self._by_weight(queued)
-
-    def _by_weight(self, queued: Mapping[str, Iterable[T]]) -> Iterator[T]:
-        """Yield items by smooth weighted round-robin.
-
-        At each step every queue earns its weight, and the richest pays for one item.
-        """
+            return
+        # smooth weighted round-robin: at each step every queue earns its weight, and the richest pays for one item
         iterators = {name: iter(items) for name, items in queued.items()}
         earned = dict.fromkeys(iterators, 0.0)
         while iterators:
@@ -124,7 +132,11 @@ class ReadyQueue:
     def is_outdated(self, key: ShardKey, content: Content) -> bool:
         """Tell whether the shard is queued as another version than this."""
         queued = self._entries.get(key)
-        return queued is not None and _version(queued.content) != _version(content)
+        return queued is not None and (queued.content.size, queued.content.etag, queued.content.reference) != (
+            content.size,
+            content.etag,
+            content.reference,
+        )
 
     def remove(self, key: ShardKey) -> bool:
         """Remove the shard; return False when it is not here."""
@@ -159,18 +171,20 @@ class ReadyQueue:
         """
         taken: list[tuple[Ready, Range]] = []
         total = 0
-        for entry in self._in_turn():
+        # each that comes is removed; some of them are put back
+        waiting = {queue: self._of(queue) for queue, order in self._order.items() if order}
+        for entry in self._shares.interleave(waiting):
             size = entry.remaining_bytes
             if taken and (len(taken) >= max_files or (max_bytes is not None and total + size > max_bytes)):
                 self.put(entry)
                 break
-            taken.append((entry, _part(entry, max_bytes, may_be_cut)))
+            content, end = entry.content, end_at(entry.content.size or 0)
+            part = max(max_bytes or 0, LEAST_PART)
+            if max_bytes is not None and content.group is None and size > part and may_be_cut(content):
+                end = position_at(offset_of(entry.position) + part)
+            taken.append((entry, Range(entry.key, content, entry.position, end)))
             total += size
         return taken
-
-    def _in_turn(self) -> Iterator[Ready]:
-        """Yield the shards that may be taken, in the order of the shares; each is removed."""
-        return self._shares.interleave({queue: self._of(queue) for queue, order in self._order.items() if order})
 
     def _of(self, queue: str) -> Iterator[Ready]:
         order = self._order[queue]
@@ -204,14 +218,201 @@ def group_of(content: Content) -> Group | None:
     return None if content.group is None else (content.queue, content.group)
 
 
-def _version(content: Content) -> tuple[object, ...]:
-    return content.size, content.etag, content.reference
+_TRIGGERS = 3  # batches of work that are held: more would only be kept from other pipelines
+_MESSAGE_BYTES = 256 << 20  # of messages that are the content themselves: all of them are held in memory
 
 
-def _part(entry: Ready, max_bytes: int | None, may_be_cut: Callable[[Content], bool]) -> Range:
-    content, end = entry.content, end_at(entry.content.size or 0)
-    if max_bytes is not None and content.group is None:
-        part = max(max_bytes, LEAST_PART)
-        if entry.remaining_bytes > part and may_be_cut(content):
-            end = position_at(offset_of(entry.position) + part)
-    return Range(entry.key, content, entry.position, end)
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a reader holds before it receives no more.
+
+    `messages`: of any kind. `work`: messages with work left for us, and as many shards to read. `bytes`: of the shards
+    to read, and of messages that are not opened yet. `batch_bytes`: of shards alone, and only while one is ready.
+    """
+
+    messages: int
+    work: int
+    bytes: int | None = None
+    batch_bytes: int | None = None
+
+
+def limits_of(options: ReaderOptions) -> Limits:
+    """Return what `maxInFlightMessages` and `maxInFlightBytes` allow, and no more than a few triggers can take."""
+    batches, queue = options.batches, options.queue
+    default = None if options.content.kind.is_announced else _MESSAGE_BYTES
+    return Limits(
+        messages=queue.max_in_flight_messages,
+        work=min(queue.max_in_flight_messages, _TRIGGERS * max(batches.max_files_per_trigger, len(queue.urls))),
+        bytes=default if queue.max_in_flight_bytes is None else queue.max_in_flight_bytes,
+        batch_bytes=None if batches.max_bytes_per_trigger is None else _TRIGGERS * batches.max_bytes_per_trigger,
+    )
+
+
+class Receive(NamedTuple):
+    """A receive under way: it may bring `room` messages. `empty`: the queue was proved to be empty before it."""
+
+    queue: str
+    receiver: int
+    room: int
+    period: int
+    empty: bool
+
+
+class Room:
+    """How much more may come in addition to the messages, and the shards to be read.
+
+    Shards that listings find, or a receiver has recorded, are counted separately from those that queues announce:
+    neither may keep the others out.
+    """
+
+    def __init__(
+        self, queues: Iterable[str], limits: Limits, shares: Shares, messages: MessageTable, ready: ReadyQueue
+    ) -> None:
+        self.limits = limits
+        self.paused: Collection[str] = ()  # queues of which no receive begins
+        self.bytes = 0  # of the shards
+        self._shares = shares
+        self._messages = messages
+        self._ready = ready
+        self._sizes: dict[ShardKey, int] = {}
+        self.listed: dict[ShardKey, int] = {}  # the sizes of the shards that listings have found
+        self._listed_bytes = 0
+        self._reserved: Counter[str] = Counter()  # for messages that receives under way may bring
+        self._largest: dict[str, int] = {}  # body of each queue's last receive
+        self._emptiness = {name: _Emptiness() for name in queues}
+        self._periods: Counter[str] = Counter()  # a receive of an earlier period proves nothing
+
+    # shards
+
+    def __contains__(self, key: ShardKey) -> bool:
+        return key in self._sizes
+
+    def enter(self, key: ShardKey, content: Content) -> None:
+        if key not in self._sizes:
+            self._sizes[key] = content.size or 0
+            self.bytes += content.size or 0
+            if content.queue in WITHOUT_MESSAGE:
+                self.listed[key] = content.size or 0
+                self._listed_bytes += content.size or 0
+
+    def leave(self, key: ShardKey) -> None:
+        self.bytes -= self._sizes.pop(key, 0)
+        self._listed_bytes -= self.listed.pop(key, 0)
+
+    @property
+    def is_listed_enough(self) -> bool:
+        """Tell whether there is no room for more of what listings find."""
+        return self._is_enough(len(self.listed), self._listed_bytes, self._shares.room(LISTING, self.limits.work))
+
+    @property
+    def left_for_listed(self) -> int:
+        """Return how many more of them there is room for, by number, and at least one."""
+        return max(1, self._shares.room(LISTING, self.limits.work) - len(self.listed))
+
+    @property
+    def is_announced_enough(self) -> bool:
+        """Tell whether there is no room for more of what queues announce."""
+        announced = len(self._sizes) - len(self.listed)
+        return self._is_enough(announced, self.bytes - self._listed_bytes, self.limits.work)
+
+    def _is_enough(self, count: int, size: int, work: int) -> bool:
+        batch = self.limits.batch_bytes
+        is_much = count >= work or (batch is not None and size >= batch)
+        return self._bytes_left <= 0 or (is_much and self._ready.free > 0)
+
+    @property
+    def _bytes_left(self) -> int:
+        limit = self.limits.bytes
+        return sys.maxsize if limit is None else limit - self.bytes - self._messages.unopened
+
+    # receives
+
+    def begin(self, queue: str, receiver: int, most: int) -> Receive | None:
+        """Reserve room for a receive, or return None."""
+        if queue in self.paused or self.is_announced_enough:
+            return None
+        # if they are as large as the largest of the last receive; one is received however large it is
+        by_bytes = max(1, self._bytes_left // max(1, self._largest.get(queue, 1)))
+        room = min(most, self._room_left(queue), by_bytes)
+        if room == 0:
+            return None
+        empty = self._emptiness[queue].proven
+        self._reserved[queue] += room
+        self._emptiness[queue].begin(receiver)
+        return Receive(queue, receiver, room, self._periods[queue], empty)
+
+    def end(self, receive: Receive, messages: Sequence[Received]) -> None:
+        """End a receive; `messages` are those that it brought and that prove that the queue was not empty."""
+        if messages:
+            self._largest[receive.queue] = max(len(message.body) for message in messages)
+        self._reserved[receive.queue] -= receive.room
+        proves = receive.period == self._periods[receive.queue]
+        self._emptiness[receive.queue].end(receive.receiver, brought=bool(messages), proves=proves)
+
+    def receiving(self, queues: Iterable[str]) -> bool:
+        """Tell whether a receive of one of these queues is under way."""
+        return any(self._emptiness[name].under_way for name in queues)
+
+    def forget_proofs(self, queues: Iterable[str] | None = None) -> None:
+        """Forget that these queues (or all) are empty: only a receive that begins later can prove it."""
+        for name in self._emptiness if queues is None else queues:
+            self._periods[name] += 1
+            self._emptiness[name].awaited = None
+
+    def proven_empty(self, queue: str) -> bool:
+        return self._emptiness[queue].proven
+
+    @property
+    def is_proven_empty(self) -> bool:
+        """Tell whether all queues are empty."""
+        return all(emptiness.proven for emptiness in self._emptiness.values())
+
+    @property
+    def gives_no_more(self) -> bool:
+        """Tell whether every queue is empty, or has no room, and none of its receives is under way."""
+        return all(
+            emptiness.proven or (not emptiness.under_way and self._room_left(queue) == 0)
+            for queue, emptiness in self._emptiness.items()
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether there is no room for more messages, of whatever queue."""
+        messages = len(self._messages)
+        return messages - self._messages.count(RESTING) >= self.limits.work or messages >= self.limits.messages
+
+    def _room_left(self, queue: str) -> int:
+        """Return how many more messages of this queue may come. Idle messages are not counted as work."""
+        held = self._messages.count(queue=queue) + self._reserved[queue]
+        for_work = self._shares.room(queue, self.limits.work) - held + self._messages.count(RESTING, queue)
+        for_queue = self._shares.room(queue, self.limits.messages) - held
+        in_all = self.limits.messages - len(self._messages) - self._reserved.total()
+        return max(0, min(for_work, for_queue, in_all))
+
+
+class _Emptiness:
+    """What the receives of one queue prove.
+
+    A receive that came back empty proves that the queue is empty, once every other that was under way at that moment
+    has ended and brought nothing: all messages that were visible before are held by some reader by then.
+    """
+
+    def __init__(self) -> None:
+        self.under_way: set[int] = set()
+        self.awaited: set[int] | None = None  # None: no proof; else the receives whose end is waited for
+
+    def begin(self, receiver: int) -> None:
+        self.under_way.add(receiver)
+
+    def end(self, receiver: int, *, brought: bool, proves: bool) -> None:
+        self.under_way.discard(receiver)
+        if brought:
+            self.awaited = None
+        elif self.awaited is not None:
+            self.awaited.discard(receiver)
+        elif proves:
+            self.awaited = set(self.under_way)
+
+    @property
+    def proven(self) -> bool:
+        return self.awaited is not None and not self.awaited

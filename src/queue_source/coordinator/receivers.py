@@ -1,7 +1,8 @@
-"""Receivers, which take messages of a queue for the sources of routes: one, and those that a reader runs by itself.
+"""Receivers take messages of a queue for the sources of routes; a reader takes what they have recorded for its source.
 
 A message is acknowledged when what it announces is recorded for every source that a route leads to, in one transaction:
-before that it comes again, and finds what is recorded already. Any number of receivers may work on one queue.
+before that it comes again, and finds what is recorded already. Any number of receivers may work on one queue, each in a
+process of its own, or in a reader.
 """
 
 from __future__ import annotations
@@ -12,24 +13,26 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from queue_source.announcements.contents import Announced, announced_objects, message_error
+from queue_source.announcements.contents import announced_objects, is_allowed, is_wanted, message_error
 from queue_source.announcements.routes import Routes, read_routes
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.recorded import Recorded
-from queue_source.coordinator.session import Session, with_back_off
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.opening import Ownership
+from queue_source.coordinator.session import Session, Threads, with_back_off
 from queue_source.errors import OptionError, QueueError
 from queue_source.messages import Received
 from queue_source.options import NotificationOptions, ReceiverOptions
 from queue_source.queues.base import Capabilities, Queue
 from queue_source.queues.leases import longest_lease
+from queue_source.uris import climbs
+from shard_store.errors import StoreUnavailable
 from shard_store.failpoints import reach
-from shard_store.model import Content, ErrorRecord
+from shard_store.model import STORE, Content, ErrorRecord, Shard
+from shard_store.shards.changes import Audit
 from shard_store.shards.recording import Receipts
 from shard_store.sql.database import ROWS_PER_STATEMENT, chunks
 from shard_store.store import ShardStore
@@ -124,7 +127,7 @@ class Receiver:
         while not (self.stopping.is_set() or (ending is not None and ending.is_set())):
             messages = self._gather(capabilities, wait)
             if messages:
-                self._take(messages, capabilities)
+                self.take(messages, capabilities)
                 received += len(messages)
                 if most is not None and received >= most:
                     return
@@ -132,8 +135,7 @@ class Receiver:
             self.on_empty()
             if until_empty:
                 return
-            self._note()
-            self._prune()
+            self._idle()
 
     def _patiently(self, call: Callable[[], T]) -> T:
         seconds = self.options.retry_timeout.total_seconds()
@@ -155,15 +157,20 @@ class Receiver:
             messages += more
         return messages
 
-    def _take(self, messages: Sequence[Received], capabilities: Capabilities) -> None:
+    def take(self, messages: Sequence[Received], capabilities: Capabilities) -> None:
         """Record what the messages announce, and acknowledge them; where that fails, give them back."""
+        batches = list(chunks(messages, capabilities.max_batch_size))
         try:
             self._record(messages)
         except BaseException:
-            self._give_back(messages, capabilities)
+            try:
+                for batch in batches:
+                    self.queue.nack([message.receipt for message in batch])
+            except QueueError as error:
+                logger.warning("%s; %d message(s) come again when their leases end", error, len(messages))
             raise
         reach("messages-recorded")
-        for batch in chunks(messages, capabilities.max_batch_size):
+        for batch in batches:
             try:
                 self.queue.acknowledge([message.receipt for message in batch])
             except QueueError as error:
@@ -180,10 +187,21 @@ class Receiver:
             if one_message.error is not None:
                 malformed += 1
                 errors.append(one_message.error)
-            without_route = list(self._without_route(one_message, by_source))
+            without_route = []
+            for content in one_message.contents:
+                names = self.routes.sources_of(content.uri, one_message.message.tag)
+                if not names:
+                    without_route.append(content.uri)
+                for name in names:
+                    by_source.setdefault(name, []).append(content)
             unrouted += len(without_route)
             if without_route and self.options.quarantines:
-                errors.append(_no_route(one_message.message, without_route))
+                more = f" and of {len(without_route) - 1} more object(s)" if len(without_route) > 1 else ""
+                detail = (
+                    f"no route takes {without_route[0][:300]!r}{more}; add a route to the file, start the receiver "
+                    f"again, and send the message once more with `cuesqueue errors requeue --cause {NO_ROUTE}`"
+                )
+                errors.append(message_error(one_message.message, NO_ROUTE, detail))
         if errors:
             self.store.record_errors(self.source or self.name, self.name, errors)
         ignored = sum(one_message.ignored for one_message in announced)
@@ -204,15 +222,6 @@ class Receiver:
             totals.malformed += malformed
             self._noted = self.clock()
         self.on_recorded(by_source)
-
-    def _without_route(self, announced: Announced, by_source: dict[str, list[Content]]) -> Iterator[str]:
-        """Add the objects of a message to those of their sources; yield the URIs of those that no route takes."""
-        for content in announced.contents:
-            names = self.routes.sources_of(content.uri, announced.message.tag)
-            if not names:
-                yield content.uri
-            for name in names:
-                by_source.setdefault(name, []).append(content)
 
     def _remembered(self) -> int:
         """Return how many messages the file knows of; 0 where there is none yet. Raises OptionError for another one."""
@@ -244,61 +253,129 @@ class Receiver:
             os.fsync(file.fileno())
         new.replace(self.memory)
 
-    def _note(self) -> None:
+    def _idle(self) -> None:
+        """Say in an idle moment that this receiver works, and prune its errors, which no reader does."""
         with self._lock:
-            due = self.clock() - self._noted >= _NOTE_EVERY
-            if due:
-                self._noted = self.clock()
-        if due:
+            now = self.clock()
+            says = now - self._noted >= _NOTE_EVERY
+            prunes = self.source is None and now - self._pruned >= _PRUNE_EVERY
+            if says:
+                self._noted = now
+            if prunes:
+                self._pruned = now
+        if says:
             self.store.note_work(self.name, self._seen)
-
-    def _prune(self) -> None:
-        """Remove this receiver's errors that are older than the window, as no reader does; in an idle moment."""
-        with self._lock:
-            due = self.source is None and self.clock() - self._pruned >= _PRUNE_EVERY
-            if due:
-                self._pruned = self.clock()
-        if due and self.store.win_interval(f"prune {self.name}", _PRUNE_EVERY):
+        if prunes and self.store.win_interval(f"prune {self.name}", _PRUNE_EVERY):
             self.store.prune(RetentionPolicy(source=self.name), time_out=_PRUNE_FOR)
 
-    def _give_back(self, messages: Sequence[Received], capabilities: Capabilities) -> None:
-        try:
-            for batch in chunks(messages, capabilities.max_batch_size):
-                self.queue.nack([message.receipt for message in batch])
-        except QueueError as error:
-            logger.warning("%s; %d message(s) come again when their leases end", error, len(messages))
+
+_POLL = 0.5  # seconds between two looks at the store, while nothing is there
+_ROOM = 0.5  # seconds for which room is waited for at a time
+_AT_A_TIME = 1000
 
 
-def _no_route(message: Received, uris: Sequence[str]) -> ErrorRecord:
-    more = f" and of {len(uris) - 1} more object(s)" if len(uris) > 1 else ""
-    return message_error(
-        message,
-        NO_ROUTE,
-        f"no route takes {uris[0][:300]!r}{more}; add a route to the file, start the receiver again, and send the "
-        f"message once more with `cuesqueue errors requeue --cause {NO_ROUTE}`",
-    )
+class Recorded:
+    """Looks again and again at what waits for the source, and takes as much of it as there is room for.
+
+    Its shards are held as those of listings: no message leads to them, and a graceful end releases those in no batch.
+    """
+
+    def __init__(self, session: Session, in_flight: InFlight, ownership: Ownership) -> None:
+        self._session = session
+        self._in_flight = in_flight
+        self._ownership = ownership
+        self._until: int | None = None  # AvailableNow takes no more than is recorded at its start
+        self._looks = 0  # how often `look` was called
+        self._wanted = threading.Event()
+        self.look()
+
+    def start(self, threads: Threads) -> None:
+        threads.on_stop(self._wanted.set)
+        threads.start("recorded", self._run)
+
+    def drain(self) -> None:
+        """Take what is recorded now, and leave what comes later to the next run (AvailableNow)."""
+        self._until = self._session.store.database_time()
+        self.look()
+
+    def look(self) -> None:
+        """Look at once, since something was recorded; until then a batch that is waited for is not complete."""
+        self._looks += 1
+        self._in_flight.expect_listing(True, of=STORE)
+        self._wanted.set()
+
+    def _run(self) -> None:
+        session = self._session
+        while not session.stopping.is_set():
+            if not self._in_flight.wait_for_listed(_ROOM):
+                continue
+            looks = self._looks
+            self._wanted.clear()
+            # a store that is away is waited for as long as the heartbeats do, which then end the query
+            patiently = with_back_off(
+                session.stopping, session.stale_after, session.clock, lambda error: isinstance(error, StoreUnavailable)
+            )
+            if not patiently(self.take):
+                if looks == self._looks:  # else there may be something that this has not looked for
+                    self._in_flight.expect_listing(False, of=STORE)
+                self._wanted.wait(_POLL)
+
+    def take(self) -> bool:
+        """Take what there is room for; return whether there may be more."""
+        session = self._session
+        room = min(_AT_A_TIME, self._in_flight.room_for_listed())
+        waiting = session.store.recorded(session.options.source, room, self._until)
+        if not waiting:
+            return False
+        chosen = self._choose(waiting)
+        reach("recorded-found")
+        self._ownership.resolve(chosen)
+        reach("recorded-taken")
+        return len(waiting) == room
+
+    def _choose(self, waiting: Sequence[Shard]) -> list[Shard]:
+        """Leave out what the options do not choose, and have given up, unread, what is outside of `allowedPrefixes`.
+
+        What another pipeline has begun is read: part of its rows would be missing.
+        """
+        session, options = self._session, self._session.options.notifications
+        ignores, foreign = options.on_foreign_object == "ignore", set()
+        if outside := [shard for shard in waiting if not is_allowed(shard.content.uri, options)]:
+            foreign = {
+                shard.key for shard in outside if ignores and shard.token is None and not climbs(shard.content.uri)
+            }
+            # the next batch gives them up
+            marked = [shard.key for shard in outside if shard.key not in foreign]
+            reason = "it is outside of allowedPrefixes; name its prefix there, and run `cuesqueue shards reopen`"
+            session.store.quarantine(marked, Audit(str(session.token), reason))
+        left_out = {
+            shard.key
+            for shard in waiting
+            if shard.token is None and not shard.position and not is_wanted(shard.content.uri, options)
+        } - foreign
+        if gone := foreign | left_out:
+            session.store.decline(session.token, list(gone))
+            session.metrics.add(ignored=len(left_out), foreign=len(foreign))
+        return [shard for shard in waiting if shard.key not in gone]
 
 
 _EXPECTED = "routes"
 
 
 class OwnReceivers:
-    """One receiver for each queue of the reader; none without the option.
+    """The receivers of a reader with `routes`, one for each of its queues (`queues`, by name, closed by `close`).
 
-    The reader takes what they record as if others had recorded it. `queues`: by name, closed by `close`.
+    The reader takes what they record as if others had recorded it.
     """
 
     def __init__(self, session: Session, queues: Mapping[str, Queue], in_flight: InFlight, recorded: Recorded) -> None:
         self._session = session
         self._in_flight = in_flight
-        self._recorded = recorded
         self._queues = queues
         self._pausing = threading.Event()
         self._running: list[threading.Event] = []
-        self._receivers: list[Receiver] = []
-        options = session.options
-        if options.queue.routes is None:
-            return
+        options, chosen = session.options, session.options.notifications
+        assert options.queue.routes is not None
         routes = read_routes(options.queue.routes)
         if options.source not in routes.sources:
             raise OptionError(
@@ -306,28 +383,7 @@ class OwnReceivers:
                 f"no route of {options.queue.routes} leads to source {options.source!r}, which this reader reads; add "
                 "one, or let `cuesqueue route` receive",
             )
-        for queue in queues.values():
-            self._receivers.append(
-                Receiver(
-                    options.pipeline,
-                    queue,
-                    routes,
-                    self._options,
-                    session.store,
-                    session.stopping,
-                    session.clock,
-                    source=options.source,
-                    on_recorded=self._look,
-                    on_empty=self._expect_nothing,
-                )
-            )
-        in_flight.expect_listing(True, of=_EXPECTED)
-
-    @property
-    def _options(self) -> ReceiverOptions:
-        options = self._session.options
-        chosen = options.notifications
-        return ReceiverOptions(
+        of_receiver = ReceiverOptions(
             url=options.queue.urls[0],
             connections=options.queue.connections,
             notifications=NotificationOptions(
@@ -347,13 +403,41 @@ class OwnReceivers:
             quarantines=options.queue.on_unrouted_object == "quarantine",
         )
 
+        def look(sources: Mapping[str, object]) -> None:
+            if options.source in sources:
+                recorded.look()
+
+        self._receivers = [
+            Receiver(
+                options.pipeline,
+                queue,
+                routes,
+                of_receiver,
+                session.store,
+                session.stopping,
+                session.clock,
+                source=options.source,
+                on_recorded=look,
+                on_empty=lambda: in_flight.expect_listing(False, of=_EXPECTED),  # a first batch waits no longer for it
+            )
+            for queue in queues.values()
+        ]
+        in_flight.expect_listing(True, of=_EXPECTED)
+
     def start(self, threads: Threads) -> None:
         """Make the receivers known, and let them begin with the other threads. Raises ShardStoreError."""
+
+        def run(receiver: Receiver, ended: threading.Event) -> None:
+            try:
+                receiver.run(ending=self._pausing)
+            finally:
+                ended.set()
+
         for receiver in self._receivers:
             receiver.begin()
             for _ in range(self._session.options.queue.receive_threads):
                 ended = threading.Event()
-                threads.start(f"route-{len(self._running)}", self._run, receiver, ended)
+                threads.start(f"route-{len(self._running)}", run, receiver, ended)
                 self._running.append(ended)
 
     def drain(self) -> None:
@@ -370,17 +454,3 @@ class OwnReceivers:
         """Close the queues."""
         for queue in self._queues.values():
             queue.close()
-
-    def _run(self, receiver: Receiver, ended: threading.Event) -> None:
-        try:
-            receiver.run(ending=self._pausing)
-        finally:
-            ended.set()
-
-    def _look(self, sources: Mapping[str, object]) -> None:
-        if self._session.options.source in sources:
-            self._recorded.look()
-
-    def _expect_nothing(self) -> None:
-        """Note that a queue was empty: a first batch waits no longer for it."""
-        self._in_flight.expect_listing(False, of=_EXPECTED)

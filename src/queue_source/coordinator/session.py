@@ -1,14 +1,15 @@
-"""A reader's session with its store: whether it is still the pipeline's reader here, which options take precedence."""
+"""A reader's session with its store: what is fixed, its counters and threads, and other readers of its pipeline."""
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import logging
 import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from queue_source.queues.base import Queue
 from shard_store.batches.starting import Names
 from shard_store.model import PublishToken, Semantics
 from shard_store.store import ShardStore
+
+logger = logging.getLogger("cuesqueue")
 
 _LONG = 10.0  # seconds without a call of Spark's, after which a batch is long, or over without notice
 
@@ -52,9 +55,6 @@ class Precedence:
         """Wait until no batch is under way, at most `seconds`: otherwise work in a busy reader would never be done."""
         with self._changed:
             self._changed.wait_for(lambda: self._clock() >= self._until, seconds)
-
-
-logger = logging.getLogger("cuesqueue")
 
 
 @dataclass(slots=True)
@@ -177,14 +177,9 @@ def with_back_off(
         wait=tenacity.wait_random_exponential(multiplier=1.0, max=30.0),
         stop=lambda _: stopping.is_set() or clock() >= end,
         sleep=tenacity.sleep_using_event(stopping),
-        before_sleep=_log,
+        before_sleep=lambda state: logger.warning("%s; it is tried again", state.outcome and state.outcome.exception()),
         reraise=True,
     )
-
-
-def _log(state: tenacity.RetryCallState) -> None:
-    if state.outcome is not None:
-        logger.warning("%s; it is tried again", state.outcome.exception())
 
 
 _POLL = 0.1  # seconds
@@ -223,13 +218,12 @@ class Presence:
 
     def has_others(self, token: PublishToken) -> bool:
         """Tell whether a reader of an earlier incarnation still runs."""
-        return any(is_held(file) for file in self._before(token.incarnation))
-
-    def _before(self, incarnation: int) -> Iterator[Path]:
         for file in self._folder.iterdir() if self._folder.is_dir() else ():
             named = _FILE.fullmatch(file.name)
-            if named and named[1] == self._pipeline and int(named[2]) < incarnation:
-                yield file
+            is_earlier = named and named[1] == self._pipeline and int(named[2]) < token.incarnation
+            if is_earlier and is_held(file):
+                return True
+        return False
 
 
 def await_readers_before(session: Session, presence: Presence, *, unfinished: bool) -> None:
@@ -266,3 +260,60 @@ def await_readers_before(session: Session, presence: Presence, *, unfinished: bo
             beat = now
         if session.stopping.wait(_POLL):
             return
+
+
+class Threads:
+    """The threads of one reader. The first failure stops all of them and is raised by `check` (invariant 8).
+
+    `held`: none runs before `begin`.
+    """
+
+    def __init__(self, *, held: bool = False) -> None:
+        self._held = held
+        self.stopping = threading.Event()
+        self._wakes: list[Callable[[], None]] = []
+        self._failure: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+
+    def on_stop(self, *wakes: Callable[[], None]) -> None:
+        """Call `wakes` when the threads are to end: they wake all that wait, the threads included."""
+        self._wakes += wakes
+
+    def start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
+        """Run `work` on a thread of its own, in a copy of our context: its log lines have the same origin."""
+
+        def guarded() -> None:
+            try:
+                work(*arguments)
+            except BaseException as error:  # noqa: BLE001 - kept, and raised by Spark's next call
+                self._failure = self._failure or error
+                self._stop()
+
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(guarded,), name=f"cuesqueue-{name}", daemon=True)
+        self._threads.append(thread)
+        if not self._held:
+            thread.start()
+
+    def begin(self) -> None:
+        """Start the threads that were held until now."""
+        self._held = False
+        for thread in self._threads:
+            thread.start()
+
+    def check(self) -> None:
+        """Raise the failure that has ended the threads, if there was one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self, patience: float) -> None:
+        """Ask all threads to end, and wait up to `patience` seconds for each."""
+        self._stop()
+        for thread in self._threads:
+            if thread.ident is not None:  # it was started
+                thread.join(patience)
+
+    def _stop(self) -> None:
+        self.stopping.set()
+        for wake in self._wakes:
+            wake()

@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
 import tenacity
 
-from queue_source.announcements.facts import Stat
-from queue_source.coordinator.acknowledging import Acknowledger
-from queue_source.coordinator.backfill import Backfill, OpenBucket, PrefixWatch
+from queue_source.announcements.contents import Stat
+from queue_source.coordinator.acknowledging import Acknowledger, LeaseKeeper
+from queue_source.coordinator.backfill import Backfill, OpenBucket
 from queue_source.coordinator.cleaning import Cleaner
-from queue_source.coordinator.coordinator import Coordinator, Parts
+from queue_source.coordinator.coordinator import Coordinator
 from queue_source.coordinator.errors import ErrorLog, ErrorQueue
 from queue_source.coordinator.in_flight import InFlight
-from queue_source.coordinator.leases import LeaseKeeper
-from queue_source.coordinator.maintenance import Maintenance, Reporting, send_heartbeats
-from queue_source.coordinator.opening import Opener, Receivers
+from queue_source.coordinator.maintenance import Maintenance, send_heartbeats
+from queue_source.coordinator.opening import Opener, Ownership, PrefixWatch, Receivers
 from queue_source.coordinator.progress import Offsets, Progress
-from queue_source.coordinator.ready import shares_of
-from queue_source.coordinator.receivers import OwnReceivers
-from queue_source.coordinator.recorded import Ownership, Recorded
-from queue_source.coordinator.room import limits_of
-from queue_source.coordinator.session import Metrics, Presence, Session, await_readers_before, with_back_off
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.ready import limits_of, shares_of
+from queue_source.coordinator.receivers import OwnReceivers, Recorded
+from queue_source.coordinator.session import Metrics, Presence, Session, Threads, await_readers_before, with_back_off
 from queue_source.errors import OptionError
 from queue_source.options import ReaderOptions
 from queue_source.options.checks import warn_of_retention
 from queue_source.options.places import WHILE_PARTLY_READ, WHILE_UNFINISHED
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
-from queue_source.storage.buckets import Bucket
 from shard_store.batches.starting import Naming, Started
 from shard_store.model import BEGINNING, WITHOUT_MESSAGE, Content, Runtime, Semantics, is_end
 from shard_store.store import ShardStore
 
 # after a reader's end its messages come again within one lease, to any reader that runs by then
 _REMEMBERED_LEASES = 3.0
-
-
-def _no_bucket(prefix: str) -> Bucket:
-    raise AssertionError(f"nothing to list {prefix} with")
 
 
 def prepare(
@@ -55,7 +46,7 @@ def prepare(
     presence: Presence | None = None,
     runtime: Runtime | None = None,
     error_queue: Queue | None = None,
-    open_bucket: OpenBucket = _no_bucket,
+    open_bucket: OpenBucket,
     clock: Callable[[], float] = time.monotonic,
 ) -> Coordinator:
     """Recover the pipeline and build its coordinator, which receives nothing yet. Runs in the reader process.
@@ -65,22 +56,29 @@ def prepare(
     identifies the driver that runs us, `presence` records its other readers and is entered here, `runtime` is shown to
     operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`.
     """
-    listing = bool(options.backfill.prefixes)
     if taken := queues.keys() & set(WITHOUT_MESSAGE):
         raise OptionError(
             "queueUrl", f"names a queue {taken.pop()!r}, which is our name for what has no queue; rename it"
         )
     threads = Threads(held=True)
     began = clock()
-    retry = options.queue.retry_timeout.total_seconds()
-    started = _begin(options, store, queues, driver, runtime, with_back_off(threads.stopping, retry, clock))
+    started = _begin(
+        options,
+        store,
+        queues,
+        driver,
+        runtime,
+        with_back_off(threads.stopping, options.queue.retry_timeout.total_seconds(), clock),
+    )
     routed, queues = (queues, {}) if options.queue.routes is not None else ({}, queues)
     session = Session(options, store, queues, started.token, Metrics(), threads.stopping, clock, names=started.names)
     if presence is not None:
         presence.enter(started.token)
         await_readers_before(session, presence, unfinished=started.plan_unfinished)
+
+    lists = bool(options.backfill.prefixes)
     shares = "round-robin" if routed else options.queue.queue_shares  # receivers take from all of them
-    in_flight = InFlight(queues, limits_of(options), shares_of(shares, queues, listing=listing))
+    in_flight = InFlight(queues, limits_of(options), shares_of(shares, queues, listing=lists))
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session, in_flight.log_id)
     error_log.of_plans(started.with_errors)
     errors.forward()
@@ -89,6 +87,7 @@ def prepare(
         store.release(started.token, released)
     if started.changed:
         session.note_changed(started.changed)
+
     acknowledger = Acknowledger(session, in_flight)
     progress = Progress(
         session,
@@ -100,44 +99,48 @@ def prepare(
         confirmed=started.confirmed_seq,
         last_seq=started.last_seq,
     )
-    receivers = Receivers(session, in_flight)
-    backfill = Backfill(session, in_flight, ownership, open_bucket)
-    backfill.prepare()
-    recorded = Recorded(session, in_flight, ownership)
-    own_receivers = OwnReceivers(session, routed, in_flight, recorded)
-    maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, backfill)
     allowed_before = started.settings.get("allowedPrefixes")
     prefixes = PrefixWatch(session, started.intake, same=allowed_before == options.settings["allowedPrefixes"])
-    reporting = Reporting(session, in_flight, maintenance, prefixes, started.counters)
-    threads.on_stop(in_flight.wake)
+    receivers = Receivers(session, in_flight)
     opener = Opener(session, stat, in_flight, ownership, errors, error_log, prefixes)
+    maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, prefixes, started.counters)
+    backfill = Backfill(session, in_flight, ownership, open_bucket) if lists else None
+    recorded = Recorded(session, in_flight, ownership) if options.queue.from_store else None
+    own_receivers = None
+    if recorded is not None and options.queue.routes is not None:
+        own_receivers = OwnReceivers(session, routed, in_flight, recorded)
+
+    threads.on_stop(in_flight.wake)
     threads.start("leases", LeaseKeeper(session, in_flight).run)
-    threads.start("heartbeats", send_heartbeats, session, began, reporting.report)
+    threads.start("heartbeats", send_heartbeats, session, began, maintenance.report)
     threads.start("maintenance", maintenance.run)
     threads.start("open", opener.run)
     acknowledger.start(threads)
     receivers.start(threads)
-    backfill.start(threads)
-    recorded.start(threads)
-    own_receivers.start(threads)
+    if backfill is not None:
+        backfill.start(threads)
+    if recorded is not None:
+        recorded.start(threads)
+    if own_receivers is not None:
+        own_receivers.start(threads)
     if options.cleaning.clean_source != "off":
         threads.start("cleaning", Cleaner(session, open_bucket).run)
-    parts = Parts(
+    return Coordinator(
+        session,
+        threads,
         in_flight,
+        ownership,
         acknowledger,
         errors,
         error_log,
         progress,
-        Offsets.of(session, progress, started),
+        Offsets(session, progress, started.store_id, dict(started.other_stores)),
         receivers,
+        maintenance,
         backfill,
         recorded,
         own_receivers,
-        maintenance,
-        reporting,
-        threads,
     )
-    return Coordinator(session, parts)
 
 
 def _begin(
@@ -153,7 +156,14 @@ def _begin(
     if semantics.keeps_shards:
         window = options.deduplication.deduplication_window
         patiently(warn_of_retention, queues.values(), window)
-    naming = patiently(_naming, options, queues)
+
+    def naming() -> Naming:
+        """Name the source's shards. A listener's messages come once, and its private queue has no name."""
+        lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
+        has_versions = options.content.kind.is_announced and semantics.keeps_shards
+        versions = options.notifications.allow_overwrites if has_versions else None
+        return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions)
+
     stale_after = options.leases.stale_after.total_seconds()
     lease = options.leases.visibility_timeout.total_seconds()
     return store.start(
@@ -164,18 +174,10 @@ def _begin(
         semantics=semantics,
         remembered=_REMEMBERED_LEASES * max(lease, stale_after),
         runtime=runtime,
-        naming=naming,
+        naming=patiently(naming),
         settings=options.settings,
         check=partial(refuse_changes, options),
     )
-
-
-def _naming(options: ReaderOptions, queues: Mapping[str, Queue]) -> Naming:
-    """Return how the source's shards are named. A listener's messages come once, and its private queue has no name."""
-    kind, semantics = options.content.kind, Semantics(options.delivery.delivery_semantics)
-    lasting = {name: queue for name, queue in queues.items() if not queue.capabilities.loses_while_closed}
-    versions = options.notifications.allow_overwrites if kind.is_announced and semantics.keeps_shards else None
-    return Naming({name: identity_of(queue) for name, queue in lasting.items()}, canonical, versions)
 
 
 _SHOWN = 300  # characters of an id: senders of messages choose them
@@ -202,7 +204,15 @@ def refuse_changes(options: ReaderOptions, started: Started) -> None:
         if name in changed and in_part:
             raise _refusal(name, changed[name], options.settings[name], in_part, ", of which a part is published")
     if "allowedPrefixes" in changed and options.content.kind.is_announced:
-        _check_prefixes(options, [item.content for item in unfinished])
+        allowed = options.notifications.allowed_prefixes
+        outside = [item.content.uri for item in unfinished if not item.content.uri.startswith(allowed)]
+        if outside:
+            raise OptionError(
+                "allowedPrefixes",
+                f"allows {len(outside):,} unfinished object(s) no longer, such as {outside[0][:_SHOWN]!r}; run the "
+                "query with the prefixes that it had until nothing is left (trigger availableNow), or give these "
+                "objects up with cuesqueue shards quarantine",
+            )
 
 
 def _unfinished_work(options: ReaderOptions, started: Started) -> Iterator[_Unfinished]:
@@ -220,18 +230,6 @@ def _unfinished_work(options: ReaderOptions, started: Started) -> Iterator[_Unfi
         for entry in ranges:
             if entry.key not in ours:
                 yield _Unfinished(entry.content, entry.key in cut)
-
-
-def _check_prefixes(options: ReaderOptions, contents: Iterable[Content]) -> None:
-    allowed = options.notifications.allowed_prefixes
-    outside = [content.uri for content in contents if not content.uri.startswith(allowed)]
-    if outside:
-        raise OptionError(
-            "allowedPrefixes",
-            f"allows {len(outside):,} unfinished object(s) no longer, such as {outside[0][:_SHOWN]!r}; run the query "
-            "with the prefixes that it had until nothing is left (trigger availableNow), or give these objects up with "
-            "cuesqueue shards quarantine",
-        )
 
 
 def _refusal(name: str, was: str, now: str, unfinished: list[_Unfinished], why: str = "") -> OptionError:

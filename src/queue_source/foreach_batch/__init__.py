@@ -16,12 +16,11 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection, Engine
 
@@ -36,13 +35,9 @@ from shard_store.batches.publishing import FAIL_ON_DATA_LOSS, Looked
 from shard_store.batches.starting import check_name
 from shard_store.errors import LostProgress
 from shard_store.failpoints import reach
-from shard_store.model import DELIVERY, ErrorRecord, PlanIdentity, Range, by_pipeline
+from shard_store.model import DELIVERY, ErrorRecord, PlanIdentity, by_pipeline
 from shard_store.redaction import redact_text
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
 
 logger = logging.getLogger("cuesqueue")
 
@@ -156,7 +151,19 @@ class Delivery:
                     f"{identity.token.pipeline!r} are content {settings['content']}; use reject_rows for its rows",
                 )
             ranges = [held for held in plan.whole or plan.ranges if uri in names_of(held.content.uri)]
-            records = [_unreadable(identity, held, reason, cause) for held in ranges]
+            records = [
+                ErrorRecord(
+                    scope="object",
+                    cause=cause,
+                    detail=redact_text(reason[:_LONGEST_REASON]),
+                    subject=held.content.shard_id,
+                    plan_hash=identity.delivery_hash,
+                    position=held.start,
+                    queue=held.content.queue,
+                    message_id=held.content.message_id,
+                )
+                for held in ranges
+            ]
             count += len(records)
             if self._connection is None:
                 self._store.reject(identity, records)
@@ -186,11 +193,13 @@ class Delivery:
         if self._connection is not None:
             raise OptionError("output", f"{name!r} comes after `connection` was used; write the outputs before it")
         check_name("output", name)
-        if engine is not None and self._is_file_of_store(engine):
+        file = self._store.database.file()
+        other = engine.url.database if engine is not None and engine.dialect.name == "sqlite" else None
+        if file is not None and other is not None and file.resolve() == Path(other).resolve():
             raise OptionError("engine", "is for the store's own SQLite file; leave it out, and the store's is used")
         own = self._store.database.engine if engine is None else engine
         starting.create(own)
-        owner = self._owner  # before the transactions begin
+        owner = starting.owner(self._plans[0].token.pipeline, self._store.store_id())  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
             already = starting.is_recorded(connection, self.hash, name) or (self.already and engine is None)
             if engine is not None:  # a backup of the store's own has both, or none
@@ -227,15 +236,6 @@ class Delivery:
         logger.warning("pipeline %s: %s; writing the batch, as failOnDataLoss says", pipeline, problem)
         self._shown_before = True
 
-    @cached_property
-    def _owner(self) -> str:
-        return starting.owner(self._plans[0].token.pipeline, self._store.store_id())
-
-    def _is_file_of_store(self, engine: Engine) -> bool:
-        file = self._store.database.file()
-        other = engine.url.database if engine.dialect.name == "sqlite" else None
-        return file is not None and other is not None and file.resolve() == Path(other).resolve()
-
     def _publish(self) -> None:
         if self.already and self._connection is None:
             return
@@ -255,19 +255,6 @@ class Delivery:
     def _end(self) -> None:
         if self._connection is not None:
             self._connection.close()  # rolls back what is not committed
-
-
-def _unreadable(identity: PlanIdentity, held: Range, reason: str, cause: str) -> ErrorRecord:
-    return ErrorRecord(
-        scope="object",
-        cause=cause,
-        detail=redact_text(reason[:_LONGEST_REASON]),
-        subject=held.content.shard_id,
-        plan_hash=identity.delivery_hash,
-        position=held.start,
-        queue=held.content.queue,
-        message_id=held.content.message_id,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +293,23 @@ def references(batch: Any) -> list[str]:
     if "uri" not in batch.columns:
         columns = ", ".join(batch.columns)
         raise OptionError("batch", f"has no column 'uri', only {columns}; read the stream with content reference")
-    return [_path(uri) for uri in dict.fromkeys(uri for (uri,) in batch.select("uri").collect())]
+    paths = []
+    for uri in dict.fromkeys(uri for (uri,) in batch.select("uri").collect()):
+        place = _BUCKET.match(uri)
+        key = uri[place.end() :] if place else uri
+        problem = ""
+        if is_hidden(uri, [uri[: uri.rindex("/") + 1]]):
+            problem = "has a hidden name, and Spark's readers leave such objects out"
+        elif "//" in key or key.startswith("/") or key.endswith("/"):  # Hadoop drops empty segments
+            problem = "has an empty segment in its key, and Spark's readers look for another object then"
+        if problem:
+            raise BadObject(
+                "unsupported-key",
+                f"{uri!r} {problem}; read it in another way, by the column 'uri', or give it up with `cuesqueue shards "
+                "quarantine`",
+            )
+        paths.append(_escaped(uri))
+    return paths
 
 
 def names_of(uri: str) -> tuple[str, str]:
@@ -316,27 +319,6 @@ def names_of(uri: str) -> tuple[str, str]:
 
 def _escaped(uri: str) -> str:
     return _PATTERN.sub(r"\\\g<0>", uri)
-
-
-def _path(uri: str) -> str:
-    """Return the path, or refuse one that Spark's readers would change or skip.
-
-    Hadoop drops empty segments between two slashes, and Spark's readers leave out hidden files silently.
-    """
-    place = _BUCKET.match(uri)
-    key = uri[place.end() :] if place else uri
-    problem = ""
-    if is_hidden(uri, [uri[: uri.rindex("/") + 1]]):
-        problem = "has a hidden name, and Spark's readers leave such objects out"
-    elif "//" in key or key.startswith("/") or key.endswith("/"):
-        problem = "has an empty segment in its key, and Spark's readers look for another object then"
-    if problem:
-        raise BadObject(
-            "unsupported-key",
-            f"{uri!r} {problem}; read it in another way, by the column 'uri', or give it up with `cuesqueue shards "
-            "quarantine`",
-        )
-    return _escaped(uri)
 
 
 _METADATA = "_metadata"
@@ -390,7 +372,15 @@ def reject_rows(
         Driver, inside the function of `foreachBatch`.
     """
     check_cause(cause)
-    rejected = list(_of_frame(rows, reason, reason_column) if hasattr(rows, "selectExpr") else _of_values(rows, reason))
+    if hasattr(rows, "selectExpr"):
+        rejected = list(_of_frame(rows, reason, reason_column))
+    else:
+        texts = (
+            row if isinstance(row, str | bytes) else json.dumps(row, ensure_ascii=False, default=str) for row in rows
+        )
+        rejected = [
+            _Row(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), reason) for text in texts
+        ]
     if not rejected:
         return 0
     driver = driver_identity() or None
@@ -437,15 +427,6 @@ def _of_frame(frame: Any, reason: str, reason_column: str | None) -> Iterator[_R
     ]
     for text, why_not, *ids in frame.selectExpr(whole, why, *origin).toLocalIterator():
         yield _Row(text.encode("utf-8", "surrogatepass"), why_not or reason, *(name or "" for name in ids))
-
-
-def _of_values(rows: Iterable[Mapping[str, object] | str | bytes], reason: str) -> Iterator[_Row]:
-    for row in rows:
-        if isinstance(row, bytes):
-            yield _Row(row, reason)
-        else:
-            text = row if isinstance(row, str) else json.dumps(row, ensure_ascii=False, default=str)
-            yield _Row(text.encode("utf-8", "surrogatepass"), reason)
 
 
 def _quoted(name: str) -> str:

@@ -111,7 +111,9 @@ def parsed_messages(
     reader = _Bodies(schema, options, finished)
     sized = [((place, message), len(message[0].value)) for place, message in enumerate(messages)]
     for numbered in neighbours(sized, MESSAGES_TOGETHER, _ROWS):
-        for batches in read_in_pieces(numbered, reader.together, _halves, reader.one_by_one):
+        for batches in read_in_pieces(
+            numbered, reader.together, lambda some: halves(some) if len(some) > _ALONE else [some], reader.one_by_one
+        ):
             yield from batches
 
 
@@ -174,7 +176,3 @@ class _Bodies:
         for batch in table.to_batches(max_chunksize=_ROWS):
             if batch.num_rows:
                 yield batch
-
-
-def _halves(numbered: Sequence[Numbered]) -> Sequence[Sequence[Numbered]]:
-    return halves(numbered) if len(numbered) > _ALONE else [numbered]

@@ -115,12 +115,13 @@ class FixedRows:
         """
         for start in range(0, len(rows), _ROWS):
             chunk = rows[start : start + _ROWS]
-            yield pa.record_batch([self._column(field, chunk) for field in schema], schema=schema)
-
-    def _column(self, field: pa.Field, rows: Sequence[Row]) -> pa.Array:
-        if field.name == METADATA_COLUMN:
-            return metadata_column(field.type, [self.metadata(*row) for row in rows], len(rows))
-        return pa.array([self.value(field.name, content) for content, _ in rows], field.type)
+            columns = [
+                metadata_column(field.type, [self.metadata(*row) for row in chunk], len(chunk))
+                if field.name == METADATA_COLUMN
+                else pa.array([self.value(field.name, content) for content, _ in chunk], field.type)
+                for field in schema
+            ]
+            yield pa.record_batch(columns, schema=schema)
 
 
 PARTS = pa.struct([("file_block_start", pa.int64()), ("file_block_length", pa.int64())])

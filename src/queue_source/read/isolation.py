@@ -24,8 +24,7 @@ import pyarrow as pa
 from queue_source.errors import BadObject, ObjectStoreError, SchemaChanged
 from queue_source.formats.base import BadRecords
 from queue_source.messages import kept_message
-from queue_source.read.partitions import Piece
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import Piece, PlanStore
 from shard_store.errors import ShardStoreError
 from shard_store.model import ALONE, ErrorRecord, PlanIdentity, ReadMark, position_at
 
@@ -144,7 +143,14 @@ def split_suspects(pieces: Sequence[Piece], marks: Sequence[ReadMark]) -> tuple[
 
     `pieces` are in the order of their places. All of an ordered group is on one side, in its order.
     """
-    died, suspected = _narrowest(marks)
+    # the smallest known intervals in which readers died alone, and in which they died with others: where one has died
+    # alone in a part of another interval, the same object ended both
+    died = {(mark.first, mark.end) for mark in marks if mark.task == ALONE}
+    marked = {(mark.first, mark.end) for mark in marks}
+    explained = {
+        whole for part in died for whole in marked if whole != part and whole[0] <= part[0] and part[1] <= whole[1]
+    }
+    suspected, died = marked - died - explained, died - explained
     places = [piece.place for piece in pieces]
     owners: list[Interval | None] = [None] * len(pieces)
     units: set[Hashable] = set()
@@ -153,28 +159,13 @@ def split_suspects(pieces: Sequence[Piece], marks: Sequence[ReadMark]) -> tuple[
         units.update(piece.unit for piece in pieces[here])
         owners[here] = [(first, end) if (first, end) in died else None] * len(places[here])
     by_itself = [(piece, owner) for piece, owner in zip(pieces, owners, strict=True) if piece.unit in units]
-    runs = [[piece for piece, _ in run] for _, run in itertools.groupby(by_itself, key=lambda pair: pair[1])]
-    return [part for run in runs for part in _split(run)], [piece for piece in pieces if piece.unit not in units]
-
-
-def _narrowest(marks: Sequence[ReadMark]) -> tuple[set[Interval], set[Interval]]:
-    """Return the smallest known intervals in which readers died alone, and in which they died with others.
-
-    Where one has died alone in a part of another interval, the same object ended both.
-    """
-    died = {(mark.first, mark.end) for mark in marks if mark.task == ALONE}
-    marked = {(mark.first, mark.end) for mark in marks}
-    explained = {
-        whole for part in died for whole in marked if whole != part and whole[0] <= part[0] and part[1] <= whole[1]
-    }
-    return died - explained, marked - died - explained
-
-
-def _split(pieces: list[Piece]) -> list[list[Piece]]:
-    """Split the pieces into parts of about equal numbers."""
-    count = min(FAN_OUT, len(pieces))
-    bounds = [number * len(pieces) // count for number in range(count + 1)]
-    return [pieces[a:b] for a, b in itertools.pairwise(bounds)]
+    parts: list[list[Piece]] = []
+    for _, pairs in itertools.groupby(by_itself, key=lambda pair: pair[1]):
+        run = [piece for piece, _ in pairs]
+        count = min(FAN_OUT, len(run))  # parts of about equal numbers
+        bounds = [number * len(run) // count for number in range(count + 1)]
+        parts += [run[a:b] for a, b in itertools.pairwise(bounds)]
+    return parts, [piece for piece in pieces if piece.unit not in units]
 
 
 KILLS = "kills-its-reader"

@@ -303,27 +303,23 @@ class Refusals:
         if tries < self._max_attempts:
             time.sleep(next(self._pauses, 0.0))
             return None
-        if refused.own or self._others_are_readable(uri):
-            return BadObject("forbidden-object", f"{refused} (after {tries} tries)")
-        raise ObjectStoreError(
-            f"{refused}, after {tries} tries, and nothing else of {bucket_of(uri)} could be read: if that is wrong, "
-            "correct the credentials or the permissions; if it is right, send the query a message that announces an "
-            "object of it that can be read, or take this one out with `cuesqueue shards quarantine`"
-        ) from refused
-
-    def _others_are_readable(self, uri: str) -> bool:
-        """Tell whether another object of the bucket can be read now: credentials may have ended during the task."""
+        # credentials may have ended during the task: whether another object of the bucket can be read is tried now
         bucket = bucket_of(uri)
         read = self._read.get(bucket)
-        if read is not None and read != uri and self._can_be_read(read):
-            return True
+        if refused.own or (read is not None and read != uri and self._can_be_read(read)):
+            return BadObject("forbidden-object", f"{refused} (after {tries} tries)")
         if self._known is None:
             self._known = list(self._others())
         others = (other for other in self._known if other not in (uri, read) and bucket_of(other) == bucket)
         readable = next(filter(self._can_be_read, itertools.islice(others, PROBES)), None)
         if readable is not None:
             self.was_read(readable)
-        return readable is not None
+            return BadObject("forbidden-object", f"{refused} (after {tries} tries)")
+        raise ObjectStoreError(
+            f"{refused}, after {tries} tries, and nothing else of {bucket_of(uri)} could be read: if that is wrong, "
+            "correct the credentials or the permissions; if it is right, send the query a message that announces an "
+            "object of it that can be read, or take this one out with `cuesqueue shards quarantine`"
+        ) from refused
 
     def _can_be_read(self, uri: str) -> bool:
         try:

@@ -1,15 +1,24 @@
-"""Divides a plan into the tasks of a micro-batch. Pure.
+"""Divides a plan into the tasks of a micro-batch, and leads each of them to the plan's store.
 
-A task holds neighbours in the plan: so two places identify what it reads, wherever its reader dies.
+A task holds neighbours in the plan: so two places identify what it reads, wherever its reader dies. Dividing is pure.
 """
 
 from __future__ import annotations
 
 import itertools
+import platform
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from queue_source.options import SecretUrl
+from shard_store.errors import StoreConfigurationError
 from shard_store.model import Content, Plan, Position, Range, end_at, is_end, offset_of, position_at
+from shard_store.sql.shared_file import SharedFile
+
+if TYPE_CHECKING:
+    from shard_store.store import ShardStore
 
 T = TypeVar("T")
 
@@ -131,17 +140,14 @@ def cut(
 
 def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
     """Spread the pieces in their order over several tasks, as `pack_by_size`; no ordered group is divided."""
-    parts = [(part, sum(piece.size for piece in part)) for part in _inseparable(pieces)]
-    return [list(itertools.chain(*task)) for task in pack_by_size(parts, min_partitions, max_bytes)]
-
-
-def _inseparable(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Yield each ordered group, and each piece outside of groups: parts of one object may go to several tasks."""
+    inseparable: list[list[Piece]] = []  # each ordered group, and each piece outside of groups
     for in_group, some in itertools.groupby(pieces, key=lambda piece: piece.content.group is not None):
         if in_group:
-            yield from (list(unit) for _, unit in itertools.groupby(some, key=lambda piece: piece.unit))
+            inseparable += (list(unit) for _, unit in itertools.groupby(some, key=lambda piece: piece.unit))
         else:
-            yield from ([piece] for piece in some)
+            inseparable += ([piece] for piece in some)
+    parts = [(part, sum(piece.size for piece in part)) for part in inseparable]
+    return [list(itertools.chain(*task)) for task in pack_by_size(parts, min_partitions, max_bytes)]
 
 
 def pack_by_size(items: Sequence[tuple[T, int]], min_partitions: int, max_bytes: int) -> list[list[T]]:
@@ -152,7 +158,14 @@ def pack_by_size(items: Sequence[tuple[T, int]], min_partitions: int, max_bytes:
     without items.
     """
     count = min(max(min_partitions, -(-sum(size for _, size in items) // max_bytes)), len(items))
-    weights, share = _weights([size for _, size in items], count)
+    # the weight of each size, and the share of each task, in fractions of a byte, to be exact
+    sizes = [size + 1 for _, size in items]  # many empty items are spread as well
+    share, parts = sum(sizes), count
+    for size in sorted(sizes, reverse=True):
+        if size * parts <= share:
+            break
+        share, parts = share - size, parts - 1
+    weights = [min(size * parts, share) for size in sizes]
     tasks: list[list[T]] = [[] for _ in range(count)]
     before, task = 0, -1
     for number, ((item, _), weight) in enumerate(zip(items, weights, strict=True)):
@@ -163,12 +176,72 @@ def pack_by_size(items: Sequence[tuple[T, int]], min_partitions: int, max_bytes:
     return tasks
 
 
-def _weights(sizes: Sequence[int], tasks: int) -> tuple[list[int], int]:
-    """Return the weight of each size, and the share of each task, in fractions of a byte, to be exact."""
-    sizes = [size + 1 for size in sizes]  # many empty items are spread as well
-    remaining = sum(sizes)
-    for size in sorted(sizes, reverse=True):
-        if size * tasks <= remaining:
-            break
-        remaining, tasks = remaining - size, tasks - 1
-    return [min(size * tasks, remaining) for size in sizes], remaining
+@dataclass(frozen=True, slots=True)
+class PlanStore:
+    """Made by the driver, and pickled into every task. `file`: the store's file, if it is one."""
+
+    url: SecretUrl
+    store_id: str
+    file: SharedFile | None = None
+
+    @classmethod
+    def of(cls, url: SecretUrl, store: ShardStore) -> PlanStore:
+        """Describe the driver's open store for tasks."""
+        file = store.database.file()
+        return cls(url, store.store_id(), None if file is None else SharedFile.of(file))
+
+    def check(self) -> None:
+        """Refuse a store that this process cannot use, before anything is read. Makes no request to a server.
+
+        A store on a server is checked when it is used: by a plan's first task, by repeated ones, and for errors.
+        """
+        if self.file is not None and (problem := self.file.problem()):
+            raise StoreConfigurationError(f"option 'storeUrl': {problem}")
+
+    def open(self) -> ShardStore:
+        """Open the store. Raises StoreConfigurationError where there is none, or another one."""
+        from shard_store.store import QUERY_PATIENCE, open_store  # most tasks have nothing to write, and need no SQL
+
+        self.check()
+        with self._explained():
+            store = open_store(self.url.reveal(), create=False, patience=QUERY_PATIENCE)
+        try:
+            self._compare(store)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @contextmanager
+    def kept(self) -> Iterator[ShardStore]:
+        """Yield the store for writes in each micro-batch: its compiled statements are kept for the next one.
+
+        No connection to a server is kept: each process of a large cluster would have one.
+        """
+        from shard_store.store import kept_store  # as above
+
+        self.check()
+        with ExitStack() as stack:
+            with self._explained():
+                store = stack.enter_context(kept_store(self.url.reveal()))
+            self._compare(store)
+            yield store
+            if self.file is None:
+                store.database.engine.dispose()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreConfigurationError as error:
+            raise StoreConfigurationError(
+                f"option 'storeUrl': a task on {platform.node()!r} cannot use the store of its query: {error}. The URL "
+                "has to lead to the same database from all machines, for the same user"
+            ) from error
+
+    def _compare(self, store: ShardStore) -> None:
+        if (store_id := store.store_id()) != self.store_id:
+            raise StoreConfigurationError(
+                f"option 'storeUrl': {self.url} is another store for a task on {platform.node()!r} ({store_id}) than "
+                f"for the driver ({self.store_id}); the URL has to lead to the same database from all machines"
+            )

@@ -17,7 +17,7 @@ from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options import ContentOptions
 from queue_source.options.content import FormatOptions
-from queue_source.read.combined import SMALL, TOGETHER, Message, may_be_joined, parsed_messages, read_together
+from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, parsed_messages, read_together
 from queue_source.read.fixed_rows import check_begun, fixed_rows
 from queue_source.read.isolation import (
     KILLS,
@@ -30,8 +30,7 @@ from queue_source.read.isolation import (
     read_tried,
 )
 from queue_source.read.objects import BATCH_ROWS, ExpectedObject, Refusals, gathered, read_object
-from queue_source.read.partitions import Piece
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import Piece, PlanStore
 from queue_source.schema.location import schema_changed
 from shard_store.failpoints import reach
 from shard_store.model import (
@@ -116,12 +115,24 @@ def read_work(
     check_begun(work.content, [piece.content for piece in work.pieces])
     logger.debug("the task has %d piece(s) of objects or messages to read", len(work.pieces))
     if (fixed := fixed_rows(work.content)) is not None:
-        yield from fixed.batches([(piece.content, _fixed_metadata(piece, work)) for piece in work.pieces], schema)
+        rows = []
+        for piece in work.pieces:  # each row stands for an object, or a part of one, or a message
+            metadata = _metadata(piece, work.identity)
+            if work.content.format is not None and piece.content.size is not None:
+                metadata = replace(metadata, file_block_start=offset_of(piece.start), file_block_length=piece.size)
+            rows.append((piece.content, metadata))
+        yield from fixed.batches(rows, schema)
         return
     if work.trace is None or not work.pieces:
         reading = None
     if repeated or isinstance(work.isolation, Alone):
-        work = _without_bad(work, reading)
+        if reading is not None:
+            bad = _begin(work, reading._replace(repeated=True))
+        else:
+            with work.store.open() as store:
+                bad = store.found_bad(work.identity)
+        good = [piece for piece in work.pieces if (piece.planned.key, piece.planned.start) not in bad]
+        work = replace(work, pieces=good)
     elif reading is not None and work.trace is not None and work.trace.first:
         _begin(work, reading)
     yield from read_marked(work, schema, partial(_record, work, reading))
@@ -160,11 +171,6 @@ def read_marked(work: Work, schema: pa.Schema, report: Report) -> Generator[pa.R
         yield from read(work.pieces)
 
 
-def _messages(work: Work) -> list[Message]:
-    """Return the message of each piece, in its place. Their bodies came with the plan: nothing is read."""
-    return [(piece.content.payload or Payload(b"", ""), _metadata(piece, work.identity)) for piece in work.pieces]
-
-
 def read_pieces(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the pieces; `report` gets the errors. No row of a possibly bad object is returned.
 
@@ -185,7 +191,19 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
     assert format is not None
     fails = work.content.on_forbidden_object == "fail"
     refusals = Refusals(work.content.storage, work.max_attempts, partial(_others, work), fails=fails)
-    for group in _groups(work.pieces, may_be_joined(schema, format)):
+    joins = may_be_joined(schema, format)
+
+    def is_small(piece: Piece) -> bool:
+        size = piece.content.size
+        return joins and piece.start == BEGINNING and is_end(piece.end) and size is not None and size <= SMALL
+
+    groups: list[Sequence[Piece]] = []  # neighbours that are whole small objects are in one
+    for small, some in itertools.groupby(work.pieces, key=is_small):
+        if small:
+            groups += neighbours([(piece, piece.content.size or 0) for piece in some], TOGETHER)
+        else:
+            groups += ([piece] for piece in some)
+    for group in groups:
         if len(group) == 1:
             yield from _read_piece(work, group[0], schema, format, report, refusals)
             continue
@@ -196,20 +214,6 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
                 yield from _read_piece(work, group[result], schema, format, report, refusals)
             else:
                 yield from (batch for batch in result.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
-
-
-def _groups(pieces: Sequence[Piece], may_join: bool) -> Iterator[Sequence[Piece]]:
-    """Yield the pieces in their order, with neighbours that are whole small objects in one group."""
-    for small, group in itertools.groupby(pieces, key=lambda piece: may_join and _is_small(piece)):
-        if small:
-            yield from neighbours([(piece, piece.content.size or 0) for piece in group], TOGETHER)
-        else:
-            yield from ([piece] for piece in group)
-
-
-def _is_small(piece: Piece) -> bool:
-    size = piece.content.size
-    return piece.start == BEGINNING and is_end(piece.end) and size is not None and size <= SMALL
 
 
 def _announced(piece: Piece) -> tuple[str, ExpectedObject]:
@@ -234,7 +238,7 @@ def _read_piece(
             storage=work.content.storage,
             expected=expected,
             metadata=_metadata(piece, work.identity),
-            part=_part(piece),
+            part=Part(offset_of(piece.start), None if is_end(piece.end) else offset_of(piece.end)),
         )
 
     try:
@@ -256,7 +260,9 @@ def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa
         if problems.count:
             report(bad_records(piece, work.identity, problems))
 
-    return parsed_messages(_messages(work), schema, format, finished)
+    # their bodies came with the plan: nothing is read
+    messages = [(piece.content.payload or Payload(b"", ""), _metadata(piece, work.identity)) for piece in work.pieces]
+    return parsed_messages(messages, schema, format, finished)
 
 
 def _report_bad(piece: Piece, work: Work, error: BadObject, report: Report) -> None:
@@ -269,11 +275,6 @@ def _report_bad(piece: Piece, work: Work, error: BadObject, report: Report) -> N
     if policy == "fail":
         raise error
     report([bad_object(piece, work.identity, error, skipped=policy == "skip")])
-
-
-def _part(piece: Piece) -> Part:
-    """Return its positions as bytes of its object."""
-    return Part(offset_of(piece.start), None if is_end(piece.end) else offset_of(piece.end))
 
 
 def _record(work: Work, reading: Reading | None, records: Sequence[ErrorRecord]) -> None:
@@ -296,24 +297,6 @@ def _others(work: Work) -> list[str]:
     others = list({*others, *(piece.content.uri for piece in work.pieces)})
     random.shuffle(others)  # the next attempt tries others, where they are many
     return [*published, *others]
-
-
-def _without_bad(work: Work, reading: Reading | None) -> Work:
-    if reading is not None:
-        bad = _begin(work, reading._replace(repeated=True))
-    else:
-        with work.store.open() as store:
-            bad = store.found_bad(work.identity)
-    good = [piece for piece in work.pieces if (piece.planned.key, piece.planned.start) not in bad]
-    return replace(work, pieces=good)
-
-
-def _fixed_metadata(piece: Piece, work: Work) -> ObjectMetadata:
-    """Return the metadata of a row that stands for an object, or a part of one, or a message."""
-    metadata = _metadata(piece, work.identity)
-    if work.content.format is None or piece.content.size is None:
-        return metadata
-    return replace(metadata, file_block_start=offset_of(piece.start), file_block_length=piece.size)
 
 
 def _metadata(piece: Piece, identity: PlanIdentity) -> ObjectMetadata:

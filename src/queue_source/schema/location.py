@@ -30,8 +30,7 @@ from queue_source.formats.text.json_values import infer_records
 from queue_source.options import ContentOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
-from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
-from queue_source.schema.merging import merged, news, widened, with_hints
+from queue_source.schema.columns import format_columns, merged, news, parse_columns, parse_fields, widened, with_hints
 from queue_source.storage.files import open_object, resolve
 from queue_source.storage.memory import BoundedMemory
 from queue_source.storage.open_files import InMemory, ObjectFile, is_local
@@ -72,7 +71,20 @@ class SchemaLocation:
         if not numbers:
             return None
         names = sorted(numbers, key=lambda name: (numbers[name], name))
-        versions = [self._read(filesystem, folder, name) for name in names]
+        versions = []
+        for name in names:
+            with self._mapped(f"{self._folder}/{name}"), filesystem.open_input_stream(f"{folder}/{name}") as stream:
+                data = stream.read()
+            try:
+                held = json.loads(data)
+                if held["form"] != _FORM:
+                    raise ValueError(f"it is of the form {held['form']!r}, and this version reads {_FORM!r}")
+                versions.append(parse_columns(", ".join(held["columns"])))
+            except (ValueError, KeyError, TypeError) as error:
+                raise OptionError(
+                    "schemaLocation",
+                    f"{self._folder}/{name} holds no schema ({error}); remove it, or name another folder",
+                ) from error
         return Recorded(numbers[names[-1]], reduce(partial(widened, types=True), versions))
 
     def record(self, schema: pa.Schema, *, types: bool = False) -> Recorded:
@@ -86,37 +98,20 @@ class SchemaLocation:
             if not news(latest.schema, schema):
                 return latest
         version = 0 if latest is None else latest.version + 1
-        self._write(version, schema)
-        return self.latest() or Recorded(version, schema)
-
-    def _write(self, version: int, schema: pa.Schema) -> None:
         columns = [format_columns([field]) for field in schema]
         text = json.dumps({"form": _FORM, "columns": columns}, ensure_ascii=False, indent=1)
         name = f"{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
         filesystem, folder = resolve(self._folder, self._storage)
         with self._mapped(f"{self._folder}/{name}"):
-            if not is_local(self._folder):  # an object exists only when it is complete
-                with filesystem.open_output_stream(f"{folder}/{name}") as stream:
-                    stream.write(text.encode())
-                return
-            filesystem.create_dir(folder, recursive=True)
-            draft = f"{folder}/.{name}.{uuid.uuid4().hex}"
+            final = draft = f"{folder}/{name}"
+            if is_local(self._folder):  # elsewhere an object exists only when it is complete
+                filesystem.create_dir(folder, recursive=True)
+                draft = f"{folder}/.{name}.{uuid.uuid4().hex}"
             with filesystem.open_output_stream(draft) as stream:
                 stream.write(text.encode())
-            filesystem.move(draft, f"{folder}/{name}")
-
-    def _read(self, filesystem: pafs.FileSystem, folder: str, name: str) -> pa.Schema:
-        with self._mapped(f"{self._folder}/{name}"), filesystem.open_input_stream(f"{folder}/{name}") as stream:
-            data = stream.read()
-        try:
-            held = json.loads(data)
-            if held["form"] != _FORM:
-                raise ValueError(f"it is of the form {held['form']!r}, and this version reads {_FORM!r}")
-            return parse_columns(", ".join(held["columns"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise OptionError(
-                "schemaLocation", f"{self._folder}/{name} holds no schema ({error}); remove it, or name another folder"
-            ) from error
+            if draft != final:
+                filesystem.move(draft, final)
+        return self.latest() or Recorded(version, schema)
 
     @contextmanager
     def _mapped(self, uri: str) -> Iterator[None]:

@@ -32,9 +32,8 @@ from queue_source.options.checks import check_suitability
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
-from queue_source.schema.ddl import parse_fields
+from queue_source.schema.columns import TypesDiffer, merged, parse_fields, resolved, with_hints
 from queue_source.schema.location import SchemaLocation, infer_content
-from queue_source.schema.merging import TypesDiffer, merged, resolved, with_hints
 from queue_source.storage.buckets import open_bucket
 from shard_store.errors import ShardStoreError
 from shard_store.model import Content
@@ -172,23 +171,18 @@ def samples_of(options: ReaderOptions, problems: list[str]) -> Iterator[Content]
     if named := named_samples(options.content.schema):
         yield from named
         return
-    announced = _announced(options, limit, problems)
-    yield from announced or _listed(options, limit, problems) or _seen_before(options, limit, problems)
+    # what waiting messages announce; the messages stay in the queues
+    peeked = [m.peek(limit) if (m := administered(queue)) else [] for queue in _opened(options)]
+    contents = _contents(options, peeked, problems)
+    if not contents:  # the first message may be on its way
+        contents = _contents(options, [_wait_for(queue, limit, options) for queue in _opened(options)], problems)
+    contents = contents or _listed(options, limit, problems) or _seen_before(options, problems)
+    yield from contents[:limit]
 
 
 def named_samples(options: SchemaOptions) -> list[Content]:
     """Return the objects that the user names to infer from."""
     return [Content(uri, uri) for uri in options.schema_sample[: options.schema_sample_files]]
-
-
-def _announced(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
-    """Return the contents that waiting messages announce; the messages stay in the queues."""
-    contents = _contents(
-        options, [m.peek(limit) if (m := administered(queue)) else [] for queue in _opened(options)], problems
-    )
-    if not contents:  # the first message may be on its way
-        contents = _contents(options, [_wait_for(queue, limit, options) for queue in _opened(options)], problems)
-    return contents[:limit]
 
 
 def _opened(options: ReaderOptions) -> Iterator[Queue]:
@@ -226,24 +220,26 @@ def _contents(
 
 def _listed(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
     """Return the first objects of the folders that are listed."""
-    contents_of_listings: list[Content] = []
+    samples: list[Content] = []
     for prefix in options.backfill.prefixes:
+        if len(samples) >= limit:
+            break
         try:
             with closing(open_bucket(prefix, options.content.storage)) as bucket:
-                cursor, pages = None, 0
-                while len(contents_of_listings) < limit and pages < _SAMPLE_PAGES:
+                cursor = None
+                for _ in range(_SAMPLE_PAGES):
                     page = bucket.page(prefix, cursor)
                     contents = listed_contents(page.objects, options.notifications)
-                    contents_of_listings += [content for content in contents if content is not None]
-                    cursor, pages = page.cursor, pages + 1
-                    if cursor is None:
+                    samples += [content for content in contents if content is not None]
+                    cursor = page.cursor
+                    if cursor is None or len(samples) >= limit:
                         break
         except (BadObject, ObjectStoreError) as error:
             problems.append(f"{prefix}: {error}")
-    return contents_of_listings[:limit]
+    return samples
 
 
-def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
+def _seen_before(options: ReaderOptions, problems: list[str]) -> list[Content]:
     """Return objects of the source that were read or announced before, to this pipeline or another."""
     if not options.content.kind.is_announced:
         return []  # their bodies are gone
@@ -260,4 +256,4 @@ def _seen_before(options: ReaderOptions, limit: int, problems: list[str]) -> lis
     contents = [Content(shard_id, shard_id.rpartition(version)[0] or shard_id) for shard_id in seen]
     # a receiver records what its routes say, whatever this reader may read
     chosen = options.notifications
-    return [c for c in contents if is_allowed(c.uri, chosen) and is_wanted(c.uri, chosen)][:limit]
+    return [c for c in contents if is_allowed(c.uri, chosen) and is_wanted(c.uri, chosen)]

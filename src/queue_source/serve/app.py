@@ -1,7 +1,11 @@
-"""The web application: the page, its charts, `/metrics` and `/healthz`. Each answer is made from one or a few reads."""
+"""The web application: the page, its charts, `/metrics` and `/healthz`, and the server that answers with it.
+
+Each answer is made from one or a few reads.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -10,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import uvicorn
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.applications import Starlette
@@ -20,12 +25,13 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from queue_source.commands.output import number, size_text, time_text
 from queue_source.commands.shards import find_shards, shard_stories, story_as_dict
 from queue_source.commands.status import amounts, since, status_lines
-from queue_source.serve import app
-from queue_source.serve.guard import LOGIN, Access, Guard, given_token, logged_in
+from queue_source.errors import OptionError
+from queue_source.serve.guard import LOGIN, LOOPBACK, SHORTEST_TOKEN, Access, Guard, given_token, logged_in
 from queue_source.serve.metrics import Export
 from queue_source.serve.reads import StoreReads
 from shard_store.error_table import search
@@ -46,11 +52,6 @@ def _readable(value: Any) -> Any:
     return visible(redact_text(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _moment(micros: int) -> str:
-    """Format a time of the store, in UTC, to the minute."""
-    return time_of(micros).strftime("%Y-%m-%d %H:%M")
-
-
 def _cut(value: Any) -> Any:
     """Shorten a text to what people read: senders of messages choose names, and a page has many."""
     if not isinstance(value, str) or len(value) <= _LONGEST:
@@ -58,21 +59,21 @@ def _cut(value: Any) -> Any:
     return f"{value[:_LONGEST]}... ({len(value):,} characters)"
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("queue_source.serve"),
-        autoescape=True,
-        finalize=_readable,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"time": time_text, "number": number, "size": size_text, "cut": _cut}
-    environment.globals |= {"since": since, "amounts": amounts, "lines": status_lines, "moment": _moment}
-    return environment
-
-
-_TEMPLATES = _environment()
+_TEMPLATES = Environment(
+    loader=PackageLoader("queue_source.serve"),
+    autoescape=True,
+    finalize=_readable,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"time": time_text, "number": number, "size": size_text, "cut": _cut}
+_TEMPLATES.globals |= {
+    "since": since,
+    "amounts": amounts,
+    "lines": status_lines,
+    "moment": lambda micros: time_of(micros).strftime("%Y-%m-%d %H:%M"),  # UTC
+}
 
 
 def page(template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
@@ -139,8 +140,6 @@ ERRORS = 50
 """Errors of one page."""
 RECENT = 200
 """Errors among which the newest of each cause is looked for."""
-REFRESH = 15
-"""Seconds after which pages of pipelines show newer numbers."""
 
 
 class Site:
@@ -170,7 +169,10 @@ class Site:
     def overview(self, request: Request) -> Response:
         statuses = self._reads.status()
         wrong = {status.pipeline: complaints(status, self._limits) for status in statuses}
-        number = _page_number(request)
+        text = _text(request, "page", "1")
+        if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 6):
+            raise HTTPException(400, "the parameter 'page' is a number from 1 on")
+        number = max(1, int(text))
         statuses_of_page = statuses[(number - 1) * PIPELINES : number * PIPELINES]
         causes: Counter[str] = Counter()
         recent: Counter[str] = Counter()
@@ -186,7 +188,7 @@ class Site:
             unhealthy=sum(map(bool, wrong.values())),
             causes=[(cause, recent[cause], count) for cause, count in causes.most_common(PIPELINES)],
             texts=self._texts(None) if causes else {},
-            chart="" if 0 < len(statuses) <= app.TOGETHER else None,
+            chart="" if 0 < len(statuses) <= TOGETHER else None,
             number=number,
             pages=max(1, -(-len(statuses) // PIPELINES)),
             routed=self._reads.routed().first(PIPELINES),
@@ -241,9 +243,9 @@ class Site:
     def charts(self, request: Request) -> Response:
         name = _text(request, "pipeline", "") or None
         statuses = self._reads.status() if name is None else (self._the(name),)
-        if len(statuses) > app.TOGETHER:
+        if len(statuses) > TOGETHER:
             raise HTTPException(400, "name a pipeline")
-        return JSONResponse(self._reads.read(lambda store: app.series(store, statuses, name)))
+        return JSONResponse(self._reads.read(lambda store: series(store, statuses, name)))
 
     def metrics(self, request: Request) -> Response:
         text, content_type = self._export.text(request.headers.get("accept", ""))
@@ -281,18 +283,14 @@ class Site:
         return logged_in(request, self._access)
 
     def _page(self, template: str, **values: Any) -> Response:
-        return page(template, about=self._store_and_version(), now=datetime.now(timezone.utc), **values)
-
-    def _store_and_version(self) -> dict[str, object]:
-        """Return what the foot of each page says: the store's name without secrets, and the versions of both."""
-        if self._about is None:
+        if self._about is None:  # the foot of each page: the store's name without secrets, and the versions of both
             try:
                 ours = version("cuesqueue")
             except PackageNotFoundError:
                 ours = "from a folder"
             name, schema = self._reads.read(lambda store: (store.database.name, install.installed(store.database)))
             self._about = {"store": name, "schema": schema, "version": ours}
-        return self._about
+        return page(template, about=self._about, now=datetime.now(timezone.utc), **values)
 
     def _texts(self, pipeline: str | None) -> dict[str, str]:
         """Return the text of the newest error of each cause that has a recent one."""
@@ -309,24 +307,17 @@ class Site:
 def create_app(reads: StoreReads, access: Access, limits: StatusLimits | None = None) -> ASGIApp:
     """Build the application, behind its guard."""
     site = Site(reads, access, limits or StatusLimits())
-    handlers = {ShardStoreError: _store_failed, HTTPException: _failed}
-    app = Starlette(routes=site.routes(), exception_handlers=handlers)
-    return Guard(app, access, open_paths=(LOGIN, "/healthz", *(f"/static/{name}" for name in ASSETS)))
 
+    def failed(request: Request, error: Exception) -> Response:
+        code, text = 503, redact_text(str(error))
+        if isinstance(error, HTTPException):
+            code, text = error.status_code, error.detail
+        if "text/html" in request.headers.get("accept", ""):
+            return page("problem.html", code, code=code, problem=text)
+        return PlainTextResponse(text + "\n", code)
 
-def _store_failed(request: Request, error: Exception) -> Response:
-    return _problem(request, 503, redact_text(str(error)))
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _problem(request, error.status_code, error.detail)
-
-
-def _problem(request: Request, code: int, text: str) -> Response:
-    if "text/html" in request.headers.get("accept", ""):
-        return page("problem.html", code, code=code, problem=text)
-    return PlainTextResponse(text + "\n", code)
+    application = Starlette(routes=site.routes(), exception_handlers={ShardStoreError: failed, HTTPException: failed})
+    return Guard(application, access, open_paths=(LOGIN, "/healthz", *(f"/static/{name}" for name in ASSETS)))
 
 
 def _text(request: Request, name: str, default: str | None = None) -> str:
@@ -341,8 +332,76 @@ def _text(request: Request, name: str, default: str | None = None) -> str:
     return text
 
 
-def _page_number(request: Request) -> int:
-    text = _text(request, "page", "1")
-    if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 6):
-        raise HTTPException(400, "the parameter 'page' is a number from 1 on")
-    return max(1, int(text))
+_REQUESTS = 64
+"""At the same time; more are answered with 503."""
+
+_SILENCE = 10.0
+"""Seconds in which a connection has to bring a whole request; it may take twice as long."""
+
+
+class Connection(H11Protocol):
+    """A connection that is closed when no request comes.
+
+    uvicorn would wait for ever, and `_REQUESTS` of them fill it.
+    """
+
+    _answered: object = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_SILENCE, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        if self.transport.is_closing():
+            return
+        waits = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        if waits and self.cycle is self._answered:
+            self.transport.close()
+            return
+        self._answered = self.cycle
+        self.loop.call_later(_SILENCE, self._close_if_silent)
+
+
+def access_of(host: str, token: str | None, allowed_hosts: list[str]) -> Access:
+    """Build the access that the command's options ask for. Raises OptionError."""
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise OptionError(
+            "--token",
+            f"has fewer than {SHORTEST_TOKEN} characters; make one with: python -c 'import secrets; "
+            "print(secrets.token_urlsafe(32))'",
+        )
+    if host not in LOOPBACK and token is None:
+        raise OptionError(
+            "--host", f"{host!r} can be reached from elsewhere: set a token with CUESQUEUE_SERVE_TOKEN or --token"
+        )
+    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise OptionError("--token", "has a line end, a space at an end, or a letter that no header can carry")
+    # a wildcard needs explicit names; no browser sends the zone of an address (`fe80::1%eth0`)
+    own = [] if host in ("0.0.0.0", "::", "") or "%" in host else [host]
+    try:
+        return Access.to([*own, *allowed_hosts], token)
+    except ValueError as error:
+        raise OptionError(
+            "--allowed-host", f"{error.args[0]!r} is no name of a host; write it as queues.example.com"
+        ) from None
+
+
+def serve(store: ShardStore, *, host: str, port: int, access: Access, limits: StatusLimits, time_out: float) -> None:
+    """Answer requests until the process is asked to end (SIGINT, SIGTERM)."""
+    reads = StoreReads(store, time_out=time_out)
+    try:
+        uvicorn.run(
+            create_app(reads, access, limits),
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,  # queries hold names of objects
+            server_header=False,
+            http=Connection,
+            ws="none",
+            limit_concurrency=_REQUESTS,
+            h11_max_incomplete_event_size=16_384,
+            timeout_graceful_shutdown=5,
+        )
+    finally:
+        reads.close()

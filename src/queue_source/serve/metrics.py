@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from queue_source.serve.reads import ROUTED, Routed, StoreReads
+from queue_source.serve.reads import Routed, StoreReads
 from shard_store.errors import ShardStoreError
 from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus
 from shard_store.redaction import visible
 
 PIPELINES = 1000
 """Pipelines that are exported, the first ones by their names; `cuesqueue_pipelines` counts all."""
+
+T = TypeVar("T")
 
 _LONGEST = 200  # characters of a label's value
 
@@ -32,7 +35,7 @@ Samples = Iterable[tuple[tuple[str, ...], float | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(Generic[T]):
     """A metric with the labels `pipeline` and `source`, or, of a `source`, with that alone; then `labels`.
 
     `samples`: of one pipeline's status; of a source, that of one of its pipelines.
@@ -40,13 +43,9 @@ class Exported:
 
     name: str
     help: str
-    samples: Callable[[PipelineStatus], Samples]
+    samples: Callable[[T], Samples]
     labels: tuple[str, ...] = ()
     of_source: bool = False
-
-    @property
-    def kind(self) -> str:
-        return "counter" if self.name.endswith("_total") else "gauge"
 
     @property
     def all_labels(self) -> tuple[str, ...]:
@@ -69,22 +68,13 @@ def _at(then: datetime | None) -> float | None:
     return None if then is None else then.timestamp()
 
 
-def _facts(status: PipelineStatus) -> Samples:
-    facts = status.host, status.spark_version, status.cuesqueue_version, status.semantics
-    return [(tuple(fact or "" for fact in facts), 1.0)]
+_VERDICTS = ("complete", "incomplete", "unknown", "empty")
 
-
-def _verdicts(status: PipelineStatus) -> Samples:
-    if status.certificate is None:
-        return []
-    return _states(status.certificate.verdict, "complete", "incomplete", "unknown", "empty")
-
-
-METRICS: tuple[Exported, ...] = (
+METRICS: tuple[Exported[PipelineStatus], ...] = (
     Exported(
         "cuesqueue_pipeline_info",
         "Where and with what the reader of a pipeline was started last; always 1.",
-        _facts,
+        lambda s: [(tuple(fact or "" for fact in (s.host, s.spark_version, s.cuesqueue_version, s.semantics)), 1.0)],
         ("host", "spark_version", "cuesqueue_version", "semantics"),
     ),
     Exported(
@@ -226,7 +216,7 @@ METRICS: tuple[Exported, ...] = (
     Exported(
         "cuesqueue_certificate_verdict",
         "1 for the verdict of the source's newest certificate, 0 for the others.",
-        _verdicts,
+        lambda s: _states(s.certificate.verdict, *_VERDICTS) if s.certificate is not None else [],
         ("verdict",),
         of_source=True,
     ),
@@ -237,6 +227,34 @@ METRICS: tuple[Exported, ...] = (
         of_source=True,
     ),
 )
+
+ROUTED: tuple[Exported[Routed], ...] = (
+    Exported(
+        "cuesqueue_receiver_events_total",
+        "What a receiver counts, by the names that `cuesqueue status` has for it; all receivers of one name together.",
+        lambda routed: [((by.receiver, event), n) for by in routed.receivers for event, n in by.counts.items()],
+        ("receiver", "event"),
+    ),
+    Exported(
+        "cuesqueue_receiver_silence_seconds",
+        "How long ago it last asked its queue, by the database's clock alone; a receiver that was ended stays.",
+        lambda routed: [((receiver.receiver,), receiver.silence) for receiver in routed.receivers],
+        ("receiver",),
+    ),
+    Exported(
+        "cuesqueue_recorded_objects",
+        "Objects that are recorded for the source and that no reader has taken yet; missing where there are none.",
+        lambda routed: [((waits.source,), waits.objects) for waits in routed.waiting],
+        ("source",),
+    ),
+    Exported(
+        "cuesqueue_recorded_oldest_seconds",
+        "How long ago the oldest of them was recorded.",
+        lambda routed: [((waits.source,), waits.oldest_age) for waits in routed.waiting],
+        ("source",),
+    ),
+)
+"""Of each receiver, and of each source for which something waits. They have no labels but their own."""
 
 OWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "cuesqueue_pipelines": ("Pipelines that have started with the store, also those that are not exported.", ()),
@@ -272,29 +290,22 @@ class StoreCollector(Collector):
         yield self._own("cuesqueue_build_info", 1.0, version("cuesqueue"))
         if statuses is not None:
             yield self._own("cuesqueue_pipelines", len(statuses))
-            yield from _families(statuses[:PIPELINES])
-            yield from _routed_families(routed.first(PIPELINES))
+            for metric in METRICS:
+                values: dict[tuple[str, ...], float] = {}
+                for status in statuses[:PIPELINES]:
+                    whose = (status.source,) if metric.of_source else (status.pipeline, status.source)
+                    for labels, value in metric.samples(status):
+                        if value is not None:
+                            values[tuple(map(_label, (*whose, *labels)))] = value
+                yield _family(metric.name, metric.help, metric.all_labels, values)
+            some = routed.first(PIPELINES)
+            for of_routes in ROUTED:
+                values = {tuple(map(_label, labels)): n for labels, n in of_routes.samples(some) if n is not None}
+                yield _family(of_routes.name, of_routes.help, of_routes.labels, values)
 
     def _own(self, name: str, value: float, *labels: str) -> Metric:
         text, names = OWN[name]
         return _family(name, text, names, {labels: value})
-
-
-def _families(statuses: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
-    for metric in METRICS:
-        values: dict[tuple[str, ...], float] = {}
-        for status in statuses:
-            whose = (status.source,) if metric.of_source else (status.pipeline, status.source)
-            for labels, value in metric.samples(status):
-                if value is not None:
-                    values[tuple(map(_label, (*whose, *labels)))] = value
-        yield _family(metric.name, metric.help, metric.all_labels, values)
-
-
-def _routed_families(routed: Routed) -> Iterator[Metric]:
-    for metric in ROUTED:
-        values = {tuple(map(_label, labels)): value for labels, value in metric.samples(routed)}
-        yield _family(metric.name, metric.help, metric.labels, values)
 
 
 def _family(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:

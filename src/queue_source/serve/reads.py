@@ -1,10 +1,10 @@
-"""Reads the store for requests: in a few threads, for a limited time, once for equal requests; also about receivers."""
+"""Reads the store for requests: in a few threads, for a limited time, once for equal requests."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Expired
 from contextlib import suppress
@@ -16,9 +16,6 @@ from shard_store.errors import StoreUnavailable
 from shard_store.operators.status import PipelineStatus
 from shard_store.shards.recording import Receiver, Waiting
 from shard_store.store import ShardStore
-
-Samples = Iterable[tuple[tuple[str, ...], float]]
-"""The values of the labels, and a number."""
 
 
 class Routed(NamedTuple):
@@ -34,52 +31,6 @@ class Routed(NamedTuple):
     def first(self, number: int) -> Routed:
         """Return the first receivers and sources by their names: pages and scrapes are bounded."""
         return Routed(self.receivers[:number], self.waiting[:number])
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedMetric:
-    """A metric with these labels, of each receiver or of each source for which something waits."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...]
-    samples: Callable[[Routed], Samples]
-
-    @property
-    def kind(self) -> str:
-        return "counter" if self.name.endswith("_total") else "gauge"
-
-
-def _counts(routed: Routed) -> Samples:
-    return [((by.receiver, event), number) for by in routed.receivers for event, number in by.counts.items()]
-
-
-ROUTED: tuple[RoutedMetric, ...] = (
-    RoutedMetric(
-        "cuesqueue_receiver_events_total",
-        "What a receiver counts, by the names that `cuesqueue status` has for it; all receivers of one name together.",
-        ("receiver", "event"),
-        _counts,
-    ),
-    RoutedMetric(
-        "cuesqueue_receiver_silence_seconds",
-        "How long ago it last asked its queue, by the database's clock alone; a receiver that was ended stays.",
-        ("receiver",),
-        lambda routed: [((receiver.receiver,), receiver.silence) for receiver in routed.receivers],
-    ),
-    RoutedMetric(
-        "cuesqueue_recorded_objects",
-        "Objects that are recorded for the source and that no reader has taken yet; missing where there are none.",
-        ("source",),
-        lambda routed: [((waits.source,), waits.objects) for waits in routed.waiting],
-    ),
-    RoutedMetric(
-        "cuesqueue_recorded_oldest_seconds",
-        "How long ago the oldest of them was recorded.",
-        ("source",),
-        lambda routed: [((waits.source,), waits.oldest_age) for waits in routed.waiting],
-    ),
-)
 
 
 T = TypeVar("T")
@@ -158,29 +109,22 @@ class StoreReads:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                self._look_for_file()
+                # a SQLite file may be replaced by a restored one, or removed: a new connection would create a missing
+                # one, empty, and an open connection reads the old file for ever
+                if (file := self._store.database.file()) is not None:
+                    try:
+                        status = file.stat()
+                    except OSError as error:
+                        raise StoreUnavailable(f"database {self._store.database.name!r}: {error.strerror}") from error
+                    with self._lock:
+                        before, self._file = self._file, (status.st_dev, status.st_ino)
+                        if before not in (None, self._file):
+                            self._store.database.engine.dispose()
                 result = work(self._store)
             except BaseException as error:  # noqa: BLE001 - raised by the request that waits for it
                 future.set_exception(error)
             else:
                 future.set_result(result)
-
-    def _look_for_file(self) -> None:
-        """Check whether a SQLite file was replaced by a restored one, or removed.
-
-        A new connection would create a missing file, empty; an open connection reads the old file for ever.
-        """
-        file = self._store.database.file()
-        if file is None:
-            return
-        try:
-            status = file.stat()
-        except OSError as error:
-            raise StoreUnavailable(f"database {self._store.database.name!r}: {error.strerror}") from error
-        with self._lock:
-            before, self._file = self._file, (status.st_dev, status.st_ino)
-            if before not in (None, self._file):
-                self._store.database.engine.dispose()
 
     def _submit(self, work: Callable[[ShardStore], T]) -> Future[T]:
         if not self._room.acquire(blocking=False):

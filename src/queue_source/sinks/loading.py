@@ -20,10 +20,9 @@ from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.options import ContentOptions, SinkOptions, in_zone
 from queue_source.read.fixed_rows import PARTS, names_parts
 from queue_source.read.isolation import KILLS
-from queue_source.read.partitions import Piece, from_tuples, to_tuples, whole_pieces
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import Piece, PlanStore, from_tuples, to_tuples, whole_pieces
 from queue_source.read.task import Alone, Beside, Work, read_marked
-from queue_source.schema.ddl import parse_columns
+from queue_source.schema.columns import parse_columns
 from queue_source.sinks.base import Batch, Sink, check_object_columns, open_target
 from shard_store.errors import ShardStoreError
 from shard_store.model import (

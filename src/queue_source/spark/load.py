@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -22,12 +22,11 @@ from queue_source.options.declaring import options_of
 from queue_source.options.places import ALIASES, READER, SINK, SPARK_OWN, nearest
 from queue_source.options.sink import SinkOptions
 from queue_source.queues import open_queue
-from queue_source.schema.ddl import format_columns
+from queue_source.schema.columns import format_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
 from queue_source.sinks.base import open_target
-from queue_source.spark.compat import arrow_schema
-from queue_source.spark.process import driver_folder, is_remote
+from queue_source.spark.process import arrow_schema, driver_folder, is_remote
 from shard_store.model import Content
 
 _PARTS = f"{METADATA_COLUMN} STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
@@ -81,7 +80,9 @@ def load(
         The driver's script.
     """
     query = LoadQuery.of(queue, into, format, prefixes, schema, store, options)
-    return query.start(spark or SparkSession.getActiveSession() or _new_session(), available_now=available_now)
+    spark = spark or SparkSession.getActiveSession()
+    spark = spark or SparkSession.builder.master("local[*]").config(map=_SETTINGS).getOrCreate()
+    return query.start(spark, available_now=available_now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,13 @@ class LoadQuery:
     ) -> LoadQuery:
         """Divide the arguments of `load` by where they act. Raises OptionError for wrong ones; starts nothing."""
         reading = {"content": "reference", "fileFormat": format, "allowedPrefixes": _listed(prefixes)}
-        writing = {"load": format, **_target(into)}
+        writing = {"load": format}
+        if into.startswith(_DELTA):
+            writing["delta"] = into.removeprefix(_DELTA)
+        else:
+            writing["path" if "/" in into or "\\" in into else "table"] = into
         of_spark: dict[str, str] = {}
+        aliases = {alias.lower(): own.lower() for alias, own in ALIASES.items()}
         urls = None if queue is None else _listed(queue)
         if urls is None:
             reading["backfillPrefixes"] = reading["allowedPrefixes"]
@@ -124,7 +130,12 @@ class LoadQuery:
             if own := next((own for own in SPARK_OWN if own.lower() == name.lower()), None):
                 of_spark[own] = text
                 continue
-            places = _places(name)
+            acts_as = aliases.get(name.lower(), name.lower()).removeprefix("cloudfiles.")
+            places = [place for place in (READER, SINK) if any(o.name.lower() == acts_as for o in place.options)]
+            if acts_as.startswith("catalog.") or acts_as in _AT_THE_SINK:
+                places = [SINK]
+            elif acts_as in _ONLY_READER:
+                places = [READER]
             if not places:
                 raise OptionError(name, f"is unknown to load; {nearest(name, (*READER.options, *SINK.options))}")
             for place in places:
@@ -137,10 +148,22 @@ class LoadQuery:
         return cls(urls, into, pipeline, reading, writing, of_spark)
 
     def start(self, spark: SparkSession, *, available_now: bool) -> StreamingQuery:
-        """Start the query. What it keeps beside the store is in Spark's working folder, unless options say more."""
+        """Start the query. What it keeps beside the store is in Spark's working folder, unless options say more.
+
+        Raises OptionError where options have to say more: the folder of a server of Spark Connect is not known here.
+        """
         folder, writing = Path(driver_folder()), dict(self.writing)
-        if is_remote(spark):
-            self._refuse_defaults()
+        if is_remote(spark):  # folders of a machine that is perhaps not this one are not chosen here
+            missing = [] if "checkpointLocation" in self.of_spark else ["checkpointLocation"]
+            if writing.get("schemaLocation") == f"{_SCHEMAS}/{self.pipeline}":
+                missing.append("schemaLocation")
+            if missing:
+                raise OptionError(
+                    missing[0],
+                    "is needed with Spark Connect, whose server is perhaps another machine; write "
+                    f"load(..., {missing[0]}='s3a://lake/checkpoints/orders'), or any absolute path or URI of the "
+                    "server",
+                )
         if "schemaLocation" in writing:
             writing["schemaLocation"] = str(folder / writing["schemaLocation"])
         # the shown URL: it has no password, which may change
@@ -152,21 +175,6 @@ class LoadQuery:
         if available_now:
             writer = writer.trigger(availableNow=True)
         return writer.start()
-
-    def _refuse_defaults(self) -> None:
-        """Refuse to choose folders of a machine that is perhaps not this one: with Spark Connect they are the server's.
-
-        Raises OptionError.
-        """
-        missing = [] if "checkpointLocation" in self.of_spark else ["checkpointLocation"]
-        if self.writing.get("schemaLocation") == f"{_SCHEMAS}/{self.pipeline}":
-            missing.append("schemaLocation")
-        if missing:
-            raise OptionError(
-                missing[0],
-                "is needed with Spark Connect, whose server is perhaps another machine; write "
-                f"load(..., {missing[0]}='s3a://lake/checkpoints/orders'), or any absolute path or URI of the server",
-            )
 
 
 def quiet_session(master: str) -> SparkSession:
@@ -181,31 +189,8 @@ _AT_THE_SINK = {option.name.lower() for option in options_of(ContentOptions, Sch
 _ONLY_READER = {"queueurl", "queueshares"}
 
 
-def _places(name: str) -> list[Any]:
-    """Return where the option acts."""
-    aliases = {alias.lower(): own.lower() for alias, own in ALIASES.items()}
-    own = aliases.get(name.lower(), name.lower()).removeprefix("cloudfiles.")
-    if own.startswith("catalog."):
-        return [SINK]
-    places = [place for place in (READER, SINK) if any(option.name.lower() == own for option in place.options)]
-    if own in _AT_THE_SINK:
-        return [SINK]
-    return [READER] if own in _ONLY_READER else places
-
-
 def _listed(texts: str | Sequence[str]) -> str:
     return texts if isinstance(texts, str) else ",".join(texts)
-
-
-def _target(into: str) -> dict[str, str]:
-    """Return the option that names where the objects go."""
-    if into.startswith(_DELTA):
-        return {"delta": into.removeprefix(_DELTA)}
-    return {"path": into} if "/" in into or "\\" in into else {"table": into}
-
-
-def _new_session() -> SparkSession:
-    return SparkSession.builder.master("local[*]").config(map=_SETTINGS).getOrCreate()
 
 
 _SHOWN = 10
@@ -252,28 +237,20 @@ def _columns(sink: SinkOptions, samples: list[Content], problems: list[str]) -> 
     fixed, location = format_of(content.format).fixed_schema, content.schema.schema_location
     kept = None if location is None else SchemaLocation(location, content.storage).latest()
     columns = fixed if kept is None else kept.schema
-    if columns is None and location is None:
-        columns = _of_table(sink)
+    if columns is None and location is None:  # those of the table, if there is one; a store is not made for that
+        from shard_store.errors import StoreConfigurationError
+        from shard_store.store import open_store
+
+        with suppress(StoreConfigurationError), open_store(sink.store.reveal(), create=False) as store:
+            columns = open_target(sink).own_columns(store)
     if columns is None:
-        columns = inferred_columns(content, named_samples(content.schema) or samples, problems, _nothing)
+
+        def nothing(tried: str) -> OptionError:
+            return OptionError(
+                "schema",
+                f"is needed: no object is announced or listed to infer the columns from{tried}; "
+                "announce one (cuesqueue send), or write --schema 'id BIGINT, ...'",
+            )
+
+        columns = inferred_columns(content, named_samples(content.schema) or samples, problems, nothing)
     return format_columns(columns)
-
-
-def _of_table(sink: SinkOptions) -> pa.Schema | None:
-    """Return the columns of the table, if there is one; a store that does not exist is not made."""
-    from shard_store.errors import StoreConfigurationError
-    from shard_store.store import open_store
-
-    try:
-        with open_store(sink.store.reveal(), create=False) as store:
-            return open_target(sink).own_columns(store)
-    except StoreConfigurationError:
-        return None
-
-
-def _nothing(tried: str) -> OptionError:
-    return OptionError(
-        "schema",
-        f"is needed: no object is announced or listed to infer the columns from{tried}; "
-        "announce one (cuesqueue send), or write --schema 'id BIGINT, ...'",
-    )

@@ -1,27 +1,129 @@
-"""The properties of the Python processes that Spark starts for a streaming query."""
+"""The Python processes that Spark starts, and the differences between its versions, in one place.
+
+4.0 and 4.1 have neither limits nor AvailableNow sources.
+"""
 
 from __future__ import annotations
 
 import gc
 import hashlib
+import importlib
+import inspect
 import os
 import re
 import signal
 import socket
+import sys
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkContext, TaskContext
+from pyspark.errors import PySparkException, PySparkTypeError
+from pyspark.sql import SparkSession, datasource
+from pyspark.sql.conversion import LocalDataToArrowConversion
+from pyspark.sql.pandas import types as arrow_types
+from pyspark.sql.types import StructType
 
 from queue_source.common.local_paths import working_folder
+from queue_source.errors import CuesqueueError, OptionError
+from queue_source.options import EVERYTHING, BatchLimits
 from shard_store.model import Reading, Runtime
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+
+    class AvailableNow:
+        """The mixin that makes Spark call `prepareForTriggerAvailableNow`."""
+
+    ArrowStreamWriter = datasource.DataSourceStreamWriter
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
+    except ImportError:
+
+        class AvailableNow:
+            """Stands for the mixin in Spark before 4.2, which runs AvailableNow as one batch without notice."""
+
+    ArrowStreamWriter = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+
+WRITES_ARROW: bool = hasattr(datasource, "DataSourceStreamArrowWriter")
+"""Whether a streaming writer is given Arrow batches (4.1 and later) or rows."""
+
+_ROWS_PER_BATCH = 10_000
+
+
+def default_read_limit(max_files: int) -> Any:
+    """Return the limit that Spark is to give; it asks from 4.2 on, and `Trigger.Once` gives another.
+
+    Spark has none of both files and bytes: the one of bytes stays with the source.
+    """
+    return importlib.import_module("pyspark.sql.streaming.datasource").ReadMaxFiles(max_files)
+
+
+def given_limits(limit: object, own: BatchLimits) -> BatchLimits:
+    """Return the limits of a batch: Spark's, and the source's `own` where Spark gives none."""
+    if type(limit).__name__ == "ReadAllAvailable":
+        return EVERYTHING
+    return BatchLimits(getattr(limit, "max_files", own.files), getattr(limit, "max_bytes", own.bytes))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow form that Spark requires for a source's batches: timestamps in UTC.
+
+    OptionError if there is none.
+    """
+    knows_utc = "timestamp_utc" in inspect.signature(arrow_types.to_arrow_schema).parameters
+    how: dict[str, Any] = {} if knows_utc else {"timezone": "UTC"}
+    try:
+        return arrow_types.to_arrow_schema(schema, **how)
+    except PySparkTypeError:
+        for field in schema:
+            try:
+                arrow_types.to_arrow_schema(StructType([field]), **how)
+            except PySparkTypeError as error:
+                kind = field.dataType.simpleString()
+                raise OptionError(
+                    "schema", f"column {field.name!r} is of type {kind}, which cannot leave Spark as Arrow; cast it"
+                ) from error
+        raise
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the columns of an Arrow schema as Spark's."""
+    return arrow_types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def as_batches(iterator: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the input of a streaming writer as batches in the Arrow form of `schema`."""
+    target = arrow_schema(schema)
+    if WRITES_ARROW:
+        for batch in iterator:
+            yield _conform(batch, target)
+        return
+    rows = iter(iterator)
+    while chunk := list(islice(rows, _ROWS_PER_BATCH)):
+        for batch in LocalDataToArrowConversion.convert(chunk, schema, False).to_batches():
+            yield _conform(batch, target)
+
+
+def _conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Conform a batch of Spark's, which has timestamps in the session's time zone, and may have large strings."""
+    if batch.schema.equals(target):
+        return batch
+    columns = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, target, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
 
 pyspark_version = tuple(int(number) for number in re.findall(r"\d+", pyspark.__version__)[:2])
 
@@ -180,3 +282,67 @@ def keep_loaded() -> None:
 def _freeze(process: int) -> None:
     """Freeze once for each process: a forked one has another id than the cached one."""
     gc.freeze()
+
+
+_PACKAGES = ("pyarrow", "sqlalchemy", "cuesqueue")
+
+
+class Worker(NamedTuple):
+    """A Python of an executor: versions by package; "" where one is absent."""
+
+    host: str
+    python: str
+    versions: tuple[str, ...]
+    error: str  # of importing our reader
+
+    def as_text(self) -> str:
+        packages = ", ".join(
+            f"{name} {version or '(none)'}" for name, version in zip(_PACKAGES, self.versions, strict=True)
+        )
+        return f"Python {self.python}, {packages} on {self.host}"
+
+
+def this_worker() -> Worker:
+    """Describe the Python of this executor. Imports what every task imports."""
+    from importlib.metadata import PackageNotFoundError, version  # here: it is slow, and executors need it nowhere else
+
+    def version_of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return ""
+
+    error = ""
+    try:
+        import pyarrow  # noqa: F401
+
+        import queue_source.spark.source  # noqa: F401
+    except ImportError as missing:
+        error = str(missing)
+    python = ".".join(map(str, sys.version_info[:2]))
+    return Worker(socket.gethostname(), python, tuple(version_of(package) for package in _PACKAGES), error)
+
+
+@contextmanager
+def session_on(master: str) -> Iterator[SparkSession]:
+    """Start a session on this master, which ends with the block. Raises CuesqueueError."""
+    try:
+        session = SparkSession.builder.master(master).appName("cuesqueue doctor").getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        raise CuesqueueError(f"no session on {master}: {text[0]}") from error
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def workers_of(session: SparkSession) -> list[Worker]:
+    """Ask the executors, by a job of some tasks for each core; return each kind of worker. Raises CuesqueueError."""
+    cores = max(2, session.sparkContext.defaultParallelism)
+    tasks = session.sparkContext.parallelize(range(4 * cores), 4 * cores)
+    try:
+        return sorted(set(tasks.mapPartitions(lambda _: [this_worker()]).collect()))
+    except (PySparkException, Py4JError) as error:  # also of tasks that cannot import this module
+        lines = [line for line in str(error).splitlines() if "Error" in line] or [type(error).__name__]
+        raise CuesqueueError(f"a task failed: {lines[-1].strip()}") from error

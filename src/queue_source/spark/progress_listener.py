@@ -57,7 +57,11 @@ class ProgressListener(StreamingQueryListener):
             if not (isinstance(end, dict) and set(end) == {"pipeline", "seq", "store"}):
                 continue  # of another format
             try:
-                self._give(self._numbers(progress, source, end))
+                numbers = self._numbers(progress, source, end)
+                if self._export is not None:
+                    self._export(numbers)
+                else:
+                    logger.info("cuesqueue progress: %s", json.dumps(numbers))
                 self._failing.discard(end["pipeline"])
             except Exception as error:  # noqa: BLE001 - a user's function must not fail the query
                 self.close()
@@ -81,12 +85,6 @@ class ProgressListener(StreamingQueryListener):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_store": None}
 
-    def _give(self, numbers: Mapping[str, Any]) -> None:
-        if self._export is not None:
-            self._export(numbers)
-        else:
-            logger.info("cuesqueue progress: %s", json.dumps(numbers))
-
     def _numbers(
         self, progress: Mapping[str, Any], source: Mapping[str, Any], end: Mapping[str, Any]
     ) -> dict[str, Any]:
@@ -101,15 +99,13 @@ class ProgressListener(StreamingQueryListener):
         reported = _json(source.get("latestOffset"))
         if isinstance(reported, dict) and "numFilesOutstanding" in reported:
             return {**numbers, **reported}
-        return {**numbers, "pipeline": end["pipeline"], "seq": end["seq"], **self._of_store(end["pipeline"])}
-
-    def _of_store(self, pipeline: str) -> dict[str, int]:
+        numbers |= {"pipeline": end["pipeline"], "seq": end["seq"]}
         if self._url is None:
-            return {}
+            return numbers
         if self._store is None:
             self._store = open_store(self._url, create=False, patience=_PATIENCE)
-        outstanding = self._store.backlog(pipeline)
-        return {"numFilesOutstanding": outstanding.shards, "numBytesOutstanding": outstanding.bytes}
+        outstanding = self._store.backlog(end["pipeline"])
+        return {**numbers, "numFilesOutstanding": outstanding.shards, "numBytesOutstanding": outstanding.bytes}
 
 
 def _json(offset: object) -> object:

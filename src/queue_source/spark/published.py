@@ -7,20 +7,22 @@ for it, and is imported when rows are asked for.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from queue_source.errors import OptionError
+from queue_source.formats.types import fields_of, inner_types
 from queue_source.options import StorageOptions, parse_view_options
+from queue_source.storage.files import resolve
 from shard_store.model import time_of
 from shard_store.operators.views import AsOf, DataFiles
 from shard_store.store import ShardStore, open_store
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _COLUMNS = ("path", "rows", "bytes", "published_at", "delivery_hash", "source", "pipeline")
 
@@ -112,7 +114,7 @@ class Published:
             raise OptionError("store", f"no sink has published rows{names} to it yet, so their columns are not known")
         from pyspark.sql.types import StructType
 
-        from queue_source.spark.compat import arrow_schema
+        from queue_source.spark.process import arrow_schema
 
         return arrow_schema(StructType.fromJson(json.loads(self._row_schema)))
 
@@ -130,32 +132,21 @@ class Published:
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of all files as one table, or only these `columns`; it has to fit into memory."""
-        import pyarrow as pa
-
         schema = self._chosen(columns)
-        return pa.Table.from_batches(self._batches(schema), schema)
+        return pa.Table.from_batches(read_data_files(self.paths(), schema, self._storage), schema)
 
     def to_batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Return a reader of the rows, or only of these `columns`: it opens one file at a time, and is read once."""
-        import pyarrow as pa
-
         schema = self._chosen(columns)
-        return pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+        return pa.RecordBatchReader.from_batches(schema, read_data_files(self.paths(), schema, self._storage))
 
     def _chosen(self, columns: Sequence[str] | None) -> pa.Schema:
-        import pyarrow as pa
-
         schema = self.schema
         if columns is None:
             return schema
         if unknown := [name for name in columns if name not in schema.names]:
             raise OptionError("columns", f"the rows have no column {unknown[0]!r}; choose among {schema.names}")
         return pa.schema([schema.field(name) for name in columns])
-
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        from queue_source.read.data_files import read_data_files
-
-        return read_data_files(self.paths(), schema, self._storage)
 
 
 @contextmanager
@@ -166,3 +157,49 @@ def _opened(store: str | ShardStore) -> Iterator[ShardStore]:
         return
     with open_store(store, create=False) as opened:
         yield opened
+
+
+_ROWS = 65_536
+
+
+def read_data_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the files, one file after the other: an earlier one may lack columns, or have narrower ones."""
+    for path in paths:
+        filesystem, inner = resolve(path, storage)
+        with pq.ParquetFile(inner, filesystem=filesystem) as file:
+            present = set(file.schema_arrow.names)
+            names = [field.name for field in schema if field.name in present]
+            for batch in file.iter_batches(batch_size=_ROWS, columns=names):
+                arrays = []
+                for field in schema:
+                    if field.name not in present:  # a column that was added later
+                        arrays.append(pa.nulls(batch.num_rows, field.type))
+                        continue
+                    column = batch.column(field.name)
+                    try:
+                        if _loses(column.type, field.type):
+                            raise pa.ArrowInvalid("that would lose digits, or times of a day")
+                        arrays.append(column.cast(field.type))
+                    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                        raise OptionError(
+                            "pipeline",
+                            f"column {field.name!r} of {path!r} is {column.type} and cannot be read as {field.type}, "
+                            f"as published last ({error}); name the pipeline or source whose rows have one type",
+                        ) from error
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _loses(kind: pa.DataType, target: pa.DataType) -> bool:
+    """Tell whether Arrow converts values where some lose a part, and raises no error as it does for others.
+
+    A driver that was started before a type became wider may publish last.
+    """
+    if pt.is_struct(kind) and pt.is_struct(target):
+        kinds = {field.name: field.type for field in fields_of(kind)}
+        return any(field.name in kinds and _loses(kinds[field.name], field.type) for field in fields_of(target))
+    inner, inner_target = inner_types(kind), inner_types(target)
+    if inner and len(inner) == len(inner_target):
+        return any(_loses(*pair) for pair in zip(inner, inner_target, strict=True))
+    if pt.is_floating(target):
+        return bool(pt.is_floating(kind)) and kind.bit_width > target.bit_width
+    return bool(pt.is_date(target) and pt.is_timestamp(kind))

@@ -6,7 +6,7 @@
 | `initialOffset`, `latestOffset`, `partitions`, `commit`, `reportLatestOffset`, `stop` | one reader process per query |
 | `read` | executor workers, any number of times |
 
-An offset is `{"pipeline": name, "seq": number, "store": id}`: the snapshots up to `seq` (`coordinator/offsets.py`).
+An offset is `{"pipeline": name, "seq": number, "store": id}`: the snapshots up to `seq` (`coordinator/progress.py`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from queue_source.common.logs import Origin, one_line_errors, set_up, tell_left_out, whole_errors, work_on
 from queue_source.common.times import machine_time_zone
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema, may_be_cut
-from queue_source.logs.endings import one_line_errors, whole_errors
-from queue_source.logs.lines import Origin, set_up, tell_left_out, work_on
 from queue_source.options import (
     ReaderOptions,
     check_declared,
@@ -45,26 +44,29 @@ from queue_source.options import (
     parse_view_options,
 )
 from queue_source.queues import register_queues
-from queue_source.read.fixed_rows import fixed_rows, names_parts
-from queue_source.read.partitions import from_tuples, partition, to_tuples
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.fixed_rows import default_columns, fixed_rows, names_parts
+from queue_source.read.partitions import PlanStore, from_tuples, partition, to_tuples
 from queue_source.read.task import Alone, Beside, Trace, Work, read_work
-from queue_source.spark.compat import AvailableNow, arrow_schema, default_read_limit, given_limits
 from queue_source.spark.process import (
+    AvailableNow,
     advice,
+    arrow_schema,
+    default_read_limit,
     driver_identity,
+    given_limits,
     is_repeated,
     keep_loaded,
     presence_folder,
     reading,
     runtime,
     session_time_zone,
+    spark_schema,
     stop_on_sigterm,
     task_name,
 )
 from queue_source.spark.writer import NotedPlan
 from queue_source.storage.files import ObjectStat, stat_objects
-from shard_store.model import Plan, PublishToken, Range, Semantics
+from shard_store.model import Semantics
 
 if TYPE_CHECKING:
     from queue_source.coordinator import Coordinator
@@ -153,47 +155,32 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         batches = self._options.batches
         content = self._options.content
         takes_parts = content.kind.is_read or names_parts(arrow_schema(self._schema))
-        cuts = self._may_be_cut if takes_parts else _never
-        tasks = partition(plan, batches.min_partitions, batches.max_partition_bytes, cuts)
-        content = in_zone(content, machine_time_zone())
+        tasks = partition(
+            plan,
+            batches.min_partitions,
+            batches.max_partition_bytes,
+            lambda entry: takes_parts and may_be_cut(entry.content.uri, content),
+        )
         # a plan without content still needs a task: its commit message tells the sink which plan is published
-        return [
-            WorkPartition(
-                Work(
-                    plan.identity,
-                    pieces,
-                    content,
-                    self._store,
-                    self._isolation(plan, task),
-                    self._options.delivery.max_attempts,
-                    self._trace(plan, task, len(tasks) or 1),
-                )
-            )
-            for task, pieces in enumerate(tasks or [[]])
-        ]
+        tasks = tasks or [[]]
+        attempts, died = self._options.delivery.max_attempts, plan.suspected or plan.attempt > 1
+        # without shards nothing is opened again; and messages are read in one way, except after deaths
+        semantics = Semantics(self._options.delivery.delivery_semantics)
+        is_traced = semantics.keeps_shards and (content.kind.is_announced or died)
+        in_this_zone = in_zone(content, machine_time_zone())
+        partitions: list[InputPartition] = []
+        for task, pieces in enumerate(tasks):
+            isolation: Beside | Alone | None = None
+            if died:
+                isolation = Alone(attempts) if plan.suspected else Beside(task)
+            trace = Trace(task == 0 and not plan.direct, len(tasks), plan.replaced) if is_traced else None
+            work = Work(plan.identity, pieces, in_this_zone, self._store, isolation, attempts, trace)
+            partitions.append(WorkPartition(work))
+        return partitions
 
     def _note_plan(self, delivery_hash: str, new_seq: int = 0) -> None:
         if self._noted is not None:
             self._noted.note(delivery_hash, new_seq)
-
-    def _isolation(self, plan: Plan, task: int) -> Beside | Alone | None:
-        if plan.suspected:
-            return Alone(self._options.delivery.max_attempts)
-        return Beside(task) if plan.attempt > 1 else None
-
-    def _trace(self, plan: Plan, task: int, tasks: int) -> Trace | None:
-        """Return the trace of a task; None where it is not needed.
-
-        Without shards nothing is opened again; and messages are read in one way, except after deaths.
-        """
-        deaths = plan.suspected or plan.attempt > 1
-        semantics = Semantics(self._options.delivery.delivery_semantics)
-        if semantics.keeps_shards and (self._options.content.kind.is_announced or deaths):
-            return Trace(task == 0 and not plan.direct, tasks, plan.replaced)
-        return None
-
-    def _may_be_cut(self, entry: Range) -> bool:
-        return may_be_cut(entry.content.uri, self._options.content)
 
     @one_line_errors()
     def commit(self, end: dict[str, Any]) -> None:
@@ -221,20 +208,17 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with one_line_errors():  # not as a decorator: the body of a generator runs after the call
-            yield from self._read(partition)
-
-    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, WorkPartition)
-        work, logs = partition.work, self._options.logs
-        identity = work.identity
-        set_up(logs.level, logs.form)
-        plan = f"{identity.start_seq}-{identity.end_seq}"
-        work_on(Origin(identity.token.pipeline, identity.end_seq, plan, task_name() or None))
-        if (zone := session_time_zone()) is not None:
-            check_zone(self._options.notifications, zone)
-            work = replace(work, content=in_zone(self._options.content, zone))
-        yield from read_work(work, arrow_schema(self._schema), repeated=is_repeated(), reading=reading())
-        keep_loaded()
+            assert isinstance(partition, WorkPartition)
+            work, logs = partition.work, self._options.logs
+            identity = work.identity
+            set_up(logs.level, logs.form)
+            plan = f"{identity.start_seq}-{identity.end_seq}"
+            work_on(Origin(identity.token.pipeline, identity.end_seq, plan, task_name() or None))
+            if (zone := session_time_zone()) is not None:
+                check_zone(self._options.notifications, zone)
+                work = replace(work, content=in_zone(self._options.content, zone))
+            yield from read_work(work, arrow_schema(self._schema), repeated=is_repeated(), reading=reading())
+            keep_loaded()
 
     def _started(self) -> Coordinator:
         if self._coordinator is None:
@@ -247,28 +231,15 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             work_on(self._origin)
             stop_on_sigterm()
             self._coordinator, self._store, self._presence = _prepare(self._options)
-            self._noted = _note_plans(self._store, self._coordinator.token)
+            if (folder := presence_folder()) is not None:
+                token = self._coordinator.token
+                with suppress(OSError):  # where the folder takes no file, `Presence` has logged it
+                    self._noted = NotedPlan(folder, self._store.store_id, token.pipeline, token.incarnation)
             self._coordinator.begin()  # only now: from here on `stop` gives back the received messages, whatever fails
             keep_loaded()
             for text in advice():
                 logger.info("pipeline %s can be faster: %s", self._options.pipeline, text)
         return self._coordinator
-
-
-def _never(_: Range) -> bool:
-    return False
-
-
-def _note_plans(store: PlanStore, token: PublishToken) -> NotedPlan | None:
-    """Open the notes of plans; None where the driver has no folder that its processes share.
-
-    Where that takes no file, `Presence` has logged it.
-    """
-    if (folder := presence_folder()) is None:
-        return None
-    with suppress(OSError):
-        return NotedPlan(folder, store.store_id, token.pipeline, token.incarnation)
-    return None
 
 
 def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence | None]:
@@ -351,7 +322,10 @@ class CuesqueueSource(DataSource):
         names = {name.lower() for name in options}
         if _OF_A_TABLE in names:
             raise OptionError("OPTIONS", f"of a table reach no reader: {_TABLE}")
-        if _is_for_a_reader(names):
+        # Spark does not say whether the options are a reader's, and a sink may have a queueUrl too
+        says_content = bool(names & {"fileformat", "cloudfiles.format", "content"})
+        is_sink = "path" in names or "checkpointlocation" in names or ("pipeline" in names and not says_content)
+        if (says_content or names & _READS) and not is_sink:
             parse_reader_options(options)  # refuse wrong options as early as Spark asks: before anything is received
 
     @one_line_errors()
@@ -359,11 +333,7 @@ class CuesqueueSource(DataSource):
         """Return the schema where the user gave none: views and messages have theirs, others are inferred and kept."""
         self._has_given_columns = True
         if _READS & {name.lower() for name in self.options}:
-            from queue_source.spark.compat import spark_schema
-
             options = parse_reader_options(self.options)
-            from queue_source.read.fixed_rows import default_columns
-
             if (columns := default_columns(options.content)) is not None:
                 return spark_schema(columns)
             from queue_source.schema.sampling import inferred_schema
@@ -376,8 +346,6 @@ class CuesqueueSource(DataSource):
 
     # not with `one_line_errors`: Spark's process then fails by its own `reader.stop()`, and only the trace has ours
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from queue_source.spark.source import CuesqueueStreamReader
-
         register_queues(self.queues)  # again: Spark unpickles this object in other processes, and calls no __init__
         if not self.options:
             raise OptionError("queueUrl", f"is not given, nor is any other option: {_TABLE}")
@@ -420,11 +388,3 @@ _TABLE = (
 )
 _READS = {"queueurl", "cloudfiles.queueurl", "backfillprefixes"}
 """Names of options that say what a stream reads from, in small letters."""
-
-
-def _is_for_a_reader(names: set[str]) -> bool:
-    """Tell whether the options are a reader's: Spark does not say, and a sink may have a queueUrl too."""
-    says_content = names & {"fileformat", "cloudfiles.format", "content"}
-    if "path" in names or "checkpointlocation" in names or ("pipeline" in names and not says_content):
-        return False
-    return bool(says_content or names & _READS)

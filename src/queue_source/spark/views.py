@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -20,14 +19,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from queue_source.common.logs import one_line_errors
 from queue_source.errors import OptionError
-from queue_source.logs.endings import one_line_errors
 from queue_source.options import ViewOptions
-from queue_source.read.data_files import read_data_files
-from queue_source.read.plan_store import PlanStore
-from queue_source.spark.compat import arrow_schema
+from queue_source.read.partitions import PlanStore
+from queue_source.spark.process import arrow_schema
+from queue_source.spark.published import read_data_files
 from shard_store.operators.views import BY_SHARD, VIEWS, AsOf, DataFiles, KeyRange
-from shard_store.store import ShardStore, open_store
+from shard_store.store import open_store
 
 _TYPES: dict[str, DataType] = {
     "text": StringType(),
@@ -64,13 +63,25 @@ def view_schema(options: ViewOptions) -> StructType:
 
 
 class CuesqueueViewReader(DataSourceReader):
-    """Reads a view as it is when its partitions are planned; of a table, the columns of `schema`."""
+    """Reads a view as it is when its partitions are planned; of a table, the columns of `schema`.
+
+    A declared schema that is no choice of the view's columns is refused: OptionError.
+    """
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        if options.view != "data":
-            _check_columns(options.view, schema)
+        if options.view == "data":
+            return
+        kinds = {column.name: _TYPES[column.kind] for column in VIEWS[options.view]}
+        for field in schema:
+            if kinds.get(field.name) != field.dataType:
+                has = ", ".join(f"{name} {kind.simpleString()}" for name, kind in kinds.items())
+                raise OptionError(
+                    "schema",
+                    f"view {options.view!r} has no column {field.name} {field.dataType.simpleString()}; leave the "
+                    f"schema out, or choose among: {has}",
+                )
 
     @one_line_errors()
     def partitions(self) -> Sequence[InputPartition]:
@@ -92,35 +103,18 @@ class CuesqueueViewReader(DataSourceReader):
             if partition.files is not None:
                 yield from read_data_files(store.paths(partition.files), schema, self._options.storage)
                 return
-            for page in self._pages(store, partition.keys):
+            options = self._options
+            for page in store.pages(
+                options.view,
+                source=options.source,
+                pipeline=options.pipeline,
+                as_of=AsOf(options.as_of, options.as_of_attempt),
+                keys=partition.keys,
+                columns=self._schema.names,
+            ):
                 columns = zip(*page, strict=True)
                 arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def _pages(self, store: ShardStore, keys: KeyRange | None) -> Iterator[list[tuple[Any, ...]]]:
-        options = self._options
-        as_of = AsOf(options.as_of, options.as_of_attempt)
-        return store.pages(
-            options.view,
-            source=options.source,
-            pipeline=options.pipeline,
-            as_of=as_of,
-            keys=keys,
-            columns=self._schema.names,
-        )
-
-
-def _check_columns(view: str, schema: StructType) -> None:
-    """Refuse a declared schema that is no choice of the view's columns: OptionError."""
-    kinds = {column.name: _TYPES[column.kind] for column in VIEWS[view]}
-    for field in schema:
-        if kinds.get(field.name) != field.dataType:
-            has = ", ".join(f"{name} {kind.simpleString()}" for name, kind in kinds.items())
-            raise OptionError(
-                "schema",
-                f"view {view!r} has no column {field.name} {field.dataType.simpleString()}; leave the schema out, or "
-                f"choose among: {has}",
-            )
 
 
 def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:

@@ -20,19 +20,21 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from queue_source.common.logs import Origin, one_line_errors, set_up, work_on
 from queue_source.errors import CuesqueueError, SinkFailed
-from queue_source.logs.endings import one_line_errors
-from queue_source.logs.lines import Origin, set_up, work_on
 from queue_source.options import SinkOptions
 from queue_source.queues import register_queues
 from queue_source.sinks.base import Batch, Sink, open_sink
-from queue_source.spark.compat import ArrowStreamWriter, arrow_schema, as_batches, spark_schema
 from queue_source.spark.process import (
+    ArrowStreamWriter,
+    arrow_schema,
+    as_batches,
     driver_identity,
     keep_loaded,
     presence_folder,
     reading,
     session_time_zone,
+    spark_schema,
     task_name,
 )
 from shard_store.errors import ShardStoreError
@@ -130,27 +132,25 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
 
         Happens at planning only: the readers of this driver made them a moment ago.
         """
-        if self._batch is None:
-            try:
-                self._take_plans()
-            except (CuesqueueError, ShardStoreError) as error:
-                raise SinkFailed(str(error)) from error
-        return self.__dict__
-
-    def _take_plans(self) -> None:
+        if self._batch is not None:
+            return self.__dict__
         from shard_store.store import kept_store  # here: executors write without SQL
 
         self._log()
-        driver = driver_identity() or None
-        with kept_store(self._options.store.reveal()) as store:
-            noted = noted_plans(presence_folder())
-            names = self._options.pipelines
-            self._batch = Batch(tuple(store.take_plan(name, driver, SINK, noted) for name in names))
-            self._sink = open_sink(self._options)
-            if any(plan.start_seq == 0 for plan in self._batch.plans):
-                self._sink.check_place()
-            self._sink.prepare(store, arrow_schema(self._schema))
+        try:
+            driver = driver_identity() or None
+            with kept_store(self._options.store.reveal()) as store:
+                noted = noted_plans(presence_folder())
+                names = self._options.pipelines
+                self._batch = Batch(tuple(store.take_plan(name, driver, SINK, noted) for name in names))
+                self._sink = open_sink(self._options)
+                if any(plan.start_seq == 0 for plan in self._batch.plans):
+                    self._sink.check_place()
+                self._sink.prepare(store, arrow_schema(self._schema))
+        except (CuesqueueError, ShardStoreError) as error:
+            raise SinkFailed(str(error)) from error
         keep_loaded()
+        return self.__dict__
 
     @one_line_errors()
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:

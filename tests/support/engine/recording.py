@@ -26,8 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from queue_source.spark.compat import AvailableNow, default_read_limit
-from queue_source.spark.process import driver_identity, is_repeated
+from queue_source.spark.process import AvailableNow, default_read_limit, driver_identity, is_repeated
 
 Call = dict[str, Any]
 

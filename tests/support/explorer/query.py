@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from queue_source.foreach_batch import delivery
 from queue_source.read.task import read_work
 from queue_source.sinks.base import Batch, open_sink
-from queue_source.spark.compat import arrow_schema
+from queue_source.spark.process import arrow_schema
 from queue_source.spark.source import WorkPartition
 from queue_source.spark.writer import noted_plans
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost

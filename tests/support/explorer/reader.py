@@ -11,14 +11,14 @@ from pyspark.sql.types import StructType
 
 from queue_source.announcements.routes import Route, Routes
 from queue_source.coordinator import prepare
+from queue_source.coordinator.acknowledging import LeaseKeeper
 from queue_source.coordinator.cleaning import Cleaner
-from queue_source.coordinator.leases import LeaseKeeper
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.receivers import Receiver
-from queue_source.coordinator.threads import Threads
+from queue_source.coordinator.session import Threads
 from queue_source.options import ReaderOptions, parse_reader_options, parse_receiver_options
 from queue_source.queues.leases import terms_of
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import PlanStore
 from queue_source.spark.source import CuesqueueStreamReader
 from queue_source.spark.writer import NotedPlan
 from queue_source.storage.files import stat_objects
@@ -103,8 +103,7 @@ class Reader:
             raise
         self._queues = queues
         self._coordinator = coordinator
-        self._parts = coordinator._parts
-        self._parts.receivers.hurry = False
+        coordinator.receivers.hurry = False
         self._opener: Opener = still.works["open"].__self__  # type: ignore[attr-defined]
         self._leases: LeaseKeeper = still.works["leases"].__self__  # type: ignore[attr-defined]
         cleaning = still.works.get("cleaning")
@@ -125,47 +124,46 @@ class Reader:
 
     def receive(self, most: int = 10) -> None:
         """Messages of its queue; or what a receiver has recorded."""
-        parts = self._parts
+        parts = self._coordinator
         for queue in self._queues:
             receive = parts.in_flight.begin_receive(queue.name, 0, most, 0.0)
             if receive is not None:
                 messages = queue.receive(receive.room, LEASE, 0.0)
-                parts.receivers._end(receive, messages, terms_of(queue.capabilities, LEASE))
-        if not self._queues:
-            parts.recorded._take()
+                parts.receivers.hold(receive, messages, terms_of(queue.capabilities, LEASE))
+        if parts.recorded is not None:
+            parts.recorded.take()
 
     def open(self) -> None:
-        if messages := self._parts.in_flight.begin_opening(10, 0.0):
-            self._opener._open(messages)
-            self._parts.in_flight.end_opening()
+        self._opener.open(10, 0.0)
 
     def maintain(self) -> None:
         """What the maintenance thread does at each heartbeat."""
-        self._parts.maintenance._get_foreign()
-        self._coordinator._parts.progress._ownership.get_renewed()
+        ownership = self._coordinator.ownership
+        ownership.get_again(self._coordinator.in_flight.foreign())
+        ownership.get_renewed()
 
     def heartbeat(self) -> None:
-        session = self._coordinator._session
+        session = self._coordinator.session
         session.store.heartbeat(session.token, session.stale_after)
         self._leases.tick()
 
     def acknowledge(self) -> None:
         for queue in self._queues:
-            while self._parts.acknowledger.acknowledge(queue.name):
+            while self._coordinator.acknowledger.acknowledge(queue.name):
                 pass
 
     def clean(self) -> None:
         if self._cleaner is not None:
-            self._cleaner._round()
+            self._cleaner.clean()
 
     @property
     def has_work(self) -> bool:
-        counts = self._parts.in_flight.counts()
+        counts = self._coordinator.in_flight.counts()
         return bool(counts.ready or counts.planned or counts.held or counts.in_flight)
 
     def lose_connections(self) -> None:
         """As when another server takes the place of the store's; the file of these stores stays open."""
-        self._coordinator._session.store.database.memory.connection_broke()
+        self._coordinator.session.store.database.memory.connection_broke()
 
     def stop(self) -> None:
         self._noted.close()
@@ -205,7 +203,7 @@ class Router:
     def work(self, die_at: str | None) -> None:
         with dying_at(die_at):
             if messages := self._queue.receive(10, LEASE, 0.0):
-                self._receiver._take(messages, self._queue.capabilities)
+                self._receiver.take(messages, self._queue.capabilities)
 
     def die(self) -> None:
         self._queue.close()

@@ -12,7 +12,7 @@ from queue_source.errors import BadObject
 from queue_source.formats.base import BadRecords, check_schema
 from queue_source.options import parse_reader_options
 from queue_source.read.objects import read_object
-from queue_source.schema.ddl import parse_columns
+from queue_source.schema.columns import parse_columns
 from support.hostile.text import objects
 
 

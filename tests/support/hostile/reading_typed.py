@@ -10,7 +10,7 @@ from queue_source.formats.base import BadRecords
 from queue_source.options.content import FormatOptions
 from queue_source.options.types import parse_size
 from queue_source.read.objects import read_object
-from queue_source.schema.ddl import parse_columns
+from queue_source.schema.columns import parse_columns
 
 
 def main(path: str, file_format: str, ddl: str, memory: str) -> None:

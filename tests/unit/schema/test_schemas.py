@@ -18,9 +18,18 @@ from queue_source.formats.text.values import infer_text
 from queue_source.formats.types import spark_type, wider_type
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
-from queue_source.schema.ddl import format_columns, parse_columns, parse_fields
+from queue_source.schema.columns import (
+    TypesDiffer,
+    format_columns,
+    merged,
+    news,
+    parse_columns,
+    parse_fields,
+    resolved,
+    widened,
+    with_hints,
+)
 from queue_source.schema.location import SchemaLocation
-from queue_source.schema.merging import TypesDiffer, merged, news, resolved, widened, with_hints
 from queue_source.storage.files import open_object
 
 UTC = pa.timestamp("us", tz="UTC")

@@ -15,7 +15,7 @@ from queue_source.formats.base import BadRecords, Part
 from queue_source.options import AzureOptions, StorageOptions, parse_reader_options
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
-from queue_source.schema.ddl import parse_columns
+from queue_source.schema.columns import parse_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.storage.files import azure_arguments, azure_place, resolve, stat_objects
 from queue_source.uris import plain_uri

@@ -449,7 +449,7 @@ def test_objects_are_read_where_the_system_or_its_c_library_is_another(
 import ctypes, os, resource, sys
 import pyarrow.compute, pyarrow.parquet
 from queue_source.errors import BadObject
-from queue_source.schema.ddl import parse_columns
+from queue_source.schema.columns import parse_columns
 kept = resource
 {change}
 from queue_source.formats.base import BadRecords

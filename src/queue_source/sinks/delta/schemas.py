@@ -9,7 +9,7 @@ import pyarrow.types as pt
 
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.formats.types import fields_of, is_plain, special_struct
-from queue_source.schema.ddl import format_type
+from queue_source.schema.columns import format_type
 
 _NO_NAME = frozenset(" ,;{}()\n\t=")
 

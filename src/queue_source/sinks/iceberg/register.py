@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, OptionError
 from queue_source.options import SinkOptions
 from queue_source.read.objects import ExpectedObject, Refusals, check_unchanged
-from queue_source.read.plan_store import PlanStore
+from queue_source.read.partitions import PlanStore
 from queue_source.sinks.base import Batch, Sink, check_object_columns
 from queue_source.sinks.iceberg.commits import IcebergTarget
 from queue_source.sinks.iceberg.footers import Footer, read_footer
