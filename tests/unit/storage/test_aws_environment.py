@@ -221,6 +221,7 @@ def test_what_needs_no_keys_is_read_without_any(environment: pytest.MonkeyPatch)
 
 def test_threads_that_read_at_once_look_for_keys_once(environment: pytest.MonkeyPatch) -> None:
     looked = []
+    environment.setattr(s3_client, "_NO_KEYS_SECONDS", 1e9)  # no minute ends meanwhile
 
     def look(session: Session) -> None:
         looked.append(session)
