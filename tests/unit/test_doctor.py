@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
+import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -300,7 +303,7 @@ def test_passwords_are_shown_nowhere(tmp_path: Path, impatient: None) -> None:
 
 
 def test_the_executors_are_compared_with_the_driver() -> None:
-    from queue_source.spark.process import Worker, this_worker
+    from queue_source.spark.doctor import Worker, this_worker
 
     driver = this_worker()
     assert driver.error == ""
@@ -314,3 +317,55 @@ def test_the_executors_are_compared_with_the_driver() -> None:
     assert [finding.state for finding in found] == [State.OK, State.PROBLEM, State.WARNING, State.PROBLEM]
     assert "No module named 'pyarrow'" in found[3].text
     assert "cuesqueue (none)" in found[2].text
+
+
+_TASK = """
+import pickle, sys
+sys.modules["pyarrow"] = None  # importing it fails, as where it is not installed
+work = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickle.dumps(list(work(iter(())))))
+"""
+
+
+class _Spark:
+    """Stands for Spark: a task runs in a Python that lacks pyarrow, which Spark itself needs for no such task."""
+
+    defaultParallelism = 1
+    version = "4.2.0"
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+
+    def __call__(self, *_: object) -> _Spark:
+        return self
+
+    master = appName = getOrCreate = parallelize = __call__
+
+    def mapPartitions(self, work: object) -> _Spark:
+        self.work = work
+        return self
+
+    def collect(self) -> list[object]:
+        from pyspark import cloudpickle
+        from pyspark.errors import PySparkException
+
+        shipped: bytes = cloudpickle.dumps(self.work)  # type: ignore[no-untyped-call]
+        command = [sys.executable, "-c", _TASK]
+        done = subprocess.run(command, input=shipped, capture_output=True, check=False)
+        if done.returncode:
+            raise PySparkException(done.stderr.decode())
+        return list(pickle.loads(done.stdout))
+
+    def stop(self) -> None:
+        pass
+
+
+def test_an_executor_without_pyarrow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setattr(SparkSession, "builder", _Spark())
+    found = list(checks.examine_spark("local[1]"))
+    assert [finding.state for finding in found] == [State.OK, State.PROBLEM]
+    assert f"on {socket.gethostname()}" in found[1].text, found[1]
+    assert "pyarrow" in found[1].text
+    assert "PYSPARK_PYTHON" in found[1].fix

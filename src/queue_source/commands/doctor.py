@@ -41,7 +41,7 @@ from shard_store.sql.database import Database
 from shard_store.sql.schema import REVISION
 
 if TYPE_CHECKING:  # it loads Spark
-    from queue_source.spark.process import Worker
+    from queue_source.spark.doctor import Worker
 
 OLDEST_JAVA = 17
 NEWEST_JAVA: dict[tuple[int, ...], int] = {(4, 0): 23, (4, 1): 23}
@@ -245,7 +245,7 @@ def _line(text: str, place: int) -> str:
 
 def examine_spark(master: str) -> Iterator[Finding]:
     """Start a session on this master, and compare the Python of its executors with the driver's. Ends the session."""
-    from queue_source.spark.process import session_on, this_worker, workers_of  # here: it loads Spark
+    from queue_source.spark.doctor import session_on, this_worker, workers_of  # here: it loads Spark
 
     try:
         with session_on(master) as session:

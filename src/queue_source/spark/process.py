@@ -13,28 +13,25 @@ import os
 import re
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
-from py4j.protocol import Py4JError
 from pyspark import SparkContext, TaskContext
-from pyspark.errors import PySparkException, PySparkTypeError
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import SparkSession, datasource
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.pandas import types as arrow_types
 from pyspark.sql.types import StructType
 
 from queue_source.common.local_paths import working_folder
-from queue_source.errors import CuesqueueError, OptionError
+from queue_source.errors import OptionError
 from queue_source.options import EVERYTHING, BatchLimits
 from shard_store.model import Reading, Runtime
 
@@ -282,67 +279,3 @@ def keep_loaded() -> None:
 def _freeze(process: int) -> None:
     """Freeze once for each process: a forked one has another id than the cached one."""
     gc.freeze()
-
-
-_PACKAGES = ("pyarrow", "sqlalchemy", "cuesqueue")
-
-
-class Worker(NamedTuple):
-    """A Python of an executor: versions by package; "" where one is absent."""
-
-    host: str
-    python: str
-    versions: tuple[str, ...]
-    error: str  # of importing our reader
-
-    def as_text(self) -> str:
-        packages = ", ".join(
-            f"{name} {version or '(none)'}" for name, version in zip(_PACKAGES, self.versions, strict=True)
-        )
-        return f"Python {self.python}, {packages} on {self.host}"
-
-
-def this_worker() -> Worker:
-    """Describe the Python of this executor. Imports what every task imports."""
-    from importlib.metadata import PackageNotFoundError, version  # here: it is slow, and executors need it nowhere else
-
-    def version_of(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return ""
-
-    error = ""
-    try:
-        import pyarrow  # noqa: F401
-
-        import queue_source.spark.source  # noqa: F401
-    except ImportError as missing:
-        error = str(missing)
-    python = ".".join(map(str, sys.version_info[:2]))
-    return Worker(socket.gethostname(), python, tuple(version_of(package) for package in _PACKAGES), error)
-
-
-@contextmanager
-def session_on(master: str) -> Iterator[SparkSession]:
-    """Start a session on this master, which ends with the block. Raises CuesqueueError."""
-    try:
-        session = SparkSession.builder.master(master).appName("cuesqueue doctor").getOrCreate()
-    except (PySparkException, Py4JError) as error:
-        text = str(error).strip().splitlines() or [type(error).__name__]
-        raise CuesqueueError(f"no session on {master}: {text[0]}") from error
-    try:
-        yield session
-    finally:
-        session.stop()
-
-
-def workers_of(session: SparkSession) -> list[Worker]:
-    """Ask the executors, by a job of some tasks for each core; return each kind of worker. Raises CuesqueueError."""
-    cores = max(2, session.sparkContext.defaultParallelism)
-    tasks = session.sparkContext.parallelize(range(4 * cores), 4 * cores)
-    try:
-        return sorted(set(tasks.mapPartitions(lambda _: [this_worker()]).collect()))
-    except (PySparkException, Py4JError) as error:  # also of tasks that cannot import this module
-        lines = [line for line in str(error).splitlines() if "Error" in line] or [type(error).__name__]
-        raise CuesqueueError(f"a task failed: {lines[-1].strip()}") from error

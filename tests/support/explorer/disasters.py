@@ -75,12 +75,16 @@ class Disasters:
         world, lives = self.world, self.lives
         if self.went_back or len(world.states) < 2:
             return
+        earlier = world.moments_before_tables()
+        if world.tables and not earlier and self.choose.random() < 0.7:
+            return  # there is one time for it, and marks of tables are what it is for
         lives.end_all()
         steps = self.choose.randint(1, 5)
         parts = [part for part in ("store", "tables", "checkpoints") if self.choose.random() < 0.6]
         moment = world.moment(steps)
-        if (earlier := world.moments_before_tables()) and self.choose.random() < 0.5:
-            parts, moment = ["store", "checkpoints"], earlier[0]  # nothing but the marks of the table says so
+        if earlier and self.choose.random() < 0.6:
+            parts = ["store", "checkpoints"]  # nothing but the marks of the table says so
+            moment = self.choose.choice(earlier)
         world.log(f"  by {len(world.states) - 1 - world.states.index(moment)}: {', '.join(parts)}")
         if "store" in parts:
             world.go_back(moment)
