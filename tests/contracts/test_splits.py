@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from queue_source.errors import ObjectStoreError, OptionError
 from queue_source.options import parse_sink_options
+from queue_source.sinks import splits
 from queue_source.sinks.base import Sink, open_sink
 from queue_source.sinks.splits import write_split
 from support.servers.ministack import REGION, client, new_name
@@ -54,3 +58,19 @@ def test_a_task_that_cannot_write_says_what_it_was_writing(tmp_path: Path) -> No
     batches = iter([*ROWS])
     with pytest.raises(ObjectStoreError, match=rf"{tmp_path}/out.*cannot be written: .*nothing of this batch"):
         write_split(batches, ROWS[0].schema, f"{tmp_path}/out", "long" * 100, "zstd")
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_the_file_of_a_task_that_fails_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others who read the folder see it (docs/reference/sinks.md): one without a footer would end their query."""
+    monkeypatch.setattr(splits, "GROUP_BYTES", 1)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from ROWS
+        raise RuntimeError("the source of the rows has failed")
+
+    with pytest.raises(RuntimeError, match="has failed"):
+        write_split(batches(), ROWS[0].schema, f"{tmp_path}/out", "split", "zstd")
+    gc.collect()
+    (left,) = (tmp_path / "out").iterdir()
+    assert pq.read_table(left).to_pylist() == [{"id": 1}]

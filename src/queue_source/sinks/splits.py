@@ -121,9 +121,10 @@ class PartitionedFiles(ABC, Generic[File]):
                 self._finish_file(values)
             return self._done
         finally:
-            for file in self._open.values():  # after a failure: no commit will name them
-                with suppress(Exception):  # another error is being raised already
-                    file.stream.close()
+            for file in self._open.values():  # after a failure: no commit names them, others may read the folder
+                for opened in (file.writer, file.stream):
+                    with suppress(Exception):  # another error is being raised already
+                        opened.close()
 
     def _write_out(self, values: Values) -> None:
         """Write the rows that wait, and finish the file where it is large, or one of too many that are open."""

@@ -23,7 +23,7 @@ from shard_store.failpoints import reach
 logger = logging.getLogger("cuesqueue")
 
 PAGE = 1000
-"""Objects of one page of a listing at most, and of one request that deletes."""
+"""Objects of one page of a listing at most."""
 THREADS = 10
 """Requests side by side: as many connections as the clients keep."""
 
