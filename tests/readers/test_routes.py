@@ -24,6 +24,7 @@ from queue_source.errors import OptionError
 from queue_source.options import parse_listing_options, parse_receiver_options
 from queue_source.queues import open_queue
 from queue_source.schema.sampling import samples_of
+from queue_source.storage.files import ObjectStat
 from shard_store import failpoints
 from shard_store.errors import StoreConfigurationError
 from shard_store.failpoints import ROUTING_POINTS, FailpointReached
@@ -382,6 +383,17 @@ def test_the_size_that_a_notification_lacks_is_asked_for_by_the_reader(world: Wo
         loop.drain()
     with world.store() as store:
         assert len([row for row in rows(store, "attempts") if row["source"] == "a"]) >= 3  # of two objects of 10 bytes
+
+
+def test_an_object_announced_by_its_uri_alone_is_read_in_the_version_of_its_look_up(world: World) -> None:
+    """Several tasks read its pieces: of an object that is overwritten meanwhile, rows would be of two versions."""
+    world.publish(A[0])
+    receive(world)
+    looked_up = patch("support.driver_loop.ObjectStat", lambda size, modified: ObjectStat(size, modified, "v1"))
+    with looked_up, reader(world, "a") as loop:
+        until(lambda: loop.in_flight.counts().ready == 1, lambda: time.sleep(0.02))
+        (entry,) = loop.coordinator.plan(0, loop.latest(0)).ranges
+    assert (entry.content.etag, entry.content.reference) == ("v1", None)
 
 
 def test_ordered_groups_are_read_too_though_in_no_order(world: World) -> None:

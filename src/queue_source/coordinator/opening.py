@@ -361,9 +361,9 @@ class Ownership:
         """Give shards the facts that the store lacks, and leave out what only rows of references need."""
         options, contents = self._session.options, [shard.content for shard in shards]
         if options.content.kind.is_announced:
-            contents = list(looked_up(contents, self._stat, partial(may_come_in_pieces, options)))
-            if not options.notifications.by_reference:
+            if not options.notifications.by_reference:  # first, since the version of a reference is not looked up
                 contents = [c if c.reference is None else c._replace(reference=None) for c in contents]
+            contents = list(looked_up(contents, self._stat, partial(may_come_in_pieces, options)))
         both = zip(shards, contents, strict=True)
         return [shard if shard.content is content else shard._replace(content=content) for shard, content in both]
 
