@@ -70,7 +70,7 @@ T = TypeVar("T")
 QUERY_PATIENCE = 120.0
 """Seconds for which all processes of a running query wait for the store: through a lock, a restart, a failover.
 
-As long as others wait, by default, before they take over. People and commands are told sooner.
+Other pipelines wait as long, by default, before they take over. A command gives up sooner.
 """
 
 _MOST_STORES = 4

@@ -89,7 +89,7 @@ class Naming:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the source has settled.
+    """The names that the source keeps.
 
     Attributes:
         queues: What each queue is called in ids of messages and of errors, by the name that it is configured with.
@@ -132,8 +132,8 @@ def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names
             others = [kept_name for other, kept_name in names.items() if other != by_text]
             chosen = names.get(by_text, name)
             kept["queues"] = names = {**names, identity: identity if chosen in others else chosen}
-    if (settled := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
-        transaction.execute(sources.update().where(sources.c.source == source).values(naming=settled))
+    if (naming_text := json.dumps(kept, ensure_ascii=False)) != (text or "{}"):
+        transaction.execute(sources.update().where(sources.c.source == source).values(naming=naming_text))
     named = {name: names[identity] for name, identity in naming.queues.items()}
     return Names(named, bool(naming.versions) and kept.get("versionless", False))
 
