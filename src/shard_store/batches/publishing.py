@@ -264,6 +264,13 @@ def is_published(transaction: Transaction, identity: PlanIdentity) -> bool:
     return transaction.execute(query).first() is not None
 
 
+_RECORDED = (
+    sa.select(attempts.c.delivery_hash, attempts.c.batch_id, attempts.c.lead_hash)
+    .where(attempts.c.delivery_hash.in_(sa.bindparam("digests", expanding=True)))
+    .order_by(attempts.c.published_at.desc(), attempts.c.end_seq)
+)
+
+
 def _find_delivery(
     transaction: Transaction, rows: Mapping[PlanIdentity, Row[Any]], batch_id: int | None
 ) -> tuple[Published, list[PlanIdentity]]:
@@ -275,11 +282,7 @@ def _find_delivery(
     another batch of the same number.
     """
     first, c = next(iter(rows)), attempts.c
-    recorded = transaction.execute(
-        sa.select(c.delivery_hash, c.batch_id, c.lead_hash)
-        .where(c.delivery_hash.in_([identity.delivery_hash for identity in rows]))
-        .order_by(c.published_at.desc(), c.end_seq)
-    ).all()
+    recorded = transaction.execute(_RECORDED, [{"digests": [identity.delivery_hash for identity in rows]}]).all()
     leads = {row.delivery_hash: row.lead_hash for row in recorded}
     unseen = {i: row for i, row in rows.items() if i.delivery_hash not in leads}
     fresh = [i for i, row in unseen.items() if i.end_seq > max(i.start_seq, row.confirmed_seq)]
@@ -433,6 +436,17 @@ def _errors_of(transaction: Transaction, digest: str) -> tuple[Counter[str], set
     return causes, bad, skipped
 
 
+_SNAPSHOT_AT = (
+    sa.select(snapshot_rows.c.created_at)
+    .where(
+        snapshot_rows.c.pipeline == sa.bindparam("of"),
+        snapshot_rows.c.seq == sa.bindparam("seq"),
+        snapshot_rows.c.chunk == 0,
+    )
+    .scalar_subquery()
+)
+
+
 def _record(
     transaction: Transaction,
     delivery: Delivery,
@@ -445,12 +459,10 @@ def _record(
     """Write splits and attempt, and in the pipeline's row what operators see of them. `ended`: published whole."""
     identity, output, (rows, size) = delivery.identity, delivery.output, delivery.output.amount
     pipeline = identity.token.pipeline
-    written = sa.select(snapshot_rows.c.created_at).where(
-        snapshot_rows.c.pipeline == pipeline, snapshot_rows.c.seq == identity.end_seq, snapshot_rows.c.chunk == 0
-    )
     # one time for all files, asked for while the pipeline's row is locked: see `views.await_publishes`. And not as a
     # part of the insert: there MySQL would lock the snapshot, and the next one, which may be another pipeline's
-    now, snapshot_at = transaction.execute(sa.select(transaction.now(), written.scalar_subquery())).one()
+    at_end = {"of": pipeline, "seq": identity.end_seq}
+    now, snapshot_at = transaction.execute(sa.select(transaction.now(), _SNAPSHOT_AT), [at_end]).one()
     common = {
         "delivery_hash": identity.delivery_hash,
         "source": identity.source,
