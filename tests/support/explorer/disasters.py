@@ -99,6 +99,7 @@ class Disasters:
             world.checkpoints |= {kind: checkpoint.copy() for kind, checkpoint in moment.checkpoints.items()}
             world.promises.note_that_batches_come_anew()
             if "store" in parts:
+                world.taken = dict(moment.taken)  # a sink of another kind knows of no mark: it has to go back with both
                 world.lost_messages |= set(world.acknowledged[moment.acknowledged :])
         self.went_back = lives.may_notice = bool(parts)
 

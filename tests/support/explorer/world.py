@@ -61,11 +61,12 @@ class Checkpoint:
 
 
 class Moment(NamedTuple):
-    """What may be put back to what it was: store, tables, checkpoints; and the messages acknowledged by then."""
+    """What may be put back: store, tables, checkpoints, what other sinks had taken; and how many messages had ended."""
 
     store: sqlite3.Connection
     tables: Mapping[Kind, Any]
     checkpoints: Mapping[Kind, Checkpoint]
+    taken: Mapping[tuple[str, int], list[str]]
     acknowledged: int
 
 
@@ -255,7 +256,7 @@ class World:
         if len(self.states) == self.states.maxlen:
             self.states[0].store.close()
         checkpoints = {kind: checkpoint.copy() for kind, checkpoint in self.checkpoints.items()}
-        self.states.append(Moment(store, tables, checkpoints, len(self.acknowledged)))
+        self.states.append(Moment(store, tables, checkpoints, dict(self.taken), len(self.acknowledged)))
 
     def forget_earlier_states(self) -> None:
         """The store does not go back behind this moment."""
