@@ -35,6 +35,8 @@ AT_LEAST = 256 << 10
 AT_MOST = 32 << 20
 """Bytes of the largest request for more than was asked for."""
 _GAP = 64 << 10  # between two reads that still follow each other
+_JOINED = 4 << 20
+"""Bytes of the largest answer to which those that are held are joined: that takes its memory twice."""
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 AZURE_SCHEMES = frozenset({"abfs", "abfss", "az"})
@@ -81,10 +83,25 @@ class ObjectVersion(ABC):
 
     def __init__(self, size: int, etag: str | None = None) -> None:
         self.size, self.etag = size, etag
+        self._start, self._held = 0, b""
+
+    def hold(self, start: int, data: bytes) -> None:
+        """Keep these bytes of the object, which came before they were asked for."""
+        self._start, self._held = start, data
+
+    def get(self, start: int, end: int) -> bytes:
+        """Return the bytes from `start` to `end` as `read_range` does; those that are held without a request."""
+        held = self._held[start - self._start : end - self._start] if start >= self._start else b""
+        if len(held) == end - start:
+            return held
+        if end - start > _JOINED:
+            held = b""
+        data = self.read_range(start + len(held), end)
+        return held + data if held else data
 
     @abstractmethod
     def read_range(self, start: int, end: int) -> bytes:
-        """Return the bytes from `start` to `end`, which is not beyond the size; fewer if the object has shrunk."""
+        """Ask for the bytes from `start` to `end`, not beyond the size; fewer if the object has shrunk."""
 
     def is_same(self) -> bool:
         """Tell whether all reads were of the version that was opened. Raises what reading raises."""
@@ -94,8 +111,9 @@ class ObjectVersion(ABC):
         """Tell whether it may be the object of this ETag (without quotes): False only where that is certain."""
         return self.etag is None or self.etag == etag
 
-    def close(self) -> None:  # noqa: B027 - most versions hold nothing
+    def close(self) -> None:
         """Give back what is held. It is not read any more."""
+        self._held = b""
 
 
 class InMemory(ObjectVersion):
@@ -144,6 +162,7 @@ class ArrowObject(ObjectVersion):
             return False
 
     def close(self) -> None:
+        super().close()
         self._native.close()
 
 
@@ -200,7 +219,7 @@ class ObjectFile:
         def exactly() -> bytes:
             if self.closed:
                 raise ValueError("read of a closed file")
-            data = self.version.read_range(start, end)
+            data = self.version.get(start, end)
             if len(data) < end - start:
                 ends = f"it ends at byte {start + len(data)}, and had {self.size()} when it was opened"
                 raise BadObject("object-changed", ends)

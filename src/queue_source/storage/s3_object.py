@@ -1,0 +1,241 @@
+"""Objects of S3, by GET requests that botocore signs and sends without its model of the service: a third of the time.
+
+boto3 sends the first request of a bucket, and each one whose answer is not the object. So it alone finds endpoint,
+region and certificates, follows redirects, and says why an object is refused.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from queue_source.errors import ObjectReplaced, ObjectStoreError
+from queue_source.options.connections import StorageOptions
+from queue_source.storage.open_files import ObjectVersion
+from queue_source.storage.s3_client import POOL, TIME_OUT, Connection, Head, answers, connection, head, place, plain
+from shard_store.redaction import redact_text
+
+_TRIES = 3  # at an answer that is cut off, and at a connection that breaks; then boto3 tries as often
+_THROTTLED_TRIES = 9
+_LONGEST_PAUSE = 8.0  # seconds
+_BUCKETS = 1000
+_THROTTLED = frozenset({429, 503})
+_NO_SUCH_RANGE = 416
+_OF_THE_OBJECT = frozenset({404, 412, _NO_SUCH_RANGE})
+_WHOLE = 200  # of a service that ignores ranges, or of all that there is
+_FIRST_BYTES = 1024
+_SIGNED = re.compile(rb"AWS4-HMAC-SHA256 Credential=[^/]+/\d+/([^/]+)/s3/")
+
+
+class _Answer(NamedTuple):
+    """Bytes of an object, and what its headers say; `size` is the whole object's."""
+
+    data: bytes
+    size: int
+    etag: str | None
+    modified: Any
+
+
+class _Place(NamedTuple):
+    """Where the objects of a bucket are: the URL before their keys, the region that signs (None: nothing is), HTTP."""
+
+    url: str
+    region: str | None
+    session: Any
+
+
+class _PassingError(Exception):
+    """An answer that was cut off, or none."""
+
+
+class S3Object(ObjectVersion):
+    """An object of S3 by ranged requests, all of the version that the first one has met."""
+
+    def __init__(self, uri: str, storage: StorageOptions, start: int, end: int) -> None:
+        """Send one request, which brings these bytes, as far as there are any.
+
+        Raises FileNotFoundError, ObjectRefused, ObjectStoreError.
+        """
+        self._uri, self._storage = uri, storage
+        self._sender = _sender(storage)
+        with answers(uri):
+            answer = self._sender.get(uri, start, end)
+            # without an answer it is empty, or ends before
+            self._opened = head(uri, storage) if answer is None else Head(answer.size, answer.etag, answer.modified)
+        super().__init__(self._opened.size, plain(self._opened.etag))
+        if answer is not None:
+            self.hold(start, answer.data)
+        self.modified = self._opened.modified
+        self.is_pinned = self._opened.etag is not None
+
+    def read_range(self, start: int, end: int) -> bytes:
+        with answers(self._uri):
+            answer = self._sender.get(self._uri, start, end, self._opened.etag)
+        if answer is None:
+            return b""
+        if answer.etag != self._opened.etag:  # from a service that ignores the condition
+            raise ObjectReplaced(f"{self._uri!r} is another object by now: its ETag is no longer {self.etag}")
+        return answer.data
+
+    def is_same(self) -> bool:
+        return self.is_pinned or head(self._uri, self._storage) == self._opened
+
+
+def _sender(storage: StorageOptions) -> _Sender:
+    return _sender_of(connection(storage))
+
+
+@lru_cache(maxsize=8)
+def _sender_of(made: Connection) -> _Sender:
+    return _Sender(made)
+
+
+class _Sender:
+    """GET requests of one client, from any thread."""
+
+    def __init__(self, made: Connection) -> None:
+        self._made = made
+        self._places: dict[str, _Place | None] = {}
+        self._asking = threading.local()
+        self._sessions: dict[frozenset[tuple[str, str]], Any] = {}
+        self._lock, self._learning = threading.Lock(), threading.Lock()
+        made.client.meta.events.register("before-send.s3.GetObject", self._note)
+
+    def get(self, uri: str, start: int, end: int, etag: str | None = None) -> _Answer | None:
+        """Return what the object has of these bytes; None where the store says that it has no such range.
+
+        Raises botocore's errors, ObjectStoreError.
+        """
+        bucket, key = place(uri)
+        if bucket not in self._places:
+            with self._learning:  # by one request, for which the others wait
+                if bucket not in self._places:
+                    return self._by_boto3(uri, bucket, key, start, end, etag)
+        if (where := self._places.get(bucket)) is None:
+            return self._by_boto3(uri, bucket, key, start, end, etag)
+        tries = throttled = 0
+        while True:
+            try:
+                status, answer = self._send(uri, where, key, start, end, etag)
+            except _PassingError:
+                status, answer = 0, None
+            if answer is not None or status == _NO_SUCH_RANGE:
+                return answer
+            tries += 1
+            throttled += status in _THROTTLED
+            if 0 < status < 500 and status not in _THROTTLED:
+                break
+            if tries - throttled >= _TRIES or throttled >= _THROTTLED_TRIES:
+                break
+            time.sleep(random.uniform(0, min(0.1 * 2**tries, _LONGEST_PAUSE)))
+        return self._by_boto3(uri, bucket, key, start, end, etag)
+
+    def _send(
+        self, uri: str, where: _Place, key: str, start: int, end: int, etag: str | None
+    ) -> tuple[int, _Answer | None]:
+        """Return the status, and the answer where it is of the object. Raises _PassingError, ObjectStoreError."""
+        from botocore.auth import S3SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.exceptions import BotoCoreError
+        from urllib3.exceptions import HTTPError
+
+        headers = {"Range": f"bytes={start}-{end - 1}"} | ({} if etag is None else {"If-Match": etag})
+        request = AWSRequest("GET", where.url + quote(key, safe="/~"), headers, stream_output=True)
+        if where.region is not None:
+            S3SigV4Auth(self._made.keys.get_frozen_credentials(), "s3", where.region).add_auth(request)
+        try:
+            answer = where.session.send(request.prepare())
+            with closing(answer.raw) as raw:
+                if answer.status_code not in (200, 206):
+                    raw.drain_conn()
+                    return answer.status_code, None
+                return answer.status_code, _answer(uri, answer.status_code, answer.headers, raw.read, start, end)
+        except (BotoCoreError, HTTPError) as error:
+            inner = getattr(error, "kwargs", {}).get("error")
+            if isinstance(inner, MemoryError):  # botocore hides it
+                raise inner from error
+            raise _PassingError from error
+
+    def _by_boto3(self, uri: str, bucket: str, key: str, start: int, end: int, etag: str | None) -> _Answer | None:
+        from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
+        from urllib3.exceptions import HTTPError  # of a body botocore maps most of them, and not those of TLS
+
+        condition = {} if etag is None else {"IfMatch": etag}
+        for remaining_tries in reversed(range(_TRIES)):
+            self._asking.key, self._asking.place = key, None
+            try:
+                answer = self._made.client.get_object(
+                    Bucket=bucket, Key=key, Range=f"bytes={start}-{end - 1}", **condition
+                )
+            except ClientError as error:
+                status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+                if status in _OF_THE_OBJECT:
+                    self._remember(bucket)
+                if status == _NO_SUCH_RANGE:
+                    return None
+                raise
+            facts = answer["ResponseMetadata"]
+            try:
+                with closing(answer["Body"]) as body:  # as a context it would be urllib3's own stream
+                    made = _answer(uri, facts["HTTPStatusCode"], facts["HTTPHeaders"], body.read, start, end)
+            except (HTTPClientError, IncompleteReadError, HTTPError, _PassingError) as error:
+                if remaining_tries:
+                    continue
+                said = redact_text(str(error))
+                raise ObjectStoreError(
+                    f"{uri!r} cannot be read: {_TRIES} answers were cut off; the last: {said}"
+                ) from error
+            self._remember(bucket)
+            return made
+        raise AssertionError("unreachable")
+
+    def _remember(self, bucket: str) -> None:
+        if len(self._places) >= _BUCKETS:
+            self._places.clear()
+        self._places[bucket] = self._asking.place
+
+    def _note(self, request: Any, **_: Any) -> None:
+        """Note where boto3 sends a request, and how it signs: of several the last one is the right region's."""
+        from botocore.httpsession import URLLib3Session
+        from botocore.utils import get_environ_proxies
+
+        before, key, after = request.url.rpartition(quote(self._asking.key, safe="/~"))
+        said = request.headers.get("Authorization", b"")
+        signed = _SIGNED.match(said if isinstance(said, bytes) else said.encode())
+        if not key or after or (signed is None) is not (self._made.keys is None):
+            return  # signed in another way, which is boto3's alone
+        proxies = get_environ_proxies(before)
+        with self._lock:
+            session = self._sessions.get(proxied := frozenset(proxies.items()))
+            if session is None:
+                session = self._sessions[proxied] = URLLib3Session(
+                    verify=self._made.certificates, proxies=proxies, timeout=TIME_OUT, max_pool_connections=POOL
+                )
+        self._asking.place = _Place(before, None if signed is None else signed[1].decode(), session)
+
+
+def _answer(
+    uri: str, status: int, headers: Mapping[str, str], read: Callable[[], bytes], start: int, end: int
+) -> _Answer:
+    """Return what an answer brings. Raises ObjectStoreError where it is not of this range, _PassingError if cut off."""
+    length = int(headers.get("content-length", -1))
+    if status == _WHOLE and length > end - start:
+        raise ObjectStoreError(f"{uri!r} cannot be read in parts: the service answers with all of it")
+    data = read()
+    etag, modified = headers.get("etag"), headers.get("last-modified")
+    if status == _WHOLE and etag is None and b"<Error>" in data[:_FIRST_BYTES]:
+        raise _PassingError("an error, although its status is 200")
+    if length >= 0 and len(data) != length:
+        raise _PassingError(f"{len(data)} bytes of {length}")
+    whole = headers["content-range"].rpartition("/")[2] if status != _WHOLE else str(len(data))
+    if not whole.isdecimal():
+        raise ObjectStoreError(f"{uri!r} cannot be read: the service does not say how large the object is")
+    return _Answer(data, int(whole), etag, None if modified is None else parsedate_to_datetime(modified))
