@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.base import BadRecords, Part, neighbours
+from queue_source.formats.base import BadRecords, Part, format_of, neighbours
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options import ContentOptions
@@ -29,9 +29,10 @@ from queue_source.read.isolation import (
     read_alone,
     read_tried,
 )
-from queue_source.read.objects import BATCH_ROWS, ExpectedObject, Refusals, gathered, read_object
+from queue_source.read.objects import BATCH_ROWS, ExpectedObject, Opener, Refusals, gathered, read_object
 from queue_source.read.partitions import Piece, PlanStore
 from queue_source.schema.location import schema_changed
+from queue_source.storage.fetching import Fetcher, Wanted
 from shard_store.failpoints import reach
 from shard_store.model import (
     BEGINNING,
@@ -203,28 +204,41 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
             groups += neighbours([(piece, piece.content.size or 0) for piece in some], TOGETHER)
         else:
             groups += ([piece] for piece in some)
-    for group in groups:
-        if len(group) == 1:
-            yield from _read_piece(work, group[0], schema, format, report, refusals)
-            continue
-        for piece in group:
-            reach("object-read", piece.content.shard_id)
-        for result in read_together([_announced(piece) for piece in group], schema, format, work.content.storage):
-            if isinstance(result, int):
-                yield from _read_piece(work, group[result], schema, format, report, refusals)
+    at_end = format_of(format).has_footer
+    wanted = [Wanted(p.content.uri, p.content.size, None if at_end else offset_of(p.start)) for p in work.pieces]
+    ahead = {"requests": work.content.max_concurrent_requests, "ahead": work.content.read_ahead_bytes}
+    first = 0
+    with Fetcher(wanted, work.content.storage, **ahead) as fetcher:
+        for group in groups:
+            openers = [partial(fetcher.open, place) for place in range(first, first + len(group))]
+            if len(group) == 1:
+                yield from _read_piece(work, group[0], openers[0], schema, format, report, refusals)
             else:
-                yield from (batch for batch in result.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
+                for piece in group:
+                    reach("object-read", piece.content.shard_id)
+                for result in read_together([_expected(piece) for piece in group], openers, schema, format):
+                    if isinstance(result, int):
+                        yield from _read_piece(work, group[result], openers[result], schema, format, report, refusals)
+                    else:
+                        yield from (batch for batch in result.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
+            fetcher.leave(range(first, first := first + len(group)))
 
 
-def _announced(piece: Piece) -> tuple[str, ExpectedObject]:
-    return piece.content.uri, ExpectedObject(piece.content.size, piece.content.etag)
+def _expected(piece: Piece) -> ExpectedObject:
+    return ExpectedObject(piece.content.size, piece.content.etag)
 
 
 def _read_piece(
-    work: Work, piece: Piece, schema: pa.Schema, format: FormatOptions, report: Report, refusals: Refusals
+    work: Work,
+    piece: Piece,
+    opener: Opener,
+    schema: pa.Schema,
+    format: FormatOptions,
+    report: Report,
+    refusals: Refusals,
 ) -> Iterator[pa.RecordBatch]:
     reach("object-read", piece.content.shard_id)
-    uri, expected = _announced(piece)
+    uri, expected = piece.content.uri, _expected(piece)
     problems = BadRecords(format.mode)
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -239,6 +253,7 @@ def _read_piece(
             expected=expected,
             metadata=_metadata(piece, work.identity),
             part=Part(offset_of(piece.start), None if is_end(piece.end) else offset_of(piece.end)),
+            opener=opener,
         )
 
     try:

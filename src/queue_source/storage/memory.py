@@ -116,7 +116,12 @@ class BoundedMemory:
 
 def room_for_reading() -> AbstractContextManager[None]:
     """Leave some memory beyond the limit, in any thread, for a request to an object store."""
-    return _PROCESS.reading() if _PROCESS.is_bounded else nullcontext()
+    return room_for_reading_ahead() if _PROCESS.is_bounded else nullcontext()
+
+
+def room_for_reading_ahead() -> AbstractContextManager[None]:
+    """Leave as much also in blocks that begin later: what is read ahead is not taken by the object in its turn."""
+    return _PROCESS.reading()
 
 
 def release_memory() -> None:

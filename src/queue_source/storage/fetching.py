@@ -1,0 +1,166 @@
+"""The requests of one task for its objects, many of them under way before their turn.
+
+A bucket answers after 20 to 40 ms, however small the object is: a task that waited for each would do little else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import NamedTuple
+
+from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.options.connections import StorageOptions
+from queue_source.storage.files import open_object, open_version
+from queue_source.storage.memory import room_for_reading_ahead
+from queue_source.storage.open_files import ObjectFile, ObjectVersion, is_local, mapped
+
+WHOLE = 8 << 20
+"""Bytes of the largest object that one request brings."""
+_FOOTER = 64 << 10
+_BLOCK = 16 << 20  # bytes that the parsers of text take at once
+_AROUND = 64  # bytes before a part, which show where the line before it ends, and behind its first block
+_LEAST = 4 << 10  # bytes that an object counts at least
+_USUAL = 256 << 10  # bytes of an object of unknown size, until others were met
+
+
+class Wanted(NamedTuple):
+    """An object of a task: its announced size in bytes, if any, and what is read of it first.
+
+    `start`: where reading begins; None: at the end of the object, as with formats that have a footer.
+    """
+
+    uri: str
+    size: int | None = None
+    start: int | None = 0
+
+    def range(self) -> tuple[int, int]:
+        """Return the bytes that the first request asks for."""
+        if self.size is None or self.size <= WHOLE:
+            return 0, WHOLE if self.size is None else max(self.size, 1)
+        if self.start is None:
+            return self.size - _FOOTER, self.size
+        return max(self.start - _AROUND, 0), min(self.start + _BLOCK + _AROUND, self.size)
+
+
+class Fetcher:
+    """Opens the objects of a task in their order, and asks for those that come next meanwhile.
+
+    Args:
+        objects: All of them, in the order in which they are opened.
+        storage: How stores are reached.
+        requests: How many may be under way.
+        ahead: Bytes that may be there, or under way, before their turn. The next object is asked for in any case.
+
+    Close it, or use it in a `with` statement: then none of its threads is left. Local files are opened in their turn.
+    Used in executors, by one thread.
+    """
+
+    def __init__(self, objects: Sequence[Wanted], storage: StorageOptions | None, *, requests: int, ahead: int) -> None:
+        self._objects, self._storage = objects, storage or StorageOptions()
+        self._requests, self._most = requests, ahead
+        self._waiting = deque(place for place, wanted in enumerate(objects) if not is_local(wanted.uri))
+        self._under_way: dict[int, tuple[Future[ObjectVersion], int]] = {}
+        self._bytes = 0
+        self._met = [_USUAL, 1]  # bytes, and of how many objects
+        self._stack = ExitStack()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Fetcher:
+        if self._waiting:
+            self._threads = ThreadPoolExecutor(min(self._requests, len(self._waiting) + 1), "cuesqueue-fetch")
+            self._stack.enter_context(room_for_reading_ahead())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waiting.clear()
+        for place in [*self._under_way]:
+            self._drop(place)
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        self._stack.close()
+
+    @contextmanager
+    def open(self, place: int) -> Iterator[ObjectFile]:
+        """Open the object at this place of the task, which may be opened again until `leave`; after an error anew.
+
+        Raises as `open_version` does.
+        """
+        wanted = self._objects[place]
+        if self._threads is None or is_local(wanted.uri):
+            with open_object(wanted.uri, self._storage, size=wanted.size) as local:
+                yield local
+            return
+        self._ask(place)
+        file = ObjectFile(self._objects[place].uri, self._take(place), self._threads)
+        try:
+            yield file
+        except BaseException:
+            self._drop(place)
+            raise
+        finally:
+            file.closed = True
+
+    def leave(self, places: Sequence[int]) -> None:
+        """Give back what is held of these objects, which are not opened any more."""
+        for place in places:
+            self._drop(place)
+
+    def _take(self, place: int) -> ObjectVersion:
+        if (asked := self._under_way.get(place)) is not None:
+            try:
+                version = asked[0].result()
+            except MemoryError:  # others have taken it: once more, now that it is this one's turn
+                self._drop(place)
+            except (BadObject, ObjectStoreError):
+                self._drop(place)
+                raise
+            else:
+                self._met = [self._met[0] + version.size, self._met[1] + 1]
+                return version
+        opened = _fetch(self._objects[place].uri, self._storage, *self._objects[place].range())
+        future = Future[ObjectVersion]()
+        future.set_result(opened)
+        self._under_way[place] = future, 0
+        return opened
+
+    def _ask(self, turn: int) -> None:
+        """Send requests as far as may be."""
+        while self._waiting and self._threads is not None:
+            place = self._waiting[0]
+            start, end = self._objects[place].range()
+            size = end - start if self._objects[place].size is not None else self._met[0] // self._met[1]
+            size = max(size, _LEAST)
+            if place > turn and self._bytes + size > self._most:
+                return
+            self._waiting.popleft()
+            if place >= turn:
+                self._bytes += size
+                future = self._threads.submit(_fetch, self._objects[place].uri, self._storage, start, end)
+                self._under_way[place] = future, size
+
+    def _drop(self, place: int) -> None:
+        future, size = self._under_way.pop(place, (None, 0))
+        self._bytes -= size
+        if future is not None and not future.cancel():
+            future.add_done_callback(_close)
+
+
+def _fetch(uri: str, storage: StorageOptions, start: int, end: int) -> ObjectVersion:
+    """Open the object with these bytes, as far as there are any; where the library has no request for both, by two."""
+    version = open_version(uri, storage, start, end)
+    end = min(end, version.size)
+    if not version.holds(start, end):
+        with mapped(uri):
+            version.hold(start, version.read_range(start, end))
+    return version
+
+
+def _close(future: Future[ObjectVersion]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().close()
