@@ -1,0 +1,126 @@
+"""Objects of a bucket, near by and 30 ms away, beside the same files on a disk: what the distance costs.
+
+nginx is the endpoint; a proxy before it holds each request back for 30 ms, as S3 does until its first byte. The
+events have sizes, and queue and store are on one PostgreSQL. The same query, in one Spark session, in turn; the batch's
+time as in `reading.py`. Requests are counted in nginx's log.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from benchmarks.reading import ORDERS, TUNED, Query, Sink, into_nothing, spark_session, write_files
+from benchmarks.registry import Measurement, Role, Settings, alternate, benchmark
+from queue_source.queues import open_queue
+from support.servers.debian import NotInstalled
+from support.servers.nginx import far_away, nginx
+from support.servers.postgres import new_database, postgres
+
+AWAY = 0.03
+"""Seconds."""
+_KEYS = {"s3.accessKeyId": "k", "s3.secretAccessKey": "s", "s3.region": "us-east-1"}
+
+
+@benchmark("buckets")
+def buckets(settings: Settings) -> Iterator[Measurement]:
+    """objects of a bucket, near and 30 ms away, against the same files on a disk"""
+    small = 500 if settings.quick else 4_000
+    shapes = [("json", small, 31, 1, "4 KB"), ("parquet", 24, 40_000, 1, "2 MB"), ("csv", 8, 40_000, 5, "20 MB")]
+    root, log = settings.folder / "buckets", settings.folder / "requests"
+    try:
+        with (
+            nginx(root, log) as near,
+            far_away(near, AWAY) as far,
+            postgres() as server,
+            spark_session(settings.folder, TUNED) as spark,
+        ):
+            places = {"disk": None, "near": near, "30 ms away": far}
+            for format, count, rows_each, times, size in shapes:
+                folder = root / format
+                write_files(folder, format, count, rows_each, times)
+                for how in ("load", "rows"):
+                    yield from _compared(
+                        settings,
+                        spark,
+                        folder,
+                        f"{format} of {size}",
+                        how,
+                        places,
+                        log,
+                        lambda: new_database(server.url),
+                    )
+                shutil.rmtree(folder)
+    except NotInstalled as error:
+        settings.say(f"buckets: skipped, {error}")
+
+
+def _compared(
+    settings: Settings,
+    spark: SparkSession,
+    folder: Path,
+    name: str,
+    how: str,
+    places: dict[str, int | None],
+    log: Path,
+    database: Callable[[], str],
+) -> Iterator[Measurement]:
+    files = sorted(folder.iterdir())
+
+    def run(place: str) -> float:
+        url, before = database(), log.read_text().count("\n")
+        stream = partial(_announced, spark, folder, files, places[place], url, how)
+        taken = Query(settings.folder / "run", None, stream, _sink(settings, folder.name, how, url)).run()[0]
+        asked = log.read_text().count("\n") - before
+        settings.say(f"{name}, {how}, {place}: {taken:.2f} s, {asked / len(files):.2f} requests for each")
+        return taken
+
+    times = dict(zip(places, alternate([partial(run, p) for p in places], settings.repetitions, 1), strict=True))
+    for place in list(places)[1:]:
+        yield Measurement(
+            f"{name}, {how}, {place}", times[place], len(files), "objects", "disk", times["disk"],
+            reference_role=Role.BASELINE,
+        )  # fmt: skip
+
+
+def _announced(
+    spark: SparkSession, folder: Path, files: list[Path], port: int | None, database: str, how: str
+) -> DataFrame:
+    prefix = f"file://{folder}/" if port is None else f"s3://{folder.name}/"
+    with open_queue(f"sql+{database}?queue=files") as queue:
+        for first in range(0, len(files), 1000):
+            events = [
+                json.dumps([{"uri": prefix + file.name, "size": file.stat().st_size}])
+                for file in files[first : first + 1000]
+            ]
+            queue.publish(events)
+    reader = (
+        spark.readStream.format("cuesqueue")
+        .options(queueUrl=f"sql+{database}?queue=files", store=database, pipeline="files", source="files")
+        .options(maxFilesPerTrigger="10000", allowedPrefixes=prefix, fileFormat=folder.name)
+        .options(notificationFormat="json", uriPath="uri", sizePath="size")
+    )
+    if port is not None:
+        reader = reader.options(**_KEYS, **{"s3.endpointUrl": f"http://127.0.0.1:{port}"})
+    if how == "load":
+        return reader.option("content", "reference").load()
+    return reader.schema(ORDERS.declared(folder.name)).load()
+
+
+def _sink(settings: Settings, format: str, how: str, database: str) -> Sink:
+    if how == "rows":
+        return into_nothing
+
+    def into(writer: DataStreamWriter) -> DataStreamWriter:
+        target = settings.folder / "target"
+        shutil.rmtree(target, ignore_errors=True)
+        own = {"load": format, "schema": ORDERS.declared(format), "path": str(target)}
+        return writer.format("cuesqueue").options(store=database, pipeline="files", **own)
+
+    return into
