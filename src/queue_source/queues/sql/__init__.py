@@ -1,7 +1,7 @@
 """A queue in a table (`cuesqueue_messages`, SQLAlchemy): embedded on SQLite, and real on PostgreSQL and MySQL.
 
-Every verb is one transaction, with statements for up to 1,000 messages each; `rows.py` has the statements and explains
-the columns, `database.py` has the table. Used by the reader process (many threads), commands, and sinks on executors.
+Every verb is one transaction, with statements for up to 1,000 messages each; `database.py` has the table and the
+statements. Used by the reader process (many threads), commands, and sinks on executors.
 """
 
 from __future__ import annotations
