@@ -20,6 +20,7 @@ Errors of the store are `shard_store.errors`. Secrets are never part of a messag
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
 
 class CuesqueueError(Exception):
@@ -111,8 +112,4 @@ class ObjectRefused(ObjectStoreError):
         super().__init__(problem)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _refused, (str(self), self.own)
-
-
-def _refused(problem: str, own: bool) -> ObjectRefused:
-    return ObjectRefused(problem, own=own)
+        return partial(ObjectRefused, own=self.own), (str(self),)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from queue_source.options import parse_reader_options
-from queue_source.spark.source import CuesqueueSource, CuesqueueStreamReader
+from queue_source.spark.reader import CuesqueueStreamReader
+from queue_source.spark.source import CuesqueueSource
 from shard_store.errors import LostProgress, StoreConfigurationError
 from support.coordinator_world import EMPTY, World
 from support.driver_loop import until

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +75,18 @@ def test_the_file_of_a_task_that_fails_can_be_read(tmp_path: Path, monkeypatch: 
     gc.collect()
     (left,) = (tmp_path / "out").iterdir()
     assert pq.read_table(left).to_pylist() == [{"id": 1}]
+
+
+def test_a_file_is_flushed_to_disk_as_a_whole_with_its_name_before_a_commit_can_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[tuple[int, int]] = set()
+
+    def fsync(descriptor: int) -> None:
+        state = os.fstat(descriptor)
+        flushed.add((state.st_ino, state.st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    (split,) = write_split(ROWS, ROWS[0].schema, f"{tmp_path}/out", "split", "zstd")
+    file = Path(split.path)
+    assert {(place.stat().st_ino, place.stat().st_size) for place in (file, file.parent)} <= flushed

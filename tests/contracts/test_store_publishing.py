@@ -112,6 +112,25 @@ def test_one_lost_shard_undoes_the_whole_publish_and_is_named(backend: StoreBack
     assert everything(store) == before
 
 
+def test_a_shard_that_comes_back_to_us_further_on_is_not_moved_by_the_plan_from_before(backend: StoreBackend) -> None:
+    """It is ours again, but of its rows those that the other pipeline has published would be there twice."""
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    plan = us.planned("a")
+    backend.clock.advance(STALE + 1)
+    [shard] = other.open("a").values()
+    store.acquire(other.token, {shard.key: us.token})
+    other.snapshot(shard, ends=[position_at(4)])
+    other.publish(other.plan(), SPLIT)
+    store.release(other.token, [shard.key])
+    store.acquire(us.token, {shard.key: None})
+    assert us.look("a")["a"].token == us.token
+    with pytest.raises(ShardsLost):
+        us.publish(plan, Split("/data/ours.parquet", 10, 900))
+    assert us.look("a")["a"].position == position_at(4)
+    assert [row["path"] for row in rows(store, "splits")] == [SPLIT.path]
+
+
 def test_a_plan_that_is_not_the_last_one_is_refused(store: ShardStore) -> None:
     us = Pipeline.start(store)
     first = us.planned("a")

@@ -157,9 +157,12 @@ def test_the_command_loads_what_it_finds_and_tells_what_it_did(world: World) -> 
     command += ["--prefix", f"file://{world.root}/in/", "--path", f"{world.root}/out", "--format", "json", "--json"]
     command += ["--store", world.store_url, "--option", "source=files", "--option", "mode=DROPMALFORMED"]
 
+    unset = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
+    elsewhere = {**unset, "PATH": os.defpath}  # where `python3` has no cuesqueue
+
     def run(*more: str) -> tuple[int, dict[str, object], str]:
         done = subprocess.run(
-            [*command, *more], cwd=world.root, capture_output=True, text=True, check=False, timeout=300
+            [*command, *more], cwd=world.root, env=elsewhere, capture_output=True, text=True, check=False, timeout=300
         )
         return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 

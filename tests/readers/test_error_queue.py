@@ -18,6 +18,7 @@ from shard_store import failpoints
 from shard_store.model import ErrorRecord, Plan, position_at
 from support.coordinator_world import EMPTY, World, patiently, uris
 from support.driver_loop import DriverLoop, reader_options, states, until
+from support.servers.ministack import KEYS, new_queue
 from support.store_backends import rows
 
 
@@ -125,6 +126,23 @@ def test_an_error_that_is_sent_twice_is_known_by_its_id(tmp_path: Path, fails_at
     ids = [error["error_id"] for error in world.sent()]
     assert len(ids) == 4
     assert len(set(ids)) == 2
+
+
+def test_of_an_error_that_is_sent_twice_a_fifo_queue_takes_one(
+    tmp_path: Path, fails_at: Callable[[str], None], ministack_url: str
+) -> None:
+    world, url = ErrorWorld(tmp_path, inside=False), new_queue(ministack_url, fifo=True)
+    options: dict[str, Any] = {"errorQueueUrl": url, "sqs.accessKeyId": "test", "sqs.secretAccessKey": "test"}
+    world.publish(*uris(3))
+    with world.loop(visibilityTimeout="5m", **options) as loop:
+        one_bad_of_each(world, loop)
+        fails_at("errors-sent")
+        with pytest.raises(failpoints.FailpointReached):
+            loop.latest(1)
+    with world.loop(**options) as loop:
+        assert loop.coordinator.report()["errorsDelivered"] == 2, "sent again by the start"
+    with open_queue(url, **KEYS) as queue:
+        assert queue.depth().ready == 2
 
 
 def test_an_error_queue_comes_to_what_a_query_without_one_left_in_the_table(world: ErrorWorld) -> None:

@@ -27,10 +27,10 @@ from queue_source.coordinator import Coordinator
 from queue_source.coordinator.receivers import Receiver
 from queue_source.options import parse_receiver_options, parse_sink_options
 from queue_source.queues import open_queue
-from queue_source.spark import source as reader_module
+from queue_source.spark import reader as reader_module
 from queue_source.spark import writer as writer_module
 from queue_source.spark.process import WRITES_ARROW
-from queue_source.spark.source import CuesqueueStreamReader
+from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store import failpoints
 from shard_store.model import Reading

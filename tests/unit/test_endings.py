@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource
 
 from queue_source.common.logs import HIDE, last_line, one_line_errors, sentence_of, whole_errors
 from queue_source.errors import OptionError, QueueNotFound, SinkFailed
+from queue_source.queues.urls import KINDS
 from queue_source.spark.source import CuesqueueSource
 from shard_store.errors import StoreUnavailable
 
@@ -43,6 +44,10 @@ Thread State: RUNNABLE"""
     ("text", "line"),
     [
         (OF_SPARK_4_3, "queue 'sqs://ordres': the queue does not exist; create it (docs/how-to/sqs.md)"),
+        (
+            OF_SPARK_4_3.replace("sqs://ordres", "amqps://host/v?source=s"),
+            "queue 'amqps://host/v?source=s': the queue does not exist; create it (docs/how-to/rabbitmq.md)",
+        ),
         (OF_SPARK_4_0, "option 'storeUrl': is no URL; write one (docs/reference/options.md)"),
         (OF_SPARK_4_0_AS_IT_IS, "option 'storeUrl': is no URL; write one (docs/reference/options.md)"),
         (OF_OTHERS, None),
@@ -68,7 +73,8 @@ def test_the_pages_of_last_lines_exist() -> None:
     from queue_source.common import logs
     from support.snippets import ROOT
 
-    pages = {*logs._PAGES.values(), *logs._PAGES_OF_QUEUES.values(), logs._TROUBLESHOOTING}
+    of_queues = {kind.page for kind in KINDS.values()}
+    pages = {*logs._PAGES.values(), *of_queues, logs._TROUBLESHOOTING}
     assert not [page for page in pages if not (ROOT / page).is_file()]
 
 

@@ -354,7 +354,7 @@ import sys
 from pyspark.sql.types import StructType
 from queue_source.options import parse_reader_options, parse_sink_options
 from queue_source.sinks.base import open_sink
-from queue_source.spark.source import CuesqueueStreamReader
+from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import CuesqueueStreamWriter
 store = {"store": "sqlite:////tmp/store.db", "pipeline": "p"}
 CuesqueueStreamReader(
@@ -371,3 +371,9 @@ print(sorted({"sqlalchemy", "alembic", "pyiceberg", "deltalake", "pandas"} & set
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_what_spark_looks_up_is_imported_without_pyarrow() -> None:
+    """Which the Python of Spark's workers may lack: a look-up that fails prints a trace of 300 lines."""
+    program = "import sys; sys.modules['pyarrow'] = None; import pyspark_cuesqueue"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,7 +14,8 @@ import pytest
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue
 from queue_source.spark.process import arrow_schema
-from queue_source.spark.source import CuesqueueSource, CuesqueueStreamReader
+from queue_source.spark.reader import CuesqueueStreamReader
+from queue_source.spark.source import CuesqueueSource
 from support.driver_loop import until
 from support.kept_checkpoints import ARCHIVES, migrated
 

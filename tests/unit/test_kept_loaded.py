@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.spark import source as reader_module
+from queue_source.spark import reader as reader_module
 from queue_source.spark import writer as writer_module
 from support.crash_sweep import run
 from support.sweep_sinks import Cell

@@ -196,6 +196,20 @@ def test_a_failed_extension_is_tried_again_before_the_deadline(scene: Scene) -> 
     assert min(scene.queue.until.values()) > scene.now
 
 
+def test_a_lease_counts_from_the_request_however_late_its_answer_comes(scene: Scene) -> None:
+    scene.hold(scene.queue.deliver(3))
+    extend = scene.queue.extend
+
+    def slowly(receipts: Sequence[Receipt], lease: float) -> set[Receipt]:
+        lost = extend(receipts, lease)
+        scene.now += LEASE * 0.7
+        return lost
+
+    scene.queue.extend = slowly  # type: ignore[method-assign]
+    scene.run(LEASE * 10)
+    assert scene.lost == []
+
+
 def test_a_queue_that_stays_down_past_the_deadline_costs_the_leases_and_says_so(scene: Scene) -> None:
     scene.hold(scene.queue.deliver(3))
     scene.queue.down = True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.planted_defects.__main__ import ROOT, plant, unfit
+from tools.planted_defects.__main__ import ROOT, found_by, plant, unfit
 from tools.planted_defects.defects import DEFECTS, Defect
 
 
@@ -34,3 +34,15 @@ def test_a_defect_whose_text_is_gone_is_named(tmp_path: Path) -> None:
         "twice: its text stands 2 times in src/room.py; write it anew",
         "absent: its text stands 0 times in src/other.py; write it anew",
     ]
+
+
+def test_that_a_defect_is_in_a_copy_is_not_taken_for_a_test_that_finds_it(tmp_path: Path) -> None:
+    """This file looks for the sound text, so it fails wherever a defect is."""
+    ours = tmp_path / "tests" / "unit" / Path(__file__).name
+    ours.parent.mkdir(parents=True)
+    ours.write_text("def test_ours() -> None:\n    raise AssertionError\n")
+    other = ours.with_name("test_other.py")
+    other.write_text("def test_other() -> None:\n    pass\n")
+    assert found_by(tmp_path, ["tests"]) is None
+    other.write_text("def test_other() -> None:\n    raise AssertionError\n")
+    assert found_by(tmp_path, ["tests"]) == "tests/unit/test_other.py::test_other"

@@ -29,7 +29,7 @@ from queue_source.spark import writer as writer_module
 from queue_source.spark.process import WRITES_ARROW
 from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store import failpoints
-from shard_store.errors import PipelineTakenOver, ShardsLost
+from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError
 from shard_store.failpoints import FailpointReached
 from shard_store.shards import ownership
 from shard_store.store import ShardStore, open_store
@@ -215,6 +215,15 @@ def test_a_shard_that_either_lost_undoes_all_and_the_next_attempt_goes_without_i
     assert query.text() == "x"
     assert sum(map(len, query.done().values())) == 3
     assert query.left_over() == 0
+
+
+def test_what_tasks_of_a_plan_and_of_the_one_before_wrote_is_not_published_together(query: Query) -> None:
+    query.feed(orders="a")
+    before = query.write(0, "x")
+    query.feed(orders="b")
+    with pytest.raises(ShardStoreError, match="batch 1: expected commit messages of one plan and got 2"):
+        query.commit(1, [*before, *query.write(1, "y")])
+    assert (query.text(), query.attempts(), query.done()) == ("", [], {"orders": set(), "payments": set()})
 
 
 def test_what_failed_attempts_staged_is_found_in_whatever_order_the_pipelines_are_named(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_sql_url_opens_a_queue_and_connects_to_nothing_yet(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("url", "hint"),
     [
-        ("sqss://name", "did you mean 'sqs'?"),
+        ("sqss://name", "unknown kind 'sqss'; did you mean 'sqs'? there are amqp://"),
         ("pub-sub://p/s", "did you mean 'pubsub'?"),
         ("sqlite:///jobs.db", "did you mean 'sql+sqlite://...?queue=NAME'?"),
         ("postgresql+psycopg://u:hunter2@h/db", "did you mean 'sql+postgresql+psycopg://...?queue=NAME'?"),

@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from queue_source.coordinator.session import Threads
 from queue_source.errors import QueueConfigurationError
 from queue_source.queues import Depth
-from queue_source.spark import source
+from queue_source.spark import reader
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
 from shard_store.store import ShardStore
 from support.coordinator_world import EMPTY, World, assert_published_once, patiently, uris
@@ -38,17 +38,17 @@ def test_a_queue_that_cannot_be_opened_leaves_none_of_those_before_it_open(
 
     monkeypatch.setattr("queue_source.queues.open_queue", open_queue)
     with pytest.raises(QueueConfigurationError):
-        source._prepare(reader_options("sim://first,sim://second", f"sqlite:///{tmp_path}/store.db", source="s"))
+        reader._prepare(reader_options("sim://first,sim://second", f"sqlite:///{tmp_path}/store.db", source="s"))
     assert closed == ["sim://first"]
 
 
 # --- messages of a start that fails ---
 
 
-def started_reader(world: World, **options: str) -> source.CuesqueueStreamReader:
+def started_reader(world: World, **options: str) -> reader.CuesqueueStreamReader:
     """As Spark builds it; nothing is opened before its first call."""
     given = reader_options(world.queue_url, world.store_url, visibilityTimeout="5m", commitTimeout="60s", **options)
-    return source.CuesqueueStreamReader(given, StructType([StructField("id", LongType())]))
+    return reader.CuesqueueStreamReader(given, StructType([StructField("id", LongType())]))
 
 
 def test_a_signal_while_a_reader_starts_gives_back_what_it_has_received_by_then(
@@ -65,7 +65,7 @@ def test_a_signal_while_a_reader_starts_gives_back_what_it_has_received_by_then(
         raise SystemExit(0)
 
     monkeypatch.setattr(Threads, "begin", interrupted)
-    monkeypatch.setattr(source, "stat_objects", lambda uris, storage: [None for _ in uris])  # not from AWS
+    monkeypatch.setattr(reader, "stat_objects", lambda uris, storage: [None for _ in uris])  # not from AWS
     starting = started_reader(world)
     with pytest.raises(SystemExit):
         starting.initialOffset()

@@ -18,7 +18,7 @@ from queue_source.formats.base import MAX_REPORTED, may_be_cut
 from queue_source.options import parse_reader_options
 from queue_source.read.partitions import MIN_PIECE, Piece, PlanStore, cut, whole_pieces
 from queue_source.read.task import Work, read_pieces, read_work
-from queue_source.spark.source import WorkPartition
+from queue_source.spark.reader import WorkPartition
 from shard_store.model import (
     BEGINNING,
     Content,

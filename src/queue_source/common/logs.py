@@ -25,6 +25,7 @@ from typing import TextIO
 
 from queue_source.errors import CuesqueueError
 from queue_source.queues.adapter import current_log_id
+from queue_source.queues.urls import kind_of
 from shard_store.errors import ShardStoreError
 from shard_store.redaction import redact_text
 
@@ -252,14 +253,6 @@ _PAGES = {
     "ObjectRefused": "docs/how-to/storage.md",
     "SchemaChanged": "docs/how-to/schema.md",
 }
-_PAGES_OF_QUEUES = {
-    "sqs": "docs/how-to/sqs.md",
-    "pubsub": "docs/how-to/pubsub.md",
-    "amqp": "docs/how-to/rabbitmq.md",
-    "kafka": "docs/how-to/kafka.md",
-    "azurequeue": "docs/how-to/azure.md",
-    "sql": "docs/how-to/sql-queue.md",
-}
 
 
 @contextmanager
@@ -304,8 +297,8 @@ def last_line(text: str) -> str | None:
         if "docs/" in sentence:
             return sentence
         if sentence.startswith("queue '"):
-            scheme = sentence.removeprefix("queue '").partition(":")[0].partition("+")[0]
-            page = _PAGES_OF_QUEUES.get("sqs" if scheme == "https" else scheme, _TROUBLESHOOTING)
+            queue = kind_of(sentence.removeprefix("queue '"))
+            page = queue.page if queue else _TROUBLESHOOTING
         else:  # Spark 4.0 leaves the kind out, and SinkFailed stands for any
             begins = {"option": "OptionError", "database": "StoreUnavailable"}
             page = _PAGES.get(begins.get(sentence.partition(" ")[0], kind), _TROUBLESHOOTING)

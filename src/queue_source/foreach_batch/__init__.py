@@ -90,7 +90,8 @@ def delivery(store: str | ShardStore, pipeline: str | Sequence[str], batch_id: i
             yield made
             made._publish()
         finally:
-            made._end()
+            if made._connection is not None:
+                made._connection.close()  # rolls back what is not committed
 
 
 def store_of_reader(url: str) -> ShardStore:
@@ -251,10 +252,6 @@ class Delivery:
         else:
             self._connection.commit()
         reach("published", about)
-
-    def _end(self) -> None:
-        if self._connection is not None:
-            self._connection.close()  # rolls back what is not committed
 
 
 @dataclass(frozen=True, slots=True)

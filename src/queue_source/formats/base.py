@@ -44,7 +44,6 @@ _FORMATS = {
     "avro": "avro:AVRO",
     "binaryFile": "binary_file:BINARY_FILE",
 }
-FORMAT_NAMES = tuple(_FORMATS)
 _INSTEAD = {
     "VARIANT": "declare the column STRING, and parse it with parse_json",
     "GEOMETRY": "declare the column BINARY, and parse it with st_geomfromwkb",

@@ -167,8 +167,8 @@ def _unknown(url: str, kind: str) -> str:
         driver = kind.partition("+")[2]
         better = f"sql+{database or close[0]}" + (f"+{driver}" if driver else "")
         return f"unknown kind {kind!r}; did you mean '{better}://...?queue=NAME'?"
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"unknown kind {kind!r}{hint}; there are {_forms()}"
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown kind {kind!r}; {hint}there are {_forms()}"
 
 
 # --- queues of users' own -------------------------------------------------------------------------------------------

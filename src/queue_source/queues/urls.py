@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -32,13 +32,15 @@ LOG_ID_HEADER = "log_id_header"
 class Kind:
     """A kind of queue: its module here, the class in it, and the form of its URLs.
 
-    `extra`: what `pip` is to install; `parameters`: what its URLs take besides `log_id_header`; `instead`: what says
-    the others; `prefixes`: of the options that it takes as keywords, of which the first that is given wins.
+    `page`: for users, named with errors; `extra`: what `pip` is to install; `parameters`: what its URLs take besides
+    `log_id_header`; `instead`: what says the others; `prefixes`: of the options that it takes as keywords, of which the
+    first that is given wins.
     """
 
     module: str
     factory: str
     form: str
+    page: str
     extra: str | None = None
     parameters: tuple[str, ...] = ()
     instead: str = "and nothing else"
@@ -50,49 +52,28 @@ class Kind:
 
 
 _POOLS = ("pool", "listener", "tags", "mandatory")
-_SQS = Kind("sqs", "SqsQueue", "sqs://NAME", "sqs", (), "the options sqs.* say the rest", ("sqs", "aws"))
-_RABBITMQ = ("source", *_POOLS, "queue_type", "consumer_timeout")
+# fmt: off
+_SQS = Kind("sqs", "SqsQueue", "sqs://NAME", "docs/how-to/sqs.md", "sqs",
+    instead="the options sqs.* say the rest", prefixes=("sqs", "aws"))
+_AMQP = Kind("amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "docs/how-to/rabbitmq.md", "amqp",
+    ("source", *_POOLS, "queue_type", "consumer_timeout"), "and what pika takes")
 KINDS: Mapping[str, Kind] = {
     "sqs": _SQS,
     "https": _SQS,
     "http": _SQS,  # an emulator of SQS
-    "azurequeue": Kind(
-        "azurequeue",
-        "AzureQueue",
-        "azurequeue://ACCOUNT/NAME",
-        "azure",
-        instead="the options azureQueue.* say the rest",
-        prefixes=("azureQueue", "azure"),
-    ),
-    "pubsub": Kind(
-        "pubsub",
-        "PubSubQueue",
-        "pubsub://PROJECT/SUBSCRIPTION",
-        "pubsub",
-        instead="the options gcp.* say the rest",
-        prefixes=("gcp",),
-    ),
-    "amqp": Kind("amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "amqp", _RABBITMQ, "and what pika takes"),
-    "amqps": Kind("amqp", "AmqpQueue", "amqps://HOST/VHOST?source=S&pool=P", "amqp", _RABBITMQ, "and what pika takes"),
-    "kafka": Kind(
-        "kafka",
-        "KafkaQueue",
-        "kafka://HOST:PORT/TOPIC?group=GROUP",
-        "kafka",
-        ("group",),
-        "settings of librdkafka are options kafka.SETTING",
-        ("kafka",),
-    ),
-    "sim": Kind("sim", "SimQueue", "sim://NAME?dir=PATH", None, ("dir", *_POOLS)),
-    "sql+": Kind(
-        "sql",
-        "SqlQueue",
-        "sql+SQLALCHEMY-URL?queue=NAME",
-        None,
-        ("queue",),
-        "and what the driver of the database takes",
-    ),
+    "azurequeue": Kind("azurequeue", "AzureQueue", "azurequeue://ACCOUNT/NAME", "docs/how-to/azure.md", "azure",
+        instead="the options azureQueue.* say the rest", prefixes=("azureQueue", "azure")),
+    "pubsub": Kind("pubsub", "PubSubQueue", "pubsub://PROJECT/SUBSCRIPTION", "docs/how-to/pubsub.md", "pubsub",
+        instead="the options gcp.* say the rest", prefixes=("gcp",)),
+    "amqp": _AMQP,
+    "amqps": replace(_AMQP, form="amqps://HOST/VHOST?source=S&pool=P"),
+    "kafka": Kind("kafka", "KafkaQueue", "kafka://HOST:PORT/TOPIC?group=GROUP", "docs/how-to/kafka.md", "kafka",
+        ("group",), "settings of librdkafka are options kafka.SETTING", ("kafka",)),
+    "sim": Kind("sim", "SimQueue", "sim://NAME?dir=PATH", "docs/how-to/testing.md", None, ("dir", *_POOLS)),
+    "sql+": Kind("sql", "SqlQueue", "sql+SQLALCHEMY-URL?queue=NAME", "docs/how-to/sql-queue.md", None,
+        ("queue",), "and what the driver of the database takes"),
 }
+# fmt: on
 """The kinds of queues by the scheme of their URLs. A new adapter is one line here."""
 _PORTS = {"amqp": 5672, "amqps": 5671, "postgresql": 5432, "mysql": 3306}
 

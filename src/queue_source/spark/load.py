@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -179,6 +181,8 @@ class LoadQuery:
 
 def quiet_session(master: str) -> SparkSession:
     """Return a session of its own, which logs nothing: what ends a query is in its exception."""
+    if master.startswith("local"):  # the workers are on this machine, where `python3` may be another Python
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("cuesqueue load").config(map=_SETTINGS)
     quiet: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
     return builder.config(map=quiet).getOrCreate()

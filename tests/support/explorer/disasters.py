@@ -88,19 +88,18 @@ class Disasters:
         world.log(f"  by {len(world.states) - 1 - world.states.index(moment)}: {', '.join(parts)}")
         if "store" in parts:
             world.go_back(moment)
+        before = set(world.published())
         if "tables" in parts:
-            before = set(world.published())
             for kind, state in moment.tables.items():
                 world.tables[kind].restore(state)
-            if "store" not in parts:
-                gone = before - set(world.published())
-                self._excuse_finished(gone)
         if "checkpoints" in parts:
             world.checkpoints |= {kind: checkpoint.copy() for kind, checkpoint in moment.checkpoints.items()}
+            world.taken = dict(moment.taken)  # a sink of another kind knows of no mark: it goes back, too
             world.promises.note_that_batches_come_anew()
             if "store" in parts:
-                world.taken = dict(moment.taken)  # a sink of another kind knows of no mark: it has to go back with both
                 world.lost_messages |= set(world.acknowledged[moment.acknowledged :])
+        if "store" not in parts:
+            self._excuse_finished(before - set(world.published()))
         self.went_back = lives.may_notice = bool(parts)
 
     def _excuse_finished(self, gone: set[str]) -> None:

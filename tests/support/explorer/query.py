@@ -18,7 +18,7 @@ from queue_source.foreach_batch import delivery
 from queue_source.read.task import read_work
 from queue_source.sinks.base import Batch, open_sink
 from queue_source.spark.process import arrow_schema
-from queue_source.spark.source import WorkPartition
+from queue_source.spark.reader import WorkPartition
 from queue_source.spark.writer import noted_plans
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
 from shard_store.model import SINK, PlanIdentity, Reading, Split

@@ -19,7 +19,7 @@ from queue_source.coordinator.session import Threads
 from queue_source.options import ReaderOptions, parse_reader_options, parse_receiver_options
 from queue_source.queues.leases import terms_of
 from queue_source.read.partitions import PlanStore
-from queue_source.spark.source import CuesqueueStreamReader
+from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import NotedPlan
 from queue_source.storage.files import stat_objects
 from queue_source.tags import EVERYTHING

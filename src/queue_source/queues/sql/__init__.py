@@ -1,7 +1,7 @@
 """A queue in a table (`cuesqueue_messages`, SQLAlchemy): embedded on SQLite, and real on PostgreSQL and MySQL.
 
-Every verb is one transaction, with statements for up to 1,000 messages each; `rows.py` has the statements and explains
-the columns, `database.py` has the table. Used by the reader process (many threads), commands, and sinks on executors.
+Every verb is one transaction, with statements for up to 1,000 messages each; `database.py` has the table and the
+statements. Used by the reader process (many threads), commands, and sinks on executors.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class SqlQueue(BaseQueue):
         """Send all of the messages or none, in one transaction, durable when this returns."""
         sent = convert_each(messages, checked)
         ids = [uuid.uuid4().hex for _ in sent]
-        return self._run(lambda transaction: self._insert(transaction, sent, ids))
+        self._run(lambda transaction: self._rows.insert(transaction, sent, ids))
+        return ids
 
     def joins(self, database: Database) -> bool:
         if not same_database(self._database.url, database.url):
@@ -154,10 +155,6 @@ class SqlQueue(BaseQueue):
 
     def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
         self._rows.insert(transaction, convert_each(self._stamped(messages), checked))
-
-    def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
-        self._rows.insert(transaction, sent, ids)
-        return ids
 
     def depth(self) -> Depth:
         return self._run(self._rows.depth, read=True)
@@ -218,12 +215,9 @@ class SqlQueue(BaseQueue):
         """Open the database, with our table in it."""
         self._refuse_closed()
         if not self._created:
-            self._create()
+            create_tables(self._database, messages.metadata)
             self._created = True
         return self._database
-
-    def _create(self) -> None:
-        create_tables(self._database, messages.metadata)
 
 
 @contextmanager
