@@ -20,30 +20,33 @@ from queue_source.storage.open_files import ObjectFile, ObjectVersion, is_local,
 
 WHOLE = 8 << 20
 """Bytes of the largest object that one request brings."""
-_FOOTER = 64 << 10
 _BLOCK = 16 << 20  # bytes that the parsers of text take at once
 _AROUND = 64  # bytes before a part, which show where the line before it ends, and behind its first block
-_LEAST = 4 << 10  # bytes that an object counts at least
+LEAST = 64 << 10
+"""Bytes of the smallest request that is worth one."""
+_COUNTED = 4 << 10  # bytes that an object counts at least
 _USUAL = 256 << 10  # bytes of an object of unknown size, until others were met
 
 
 class Wanted(NamedTuple):
     """An object of a task: its announced size in bytes, if any, and what is read of it first.
 
-    `start`: where reading begins; None: at the end of the object, as with formats that have a footer.
+    `start`: where reading begins; None: at the end of the object, as with formats that have a footer. `whole`: bytes of
+    the largest object that is asked for as a whole.
     """
 
     uri: str
     size: int | None = None
     start: int | None = 0
+    whole: int = WHOLE
 
     def range(self) -> tuple[int, int]:
         """Return the bytes that the first request asks for."""
-        if self.size is None or self.size <= WHOLE:
-            return 0, WHOLE if self.size is None else max(self.size, 1)
+        if self.size is None or self.size <= self.whole:
+            return 0, self.whole if self.size is None else max(self.size, 1)
         if self.start is None:
-            return self.size - _FOOTER, self.size
-        return max(self.start - _AROUND, 0), min(self.start + _BLOCK + _AROUND, self.size)
+            return self.size - LEAST, self.size
+        return max(self.start - _AROUND, 0), min(self.start + min(_BLOCK + _AROUND, 2 * self.whole), self.size)
 
 
 class Fetcher:
@@ -135,7 +138,7 @@ class Fetcher:
             place = self._waiting[0]
             start, end = self._objects[place].range()
             size = end - start if self._objects[place].size is not None else self._met[0] // self._met[1]
-            size = max(size, _LEAST)
+            size = max(size, _COUNTED)
             if place > turn and self._bytes + size > self._most:
                 return
             self._waiting.popleft()
