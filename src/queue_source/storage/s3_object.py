@@ -207,7 +207,9 @@ class _Sender:
         from botocore.httpsession import URLLib3Session
         from botocore.utils import get_environ_proxies
 
-        before, key, after = request.url.rpartition(quote(self._asking.key, safe="/~"))
+        if not (asked := getattr(self._asking, "key", None)):
+            return
+        before, key, after = request.url.rpartition(quote(asked, safe="/~"))
         said = request.headers.get("Authorization", b"")
         signed = _SIGNED.match(said if isinstance(said, bytes) else said.encode())
         if not key or after or (signed is None) is not (self._made.keys is None):
