@@ -18,7 +18,8 @@ __all__ = ["new_driver", "world"]  # the fixtures
 
 pytestmark = pytest.mark.engine
 
-RULES = (Path(__file__).resolve().parents[1] / "docs" / "monitoring" / "prometheus-alerts.yml").read_text("utf-8")
+MONITORING = Path(__file__).resolve().parents[1] / "src" / "queue_source" / "serve" / "monitoring"
+RULES = (MONITORING / "prometheus-alerts.yml").read_text("utf-8")
 STREAM = {"processingTime": "0 seconds"}
 
 

@@ -33,7 +33,7 @@ def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_
     secrets, folder = Secrets(), tmp_path
     url = new_database(postgres_url)
     keys = {
-        option.name: secrets.new(option.name)
+        option.name.replace("kafka.*", "kafka.sasl.password"): secrets.new(option.name)
         for place in PLACES
         for option in place.options
         # beside the SAS token there is no key

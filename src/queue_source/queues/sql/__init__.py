@@ -144,8 +144,7 @@ class SqlQueue(BaseQueue):
         """Send all of the messages or none, in one transaction, durable when this returns."""
         sent = convert_each(messages, checked)
         ids = [uuid.uuid4().hex for _ in sent]
-        self._run(lambda transaction: self._rows.insert(transaction, sent, ids))
-        return ids
+        return self._run(lambda transaction: self._insert(transaction, sent, ids))
 
     def joins(self, database: Database) -> bool:
         if not same_database(self._database.url, database.url):
@@ -155,6 +154,10 @@ class SqlQueue(BaseQueue):
 
     def send_in_transaction(self, transaction: Transaction, messages: Sequence[Outgoing]) -> None:
         self._rows.insert(transaction, convert_each(self._stamped(messages), checked))
+
+    def _insert(self, transaction: Transaction, sent: Sequence[Outgoing], ids: list[str]) -> list[str]:
+        self._rows.insert(transaction, sent, ids)
+        return ids
 
     def depth(self) -> Depth:
         return self._run(self._rows.depth, read=True)
@@ -215,9 +218,12 @@ class SqlQueue(BaseQueue):
         """Open the database, with our table in it."""
         self._refuse_closed()
         if not self._created:
-            create_tables(self._database, messages.metadata)
+            self._create()
             self._created = True
         return self._database
+
+    def _create(self) -> None:
+        create_tables(self._database, messages.metadata)
 
 
 @contextmanager
