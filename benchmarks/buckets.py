@@ -76,7 +76,9 @@ def _compared(
     def run(place: str) -> float:
         url, before = database(), log.read_text().count("\n")
         stream = partial(_announced, spark, folder, files, places[place], url, how)
-        taken = Query(settings.folder / "run", None, stream, _sink(settings, folder.name, how, url)).run()[0]
+        taken = Query(
+            settings.folder / "run", None, stream, _sink(settings, folder.name, how, url, _access(places[place]))
+        ).run()[0]
         asked = log.read_text().count("\n") - before
         settings.say(f"{name}, {how}, {place}: {taken:.2f} s, {asked / len(files):.2f} requests for each")
         return taken
@@ -95,25 +97,30 @@ def _announced(
     prefix = f"file://{folder}/" if port is None else f"s3://{folder.name}/"
     with open_queue(f"sql+{database}?queue=files") as queue:
         for first in range(0, len(files), 1000):
-            events = [
-                json.dumps([{"uri": prefix + file.name, "size": file.stat().st_size}])
-                for file in files[first : first + 1000]
-            ]
-            queue.publish(events)
+            some = files[first : first + 1000]
+            queue.publish([f"{prefix}{file.name}" if port is None else _event(file) for file in some])
     reader = (
         spark.readStream.format("cuesqueue")
         .options(queueUrl=f"sql+{database}?queue=files", store=database, pipeline="files", source="files")
         .options(maxFilesPerTrigger="10000", allowedPrefixes=prefix, fileFormat=folder.name)
-        .options(notificationFormat="json", uriPath="uri", sizePath="size")
     )
-    if port is not None:
-        reader = reader.options(**_KEYS, **{"s3.endpointUrl": f"http://127.0.0.1:{port}"})
+    reader = reader.options(**_access(port))
     if how == "load":
         return reader.option("content", "reference").load()
     return reader.schema(ORDERS.declared(folder.name)).load()
 
 
-def _sink(settings: Settings, format: str, how: str, database: str) -> Sink:
+def _access(port: int | None) -> dict[str, str]:
+    return {} if port is None else {**_KEYS, "s3.endpointUrl": f"http://127.0.0.1:{port}"}
+
+
+def _event(file: Path) -> str:
+    """Return what S3 says when the object is made."""
+    s3 = {"bucket": {"name": file.parent.name}, "object": {"key": file.name, "size": file.stat().st_size}}
+    return json.dumps({"Records": [{"eventSource": "aws:s3", "eventName": "ObjectCreated:Put", "s3": s3}]})
+
+
+def _sink(settings: Settings, format: str, how: str, database: str, access: dict[str, str]) -> Sink:
     if how == "rows":
         return into_nothing
 
@@ -121,6 +128,6 @@ def _sink(settings: Settings, format: str, how: str, database: str) -> Sink:
         target = settings.folder / "target"
         shutil.rmtree(target, ignore_errors=True)
         own = {"load": format, "schema": ORDERS.declared(format), "path": str(target)}
-        return writer.format("cuesqueue").options(store=database, pipeline="files", **own)
+        return writer.format("cuesqueue").options(store=database, pipeline="files", **own, **access)
 
     return into

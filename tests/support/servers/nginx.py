@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 from support.servers.debian import install
 
 _CONFIGURATION = """\
-worker_processes 1;
+{user}worker_processes 1;
 daemon off;
 pid {folder}/pid;
 error_log {folder}/errors;
@@ -47,7 +48,7 @@ def nginx(root: Path, log: Path | None = None) -> Iterator[int]:
         install("nginx-light")
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), _free_port()
-        text = _CONFIGURATION.format(folder=folder, port=port, root=root)
+        text = _CONFIGURATION.format(folder=folder, port=port, root=root, user="" if os.getuid() else "user root;\n")
         text = text.replace(f"access_log {folder}/requests", f"access_log {log or 'off'}")
         (folder / "nginx.conf").write_text(text)
         with _running(["nginx", "-c", str(folder / "nginx.conf")], port):
