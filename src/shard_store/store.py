@@ -52,8 +52,8 @@ from shard_store.operators.repair import Reset, ShardsChanged
 from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
 from shard_store.operators.status import Hour, PipelineStatus
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
-from shard_store.shards import ownership, recording
-from shard_store.shards.activity import Report
+from shard_store.shards import activity, ownership, recording
+from shard_store.shards.activity import Amounts, Report
 from shard_store.shards.changes import Audit
 from shard_store.shards.ownership import Backlog
 from shard_store.shards.recording import Receipts, Receiver, Recorded, Waiting
@@ -457,6 +457,9 @@ class ShardStore:
         self, identity: PlanIdentity, records: Sequence[ErrorRecord], reading: Reading | None, tasks: int = 0
     ) -> None:
         self._write(readings.report, identity, records, reading, tasks)
+
+    def count_object_retries(self, pipeline: str, retries: int) -> None:
+        self._write(activity.count, pipeline, Amounts(object_retries=retries))
 
     def begin_reading(
         self, identity: PlanIdentity, reading: Reading, *, first: bool, tasks: int, replaced: str | None = None

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import NamedTuple
 
-from queue_source.errors import BadObject, ObjectStoreError
+from queue_source.errors import BadObject, ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import open_object, open_version
 from queue_source.storage.memory import room_for_reading_ahead
@@ -172,6 +172,10 @@ def _fetch(uri: str, storage: StorageOptions, start: int, end: int) -> ObjectVer
     if not version.holds(start, end):
         with mapped(uri):
             version.hold(start, version.read_range(start, end))
+            if start == 0 and end == version.size and not version.is_pinned:
+                if not version.is_same():
+                    raise ObjectReplaced(f"{uri!r} was written to while it was fetched")
+                version.is_pinned = True  # nothing is asked for any more
     return version
 
 
