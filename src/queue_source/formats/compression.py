@@ -1,4 +1,4 @@
-"""Compressed objects: which codec, by suffix or else by the first bytes, and their content as a stream. No archives.
+"""Compressed objects: which codec, by the first bytes or else by suffix, and their content as a stream. No archives.
 
 Nothing is held but the piece that was asked for, so an object of a few bytes that expands to terabytes costs no
 memory; and one that expands beyond all measure is refused.
@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import chain
 from typing import Protocol
 
 import pyarrow as pa
@@ -26,7 +27,8 @@ _SUFFIXES = {
 }  # fmt: skip
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
 _LZ4_FRAME = b"\x04\x22\x4d\x18"
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
+_GZIP_MAGIC = b"\x1f\x8b"
+_MAGIC = {_GZIP_MAGIC: "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
 _ARCHIVES = {
     b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"PK\x07\x08": "zip",
     b"7z\xbc\xaf\x27\x1c": "7z", b"Rar!\x1a\x07": "rar",
@@ -34,6 +36,7 @@ _ARCHIVES = {
 _TAR = re.compile(rb"[ \0]*([0-7]+)[ \0]")  # the checksum of a member's header
 _TAR_HEADER = 512
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
+_TEXT = re.compile(rb"(?!BZh|\(\xb5)[^\0-\x08\x0e-\x1a\x1c-\x1f\x7f]+")  # no codec begins so, even damaged
 _GZIP = 31  # zlib's number for this format
 _ZEROS = re.compile(rb"\0+")
 _CHUNK = 1 << 20  # not more: pyarrow makes room for all that it is asked for, however little there is
@@ -47,14 +50,18 @@ class Readable(Protocol):
 
 
 def codec_of(uri: str, first: bytes) -> str | None:
-    """Return the codec of an object by the suffix of its name, else by its first bytes; None for plain content."""
-    name = uri.rpartition("/")[2].lower()
-    for suffix, codec in _SUFFIXES.items():
-        if name.endswith(suffix):
-            return codec
+    """Return the codec of an object by its first bytes, else by the suffix of its name; None for plain content.
+
+    Text is plain whatever the name says: clients and proxies unpack what they hand on, and leave the name.
+    """
     if _BZ2.match(first):
         return "bz2"
-    return next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None)
+    if by_bytes := next((codec for magic, codec in _MAGIC.items() if first.startswith(magic)), None):
+        return by_bytes
+    name = uri.rpartition("/")[2].lower()
+    by_name = next((codec for suffix, codec in _SUFFIXES.items() if name.endswith(suffix)), None)
+    has_magic = by_name not in ("snappy", "deflate")
+    return None if has_magic and _TEXT.fullmatch(first[:_TAR_HEADER]) else by_name
 
 
 def refuse_archive(first: bytes) -> None:
@@ -105,13 +112,10 @@ class Stream:
 
 def _content(file: ObjectFile, codec: str, max_expansion: int) -> Iterator[bytes]:
     """Decompress an object in pieces: no more than is allowed. What the codec raises becomes BadObject."""
-    allowed, total, first = max(ALWAYS_ALLOWED, file.size() * max_expansion), 0, b""
-    try:
-        if codec == "gzip":
-            pieces = _inflated(file)
-        else:  # any number of members; one that is cut off is an error
-            content = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
-            pieces = iter(lambda: content.read(_CHUNK), b"")
+    allowed = max(ALWAYS_ALLOWED, file.size() * max_expansion)
+
+    def bounded(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        total = 0
         for piece in pieces:
             total += len(piece)
             if total > allowed:
@@ -119,25 +123,38 @@ def _content(file: ObjectFile, codec: str, max_expansion: int) -> Iterator[bytes
                     "corrupt-object",
                     f"{codec}: {file.size()} bytes expand to more than {allowed}; a larger maxExpansion allows more",
                 )
-            if total - len(piece) >= _TAR_HEADER:
-                yield piece
-                continue
-            first += piece
-            if total >= _TAR_HEADER:
-                refuse_archive(first)
-                yield first
+            yield piece
+
+    try:
+        if codec == "gzip":
+            pieces = bounded(_inflated(file))
+        else:  # any number of members; one that is cut off is an error
+            content = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+            pieces = bounded(iter(lambda: content.read(_CHUNK), b""))
+        first = _first_of(pieces)
+        if codec == "gzip" and first.startswith(_GZIP_MAGIC):  # a sender packed what a service packs again
+            pieces = bounded(_inflated(Stream(chain((first,), pieces))))
+            first = _first_of(pieces)
+        refuse_archive(first)
+        yield first
+        yield from pieces
     except MemoryError:  # one of them is an ArrowException
         raise
     except (OSError, ValueError, zlib.error, pa.ArrowException) as error:
         if file.failure is not None:  # what the store raises stays as it is
             raise file.failure from error
         raise BadObject("corrupt-object", f"{codec}: {error}") from error
-    if total < _TAR_HEADER:
-        refuse_archive(first)
-        yield first
 
 
-def _inflated(file: ObjectFile) -> Iterator[bytes]:
+def _first_of(pieces: Iterator[bytes]) -> bytes:
+    """Take the first pieces, until an archive or another codec would show."""
+    first = b""
+    while len(first) < _TAR_HEADER and (piece := next(pieces, None)) is not None:
+        first += piece
+    return first
+
+
+def _inflated(file: Readable) -> Iterator[bytes]:
     """Decompress members of gzip, of any number.
 
     A new one is fed little at first, since it copies what it leaves over: there may be very many short ones. Zeros

@@ -55,7 +55,7 @@ def test_every_codec_is_known_by_its_suffix_and_refused_when_cut_off(suffix: str
         rows = read_bytes(data, TEXT, LINES, f"o{suffix}")
         assert [row["value"] for row in rows] == expected * times
     assert read_bytes(b"", TEXT, LINES, f"o{suffix}") == []
-    for cut in (*(packed[:end] for end in (len(packed) - 1, len(packed) // 2, 5)), b"plain,text\n"):
+    for cut in (packed[:end] for end in (len(packed) - 1, len(packed) // 2, 5)):
         assert refused(cut, TEXT, LINES, f"o{suffix}").cause == "corrupt-object"
         with pytest.raises(BadObject):  # in every mode: an object is the smallest thing that can be packed
             read_with_problems(cut, TEXT, LINES, f"o{suffix}")
@@ -65,6 +65,39 @@ def test_every_codec_is_known_by_its_suffix_and_refused_when_cut_off(suffix: str
 @pytest.mark.parametrize("name", ["object", "o.csv", "o.gz.json"])
 def test_a_codec_is_known_by_its_first_bytes(suffix: str, name: str) -> None:
     assert len(read_bytes(PACKERS[suffix](CONTENT), TEXT, LINES, name)) == 20_000
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_where_a_name_and_the_bytes_disagree_the_bytes_win(suffix: str) -> None:
+    for text in (b"plain,text\n", "\ufeffé\t1\n".encode(), CONTENT):
+        expected = text.decode().removeprefix("\ufeff").splitlines()
+        assert [row["value"] for row in read_bytes(text, TEXT, LINES, f"o{suffix}")] == expected
+    for other in BY_MAGIC:
+        assert len(read_bytes(PACKERS[other](CONTENT), TEXT, LINES, f"o{suffix}")) == 20_000
+    for damaged in (b"\0" + PACKERS[suffix](CONTENT)[1:], b"plain\0text", b"\x1f"):
+        assert refused(damaged, TEXT, LINES, f"o{suffix}").cause == "corrupt-object"
+
+
+def test_gzip_within_gzip_is_unpacked_once_more() -> None:
+    """As CloudWatch Logs and Firehose make it: the inner one has many members, and no suffix says that there is one."""
+    inner = b"".join(gzip.compress(CONTENT[start : start + 50_000]) for start in range(0, len(CONTENT), 50_000))
+    expected = CONTENT.decode().splitlines()
+    for name in ("o.gz", "object"):
+        for packed in (gzip.compress(inner), gzip.compress(inner[:1]) + gzip.compress(inner[1:])):
+            assert [row["value"] for row in read_bytes(packed, TEXT, LINES, name)] == expected
+        assert refused(gzip.compress(inner[:-3]), TEXT, LINES, name).cause == "corrupt-object"
+        assert refused(gzip.compress(inner)[:-3], TEXT, LINES, name).cause == "corrupt-object"
+        assert refused(gzip.compress(gzip.compress(tar_of(tarfile.USTAR_FORMAT))), TEXT, LINES, name).cause == "archive"
+    thrice = read_with_problems(gzip.compress(gzip.compress(gzip.compress(b"1,2\n"))), TEXT, LINES)
+    assert thrice.problems.count, "what is in it is no text"
+
+
+@pytest.mark.parametrize(
+    "content", [b"x\n" * (10 << 20), gzip.compress(b"x\n" * (10 << 20)), gzip.compress(b"") * 500_000]
+)
+def test_a_bomb_in_either_layer_of_gzip_is_refused(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "ALWAYS_ALLOWED", 1 << 20)
+    assert "expand to more than" in refused(gzip.compress(content), TEXT, LINES, "o.gz").detail
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
