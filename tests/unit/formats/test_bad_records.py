@@ -98,7 +98,7 @@ NESTED = pa.schema(
         ('"t"', (None, None, None)),
         ('{"a":1.0,"b":1}', (None, "1", None)),
         ('{"a":1,}', (None, None, None)),
-        ('{"a":1}{"a":2}', (None, None, None)),
+        ('{"a":1},{"a":2}', (None, None, None)),
         ('{"a":2147483648,"c":1}', (None, None, 1.0)),
         ('{"c":"1.5"}', (None, None, None)),
     ],

@@ -245,7 +245,7 @@ def test_compressed_objects_are_known_by_their_suffix_and_refused_when_cut_off(s
     assert len(read_bytes(packed, TWO, PLAIN, f"o.csv{suffix}")) == 1000
     assert len(read_bytes(packed + packed, TWO, PLAIN, f"o.csv{suffix}")) == 2000
     assert read_bytes(b"", TWO, PLAIN, f"o.csv{suffix}") == []
-    for cut in (packed[:-1], packed[: len(packed) // 2], packed[:5], b"plain,text\n"):
+    for cut in (packed[:-1], packed[: len(packed) // 2], packed[:5]):
         assert refused(cut, TWO, PLAIN, f"o.csv{suffix}").cause == "corrupt-object"
 
 

@@ -49,7 +49,7 @@ objects = st.lists(pairs.map(lambda pair: f'"{pair[0]}":{pair[1]}{pair[2]}'), ma
 )
 lines = st.one_of(objects, objects, objects, st.sampled_from(NO_OBJECTS))
 texts = st.builds(
-    lambda lines, end: end.join([*lines, ""]), st.lists(lines, max_size=4), st.sampled_from(["\n", "\r\n"])
+    lambda lines, end: end.join([*lines, ""]), st.lists(lines, max_size=4), st.sampled_from(["\n", "\r\n", "", " "])
 )
 
 

@@ -127,7 +127,8 @@ def test_a_value_that_is_not_of_its_type_makes_the_object_corrupt(kind: pa.DataT
         b'{"a":1}}',
         b'{"a":1,}',
         b'{"a":01}',
-        b'{"a":1}{"a":2}',
+        b'{"a":1},{"a":2}',
+        b'{"a":1}[{"a":2}]',
         b'{"a":1} x',
         b'{"a":1} null',
         b"hello",
@@ -161,6 +162,88 @@ def test_a_line_that_is_no_object_makes_the_object_corrupt_wherever_it_stands(li
     assert error.cause == "corrupt-object"
     mark = 3 if line.startswith(b"\xef\xbb\xbf") else 0  # no part of the first record
     assert error.offset == (len(good) if where in ("middle", "last") else mark)
+
+
+VALUES = [
+    b'{"a":1,"b":"}{"}',
+    b'{"a":2,"b":"\\"}{\\\\"}',
+    b'{"b":null,"a":3,"c":[{"d":[]},{}]}',
+    b"{'a':4,'b':'\"}{'}",
+    b'{"a":5,"b":"it\'s"}',
+]
+TEXTS = ["}{", '"}{\\', None, '"}{', "it's"]
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+@pytest.mark.parametrize("block", [8, 100, 16 << 20])
+@pytest.mark.parametrize("between", [b"", b" ", b"\t ", b"\n", b"\r\n \n"])
+@pytest.mark.parametrize("line_sep", [None, "|"])
+def test_objects_that_follow_each_other_in_a_line_are_as_many_records(
+    line_sep: str | None, between: bytes, block: int, slowly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", block)
+    if slowly:
+        monkeypatch.setattr(json_format.JsonReader, "read_quickly", lambda *_: None)
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    options = replace(JSON, line_sep=line_sep)
+    expected = [{"a": at + 1, "b": text} for at, text in enumerate(TEXTS)]
+    if line_sep is not None:
+        between = between if b"\n" not in between else b"|"
+    for times, name in ((1, "o.json"), (30, "o.json"), (30, "o.json.gz")):
+        data = between.join(VALUES * times)
+        data = gzip.compress(data) if name.endswith("gz") else data
+        assert read_bytes(data, schema, options, name) == expected * times
+
+
+def test_a_bad_object_in_a_line_is_a_record_of_its_own() -> None:
+    schema = pa.schema([("a", pa.int64()), ("_corrupt_record", pa.string())])
+    good, bad = b'{"a":1}', b'{"a":"x"}'
+    for odd, is_whole in ((bad, True), (b'{"a":1,}', True), (b'{"a":1}}', False), (b'{"a":1}]', False)):
+        found = read_with_problems(good * 3 + odd + good * 2, schema, JSON)
+        rows = [1, 1, 1, None, 1, 1] if is_whole else [1, 1, 1, None]  # where it ends is known, or is not
+        assert ([row["a"] for row in found.rows], found.offsets) == (rows, [21])
+        assert found.rows[3]["_corrupt_record"] == (odd if is_whole else odd + good * 2).decode()
+    assert read_with_problems(good + b" x" + good * 2, schema, JSON).rows == [
+        {"a": None, "_corrupt_record": '{"a":1} x{"a":1}'},
+        {"a": 1, "_corrupt_record": None},
+    ]
+    for cut in (good * 3 + b'{"a":"x', good * 3 + b'{"a":{'):
+        found = read_with_problems(cut, schema, JSON)
+        assert ([row["a"] for row in found.rows], found.offsets) == ([1, 1, 1, None], [21])
+    assert read_with_problems(good * 2 + bad + good, schema, replace(JSON, mode="DROPMALFORMED")).offsets == [14]
+    assert refused(good * 2 + bad + good, schema, JSON).offset == 14
+
+
+@pytest.mark.parametrize("size", [1, 7, 20, 64, 1000])
+def test_objects_in_a_line_are_of_the_range_in_which_the_line_begins(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from queue_source.formats.base import Part
+
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 32)
+    lines = [b"".join(b'{"a":%d}' % (10 * line + at) for at in range(line)) for line in range(12)]
+    data = b"\n".join(lines)
+    begins = [len(b"".join(lines[:at])) + at for at in range(12)]
+    for start in range(0, len(data), size):
+        rows = read_with_problems(data, ONE, JSON, part=Part(start, start + size)).rows
+        within = [line for line, begin in enumerate(begins) if start <= begin < start + size]
+        assert [row["a"] for row in rows] == [10 * line + at for line in within for at in range(line)]
+
+
+def test_objects_without_line_ends_are_read_quickly_and_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_SIZE", 10_000)
+    monkeypatch.setattr(json_format.JsonReader, "read_slowly", lambda *_: pytest.fail("nothing is unusual about it"))
+    data = b"".join(b'{"a":%d,"b":{"c":"}{%d"}}' % (at, at) for at in range(5000))
+    schema = pa.schema([("a", pa.int64()), ("_rescued", pa.string())])
+    for options in (replace(JSON, max_record_bytes=20_000), replace(JSON, rescued_data_column="_rescued")):
+        columns = schema.append(pa.field("b", pa.struct([("c", pa.string())])))
+        columns = columns if options.rescued_data_column else columns.remove(1)
+        assert [row["a"] for row in read_bytes(data, columns, options)] == list(range(5000))
+
+
+def test_objects_in_a_line_that_name_no_column_are_refused() -> None:
+    assert refused(b'{"x":1}{"y":2}', ONE, JSON).cause == "wrong-columns"
+    assert len(read_bytes(b'{"x":1}{"a":2}', ONE, JSON)) == 2
 
 
 def test_an_object_over_several_lines_is_refused() -> None:

@@ -16,13 +16,12 @@ from queue_source.formats.text import json as json_format
 from queue_source.formats.text.json_grammar import (
     MAX_DEPTH,
     Object,
-    cut_items,
     decode_objects,
     dump_value,
     has_long_number,
-    measure_depth,
     parse_objects,
 )
+from queue_source.formats.text.json_structure import cut_items, measure_depth
 from queue_source.options.content import FormatOptions
 from support.reading import read_bytes, read_column, read_with_problems
 
@@ -238,7 +237,9 @@ def test_a_number_of_a_thousand_digits_is_seen_wherever_it_is() -> None:
 
 def test_items_of_a_document_are_lines_only_where_brackets_and_quotes_say_so() -> None:
     array = b'[ {"a":"],\\\\\\",[","b":[1,{}]},\r\n {"a":2} ] \n'
-    assert cut_items(array) == b'  {"a":"],\\\\\\",[","b":[1,{}]}\n   {"a":2}    '
-    assert cut_items(b'{"a":[1,\n2]}') == b'{"a":[1, 2]}'
-    for odd in (b"[{'a':1}]", b'[{"a":"\n"}]', b"[{}],[{}]", b"[{}", b"{}{}", b"[{}}", b"1", b"", b'["]'):
+    assert cut_items(array) == b'  {"a":"],\\\\\\",[","b":[1,{}]}\n\t\t {"a":2}   \t'
+    assert cut_items(b'{"a":[1,\n2]}') == b'{"a":[1,\t2]}'
+    assert cut_items(b"[{'a':',\",','b':1},{}]") == b" {'a':',\",','b':1}\n{} "
+    assert cut_items(b'[{"a":"\n"}]') == b' {"a":"\t"} ', "which is no JSON either"
+    for odd in (b"[{}],[{}]", b"[{}", b"{}{}", b"[{}}", b"1", b"", b'["]'):
         assert cut_items(odd) is None

@@ -58,7 +58,8 @@ def test_records_of_many_messages_keep_their_order_and_their_message() -> None:
         (b'{\n "a": 5\n}', [5], 0),  # a document over several lines
         (b'{"a": 5}\n{"a": 6}\n', [5, 6], 0),
         (b'[{"a": 5},\n {"a": 6}]', [5, 6], 0),
-        (b'{"a": 5}{"a": 6}', [None], 1),
+        (b'{"a": 5}{"a": 6}', [5, 6], 0),
+        (b'{"a": 5}{"a": "x"} {"a": 6}', [5, None, 6], 1),
         (b'{"a": "x"}', [None], 1),
         (b"\xff", [None], 1),
         (b'\xef\xbb\xbf{"a": 5}', [5], 0),
@@ -78,8 +79,8 @@ def test_an_unusual_body_harms_no_other_one(body: bytes, expected: list[int | No
 def test_no_body_leans_on_its_neighbours() -> None:
     bodies = [b'{"a": 1}{"a": 2}', b'{"a":', b"3}", b'{"b": "x}', b'{y"}', b'{"a": 4}']
     rows, told = read(bodies, FormatOptions("json"))
-    assert [row["a"] for row in rows] == [None] * 5 + [4]
-    assert sorted(told) == [0, 1, 2, 3, 4]
+    assert [row["a"] for row in rows] == [1, 2] + [None] * 4 + [4]
+    assert sorted(told) == [1, 2, 3, 4]
 
 
 def test_failfast_makes_a_message_bad_and_drop_leaves_its_record_out() -> None:
@@ -121,6 +122,7 @@ _BODIES = st.lists(
         [
             b'{"a": 1}', b'{"a":\n 1}', b'{"b": "x\ny"}', b'{"a": 1}\n{"a": 2}', b'{"b": "x", "c": 1}', b"{}", b"[]",
             b'{"a": 1}\n', b"{", b"", b"null", b'{"a":"}{"}', b'{"a": "no number"}',
+            b'{"a": 1}{"b": "x"}', b'{"a": 1} {"a": 2} x', b'{"a": 1}}{"a": 2}',
         ]
     ),
     max_size=30,

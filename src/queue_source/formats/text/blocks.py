@@ -7,7 +7,7 @@ their bounds fall. Offsets are bytes of the (decompressed) object.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,8 +57,17 @@ class Separator(Protocol):
     def first_end(self, data: bytes, start: int) -> int:
         """Return the first end of a record at or after `start`, or -1 while that cannot be known."""
 
+    @property
+    def inner_end(self) -> Callable[[bytes], int]:
+        """Return the last place where text without an end may be cut between records; 0 where there is none."""
+
     def split(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Cut the text into (offset, record without its end)."""
+
+
+def no_inner_end(data: bytes) -> int:
+    """Return that text without an end is one record."""
+    return 0
 
 
 class LineEnds:
@@ -66,6 +75,9 @@ class LineEnds:
 
     length = 1
     found_from_anywhere = True
+
+    def __init__(self, inner_end: Callable[[bytes], int] = no_inner_end) -> None:
+        self.inner_end = inner_end
 
     def last_end(self, data: bytes) -> int:
         at = data.rfind(b"\n")
@@ -93,7 +105,8 @@ class ExactBytes:
 
     found_from_anywhere = True
 
-    def __init__(self, separator: bytes) -> None:
+    def __init__(self, separator: bytes, inner_end: Callable[[bytes], int] = no_inner_end) -> None:
+        self.inner_end = inner_end
         self.bytes = separator
         self.length = len(separator)
 
@@ -127,13 +140,13 @@ class OverlappingBytes(ExactBytes):
         return next((end for end in ends if start <= end <= len(data)), -1)
 
 
-def make_separator(options: FormatOptions) -> Separator:
+def make_separator(options: FormatOptions, inner_end: Callable[[bytes], int] = no_inner_end) -> Separator:
     """Return what ends a line: `lineSep`, or else any of the usual line ends."""
     if options.line_sep is None:
-        return LineEnds()
+        return LineEnds(inner_end)
     separator = options.line_sep.encode()
     overlaps = any(separator.startswith(separator[at:]) for at in range(1, len(separator)))
-    return OverlappingBytes(separator) if overlaps else ExactBytes(separator)
+    return (OverlappingBytes if overlaps else ExactBytes)(separator, inner_end)
 
 
 def cut_blocks(
@@ -147,7 +160,8 @@ def cut_blocks(
 ) -> Iterator[Block]:
     """Cut a stream into blocks of the records that begin at or after `offset` and before `until`.
 
-    A record of more than `longest` bytes is bad: it is skipped, not held.
+    A record of more than `longest` bytes is bad: it is skipped, not held. Several records of one line are of the range
+    that has the line's first byte.
     The stream is at the object's beginning, or `separator.length` bytes before the range: a record that began earlier
     is left to its own range. A byte order mark at the beginning is no data.
     """
@@ -155,8 +169,9 @@ def cut_blocks(
     tail = b""  # what was read behind the last complete record
     if offset:
         offset -= separator.length
-        offset, tail = _skip_record(stream, separator, offset, b"", separator.length)
+        offset, tail = _skip_record(stream, separator, offset, b"", separator.length, until)
     may_have_mark = offset == 0
+    large = BLOCK_SIZE
     while offset < until:
         size = min(BLOCK_SIZE, until - offset - len(tail))
         size = size if size > 0 else _NEXT_PIECE
@@ -174,6 +189,10 @@ def cut_blocks(
             end = len(data) if end < 0 and is_last else max(end, 0)
         else:
             end = len(data) if is_last else separator.last_end(data)
+        if not end and len(data) >= large:
+            end = separator.last_end(data) or separator.inner_end(data)
+            large = BLOCK_SIZE if end else 2 * len(data)  # nothing is searched again and again
+            until = max(until, offset + end + 1) if end else until  # the rest of the line is of this range, too
         if end:
             block, tail = Block(offset, data if end == len(data) else data[:end]), data[end:]
             offset += end
@@ -182,20 +201,22 @@ def cut_blocks(
             del block
         elif len(data) > longest:
             bad.add(offset, f"a record of more than {longest} bytes is skipped; a larger maxRecordBytes reads it", data)
-            offset, tail = _skip_record(stream, separator, offset, data, len(data))
+            offset, tail = _skip_record(stream, separator, offset, data, len(data), until)
         else:
             tail = data
         if is_last:
             return
 
 
-def _skip_record(stream: Readable, separator: Separator, offset: int, data: bytes, start: int) -> tuple[int, bytes]:
+def _skip_record(
+    stream: Readable, separator: Separator, offset: int, data: bytes, start: int, until: int
+) -> tuple[int, bytes]:
     """Return where the first record at or after `offset + start` begins, and what was read from there on.
 
-    `data` is what was read from `offset` on. Only a piece is held at a time.
+    `data` is what was read from `offset` on. Only a piece is held at a time, and none that begins behind `until`.
     """
     while not separator.found_from_anywhere or (end := separator.first_end(data, start)) < 0:
-        more = stream.read(_NEXT_PIECE)
+        more = stream.read(_NEXT_PIECE) if offset + len(data) <= until else b""
         if not more:
             return offset + len(data), b""
         kept = data[-separator.length :]  # the first bytes of a separator, perhaps

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from queue_source.formats.text.blocks import BOM, Lines, count_newlines, keep_utf8, unify_lines
+from queue_source.formats.text.blocks import BOM, Lines, count_newlines, keep_utf8, no_inner_end, unify_lines
 from queue_source.options.content import FormatOptions
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
@@ -204,6 +204,7 @@ class CsvRecords:
 
     length = 1
     found_from_anywhere = False
+    inner_end = staticmethod(no_inner_end)
 
     def __init__(self, options: FormatOptions) -> None:
         self._quote = options.quote.encode()

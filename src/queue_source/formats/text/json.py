@@ -8,10 +8,11 @@ does not (a number into a STRING). A document is an object or an array of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, reduce
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -24,14 +25,13 @@ from queue_source.formats.base import BadRecords, OpenObject, Part
 from queue_source.formats.compression import codec_of, refuse_archive
 from queue_source.formats.new_columns import more
 from queue_source.formats.text import json_grammar as grammar
+from queue_source.formats.text import json_structure as structure
 from queue_source.formats.text.blocks import (
     BLOCK_SIZE,
     BOM,
     Block,
-    ExactBytes,
     LineEnds,
     Lines,
-    Separator,
     make_separator,
     unify_lines,
 )
@@ -85,13 +85,22 @@ class JsonReader:
         self._known = KnownNames(schema, options) if options.watch_new_columns else None
         self._infers = self._shape.rescued is not None or self._known is not None
         self._has_others = False  # than the declared fields, as far as it is known
-        self.separator = make_separator(options)
+        self.separator = make_separator(options, structure.last_object_end)
         self.only_slowly = any(_is_only_read_slowly(field.type) for field in self._shape.data)
 
     def read_quickly(self, data: bytes) -> pa.Table | None:
         text = unify_lines(data, self._separator_text, blank=b" ")
         if text is None:
             return None
+        has_lines = b"\n" in text[:_SMALL]
+        if has_lines and (table := self._read_lines(text)) is not None:
+            return table
+        if (lines := structure.split_objects(text)) is None and has_lines:
+            return None
+        return self._read_lines(text if lines is None else lines)
+
+    def _read_lines(self, text: bytes) -> pa.Table | None:
+        """Read lines of one object each; None when anything about them is unusual."""
         if not _NOT_BLANK.search(text):
             return self._shape.full.empty_table()
         lines = Lines.of(text)
@@ -134,18 +143,24 @@ class JsonReader:
 
     def read_slowly(self, block: Block) -> Iterator[pa.Table]:
         rows = Rows(self._shape, self._bad, self._uri)
-        for offset, line in self.separator.split(block.data):
-            if line.strip(_WHITE):
-                self._read_record(rows, block.offset + offset, line)
-                if rows.are_many:
-                    yield rows.take_table()
+        for offset, record in self.split_records(block.data):
+            self._read_record(rows, block.offset + offset, record)
+            if rows.are_many:
+                yield rows.take_table()
         yield rows.take_table()
+
+    def split_records(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Cut whole lines into (offset, record)."""
+        for start, line in self.separator.split(data):
+            for offset, record in structure.cut_objects(line):
+                if record.strip(_WHITE):
+                    yield start + offset, record
 
     def read_whole(self, block: Block) -> Iterator[pa.Table]:
         """Read one document (`multiLine`): any fault makes all of it one bad record."""
         data = block.data.removeprefix(BOM).lstrip(_WHITE)
         is_cut = len(data) > _SMALL and self._whole is None
-        lines = grammar.cut_items(data) if is_cut else None
+        lines = structure.cut_items(data) if is_cut else None
         longest = self._options.max_record_bytes
         if len(data) > longest and (
             lines is None or any(len(piece) > longest for piece in grammar.cut_lines(lines, longest))
@@ -159,7 +174,7 @@ class JsonReader:
         large = lines is not None and len(data) > BLOCK_SIZE
         if lines is not None and not large and (table := self._read_items_quickly(lines)) is not None:
             yield table
-        elif lines is not None and (large or grammar.has_more_values(data, self._options.max_values)):
+        elif lines is not None and (large or structure.has_more_values(data, self._options.max_values)):
             yield from self._read_items(block, lines)
         elif data:
             rows = Rows(self._shape, self._bad, self._uri)
@@ -168,7 +183,7 @@ class JsonReader:
 
     def _read_items_quickly(self, lines: bytes) -> pa.Table | None:
         """Read the rows of items, a line each; None if any of them takes a closer look."""
-        table = None if self.only_slowly else self.read_quickly(lines)
+        table = None if self.only_slowly else self._read_lines(lines)
         return table if table is not None and table.num_rows == lines.count(b"\n") + 1 else None
 
     def _read_items(self, block: Block, lines: bytes) -> list[pa.Table]:
@@ -209,20 +224,21 @@ class JsonReader:
                 tables[0] = table.set_column(place, field, pa.chunked_array([pa.array(texts, field.type)]))
         return tables
 
-    def require_a_column(self, data: bytes, separator: Separator) -> None:
-        """Raise BadObject("wrong-columns") when no record of the text, though good, so much as names a column."""
+    def require_a_column(self, data: bytes) -> None:
+        """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
+        records: Iterable[bytes] = (record for _, record in self.split_records(data))
+        if self._options.multi_line:  # a line for each record, if a look at its brackets tells them; else one record
+            lines = structure.cut_items(data.removeprefix(BOM).lstrip(_WHITE))
+            records = [data] if lines is None else filter(bytes.strip, lines.splitlines())
         names, present = self._shape.data.names, set[str]()
         lowered = data.lower() if data.isascii() and b"\\" not in data else None
         if lowered is not None and not any(name.lower().encode() in lowered for name in names):
-            end = separator.first_end(data, 0)  # the first record, for the message
-            data = data if end < 0 else data[:end]
-        for _, line in separator.split(data) if names else ():
-            if not line.strip(_WHITE):
-                continue
+            records = islice(records, 1)  # the first record, for the message
+        for record in records if names else ():
             try:
                 named = {
                     key
-                    for item in grammar.decode_objects(grammar.decode_text(line), self._options.max_values)
+                    for item in grammar.decode_objects(grammar.decode_text(record), self._options.max_values)
                     for key in item
                 }
             except ValueError:
@@ -363,12 +379,7 @@ class Json(LineFormat):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
                     if all(column.null_count == table.num_rows for column in table.columns):
-                        data, separator = block.data, reader.separator
-                        if is_document:  # a line for each record, if a look at its brackets tells them; else one record
-                            data = data.removeprefix(BOM).lstrip(_WHITE)
-                            lines = grammar.cut_items(data)
-                            data, separator = (lines, LineEnds()) if lines is not None else (data, ExactBytes(b"\0"))
-                        reader.require_a_column(data, separator)
+                        reader.require_a_column(block.data)
                     unseen = False
                 yield table
             del block  # it is not held while the next one is read
@@ -413,10 +424,12 @@ class Json(LineFormat):
         text = TextObject(source, options, bad, Part())
 
         def records() -> Iterator[dict[str, Any]]:
-            separator = make_separator(options)
+            reader = self.reader(pa.schema([]), options, bad, text.uri)
             blocks = text.read_document(options.max_document_bytes) if options.multi_line else None
-            for block in blocks or text.read_blocks(separator, Part(0, limit)):
-                for at, record in [(0, block.data)] if options.multi_line else separator.split(block.data):
+            for block in blocks or text.read_blocks(reader.separator, Part(0, limit)):
+                for at, record in [(0, block.data)] if options.multi_line else reader.split_records(block.data):
+                    if block.offset + at >= limit:
+                        return
                     try:
                         yield from grammar.decode_objects(grammar.decode_text(record)) if record.strip() else ()
                     except ValueError as error:  # UnicodeDecodeError is one

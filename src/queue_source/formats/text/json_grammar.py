@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from queue_source.formats.text.json_structure import has_more_values, measure_depth
 from queue_source.formats.text.values import quote_json
 
 MAX_DEPTH = 1000
@@ -26,7 +27,6 @@ MAX_NUMBER = 1000
 SHALLOW = 100
 """What parsers that call themselves may be given."""
 _SHORT_STACK = 20  # calls within one another that Python may be given anywhere
-_CHUNK = 1 << 20
 _ANY_NUMBER = 1 << 62
 _CACHED = 1 << 18  # bytes that stay in the processor's cache
 _NEWLINE, _BRACE = ord("\n"), ord("{")
@@ -173,86 +173,10 @@ def _require_objects(value: Any) -> list[dict[str, Any]]:
     return objects
 
 
-def has_more_values(text: bytes, most: int) -> bool:
-    """Tell whether there are more than so many keys and values."""
-    if len(text) <= most or text.count(b",") + text.count(b"{") <= most:
-        return False
-    count = 0
-    for chunk in _cut_outside_strings(text):
-        if (chunk == ord("'")).any():
-            return True  # quotes of both kinds: which ones begin a text takes a parser
-        count += int(np.count_nonzero((chunk == ord(",")) | (chunk == ord("{"))))
-    return count > most
-
-
-def _cut_outside_strings(text: bytes) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Give the characters that are in no string, a chunk at a time."""
-    if b"\\" in text:
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    inside = 0
-    for start in range(0, len(text), _CHUNK):
-        characters = np.frombuffer(text, np.uint8)[start : start + _CHUNK]
-        quotes = np.cumsum(characters == ord('"'), dtype=np.uint32) + inside
-        yield characters[quotes & 1 == 0]
-        inside = int(quotes[-1]) & 1
-
-
 def has_long_number(text: bytes) -> bool:
     """Tell whether `MAX_NUMBER` digits follow each other. A search of all the text takes longer than to parse it."""
     sampled = text[:: MAX_NUMBER // _SAMPLES]
     return _SAMPLED_NUMBER.search(sampled) is not None and _LONG_NUMBER.search(text) is not None
-
-
-def measure_depth(text: bytes) -> int:
-    """Measure how deep objects and arrays are within one another, in a text that may be no JSON."""
-    deepest = now = 0
-    for chunk in _cut_outside_strings(text):
-        if len(chunk) == 0:
-            continue
-        characters = chunk | 0x20  # brackets become braces
-        steps = (characters == ord("{")).astype(np.int8) - (characters == ord("}"))
-        depths = np.cumsum(steps, dtype=np.int32)
-        deepest = max(deepest, now + int(depths.max()))
-        now += int(depths[-1])
-    return deepest
-
-
-def cut_items(document: bytes) -> bytes | None:
-    """Write a document with a line for each item of its array, or in one line if it is an object.
-
-    None where that takes more than a look at its brackets and quotes. What is in the lines may be no JSON.
-    """
-    begin, end = document[:1], document.rstrip(b" \t\r\n")[-1:]
-    if begin + end not in (b"[]", b"{}"):
-        return None
-    masked = document.replace(b"\\\\", b"  ").replace(b'\\"', b"  ") if b"\\" in document else document
-    written = np.frombuffer(document, np.uint8).copy()
-    last = len(document.rstrip(b" \t\r\n")) - 1
-    inside = depth = 0
-    for start in range(0, len(masked), _CHUNK):
-        piece = np.frombuffer(masked, np.uint8)[start : start + _CHUNK]
-        quotes = np.cumsum(piece == ord('"'), dtype=np.uint32) + inside
-        inside = int(quotes[-1]) & 1
-        outside = quotes & 1 == 0
-        breaks = (piece == ord("\n")) | (piece == ord("\r"))
-        if (breaks & ~outside).any() or ((piece == ord("'")) & outside).any():
-            return None
-        brackets = piece | 0x20
-        steps = ((brackets == ord("{")) & outside).astype(np.int8) - ((brackets == ord("}")) & outside)
-        depths = np.cumsum(steps, dtype=np.int32) + depth
-        depth = int(depths[-1])
-        if (depths[: max(last - start, 0)] < 1).any():
-            return None  # it ends before its end
-        part = written[start : start + _CHUNK]
-        part[breaks] = ord(" ")
-        if begin == b"[":
-            part[(piece == ord(",")) & outside & (depths == 1)] = ord("\n")
-    if depth or inside:
-        return None
-    if begin == b"[":
-        written[0] = written[last] = ord(" ")
-    lines: bytes = written.tobytes()
-    return lines
 
 
 def cut_lines(lines: bytes, size: int) -> Iterator[bytes]:

@@ -199,7 +199,10 @@ def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
         """Cut it into a few pieces of whole records; a small one stays as it is."""
         data, start, pieces = whole.data, 0, []
         step = max(SMALLEST_PIECE, len(data) // _PIECES + 1)
-        while start + step < len(data) and (end := reader.separator.first_end(data, start + step)) > 0:
+        while start + step < len(data):
+            end = reader.separator.first_end(data, start + step)
+            if end < 0 and (end := start + reader.separator.inner_end(data[start : start + step])) == start:
+                break
             pieces.append(Block(whole.offset + start, data[start:end]))
             start = end
         if start < len(data):
