@@ -179,6 +179,7 @@ BAD: dict[str, list[str]] = {
     "shares": ["", "fair", "percentage:50,60", "percentage:100,0", "percentage:", "percentage:a,b"],
     "text": [""],
     "line end": [""],
+    "keys": ["", " ", "a..b", ".", "Records."],
     "date pattern": ["", "dd.MM.", "yyyy-MMM-dd", "yyyy-MM-dd'T", "yyyy yyyy", "hh:mm a"],
     "secret": [""],
 }
@@ -586,6 +587,9 @@ def test_what_spark_can_and_this_source_cannot_is_refused_with_the_next_step() -
         ("sep", {"sep": "|", "quote": "|"}),
         ("lineSep", {"lineSep": ";", "multiLine": "true"}),
         ("lineSep", {"lineSep": ";", "wholeText": "true", "fileFormat": "text"}),
+        ("lineSep", {"lineSep": ";", "recordsPath": "Records", "fileFormat": "json"}),
+        ("recordsPath", {"recordsPath": "Records", "multiLine": "true", "fileFormat": "json"}),
+        ("recordsPath", {"recordsPath": "Records", "fileFormat": "csv"}),
     ],
 )
 def test_options_of_a_format_that_contradict_each_other_are_refused(option: str, given: dict[str, str]) -> None:

@@ -95,13 +95,19 @@ class FormatOptions:
         help="json: an object is one document, which is an array of records or one record. csv: quoted fields may "
         "hold line ends. Such objects are not split into ranges.",
         on_change=OnChange.REFUSED_IN_PART)
+    records_path: str | None = option("recordsPath", types.FIELD_PATH, example="Records", formats=("json",),
+        rules=excludes("multiLine", problem="reads documents over any number of lines; leave multiLine out"),
+        help="The keys that lead to the array of records in a [document](formats.md#json). An object is one document, "
+        "or several, of any size. Such objects are not split into ranges.",
+        on_change=OnChange.REFUSED_IN_PART)
     whole_text: bool = option(
         "wholeText", types.BOOLEAN, "false", help="An object is one row.", example="true", formats=("text",),
         on_change=OnChange.REFUSED_IN_PART)
     line_sep: str | None = option(
         "lineSep", types.LINE_END, example=";", note=r"`\n`, `\r\n` and `\r`", formats=LINE_FORMATS,
         help="What ends a record.",
-        rules=excludes("multiLine", "wholeText", problem="has no meaning with {other}; leave one of them out"),
+        rules=excludes("multiLine", "wholeText", "recordsPath",
+            problem="has no meaning with {other}; leave one of them out"),
         on_change=OnChange.REFUSED_IN_PART)
     encoding: str = option("encoding", types.ENCODING, "UTF-8", example="ISO-8859-1", formats=LINE_FORMATS,
         help="Character set of the objects. Only UTF-8 is split into ranges.",

@@ -422,6 +422,8 @@ COLUMNS = OptionType("columns", "columns in Spark's DDL", _explained(
 URIS = OptionType("URIs", "URIs of objects, separated by commas", _explained(
     lambda text: tuple(dict.fromkeys(plain_uri(part.strip()) for part in text.split(","))),
     "{text}: {error}; write URIs of objects, as in s3://landing/sample.json"))
+FIELD_PATH = OptionType("keys", "names of keys, separated by dots", _checked(
+    str.strip, lambda path: all(path.split(".")), "{text} has an empty name; write Records, or detail.items"))
 DOMAINS = OptionType("domains", "names of domains, separated by commas", _checked(
     lambda text: _parts(text.lower()),
     lambda domains: all(re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", domain) for domain in domains),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_QUOTE, _APOSTROPHE, COMMA, _BACKSLASH, _SPACE, NEWLINE = b"\"',\\ \n"
+_QUOTE, _APOSTROPHE, COMMA, _BACKSLASH, SPACE, NEWLINE = b"\"',\\ \n"
 OPENING, _CLOSING = b"{[", b"}]"
 WHITE = b" \t\r\n"
 _BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
@@ -19,6 +19,7 @@ _IS_MARK = bytes(byte in b"\"'{}[]," for byte in range(256))
 _STEPS = np.array([(byte in OPENING) - (byte in _CLOSING) for byte in range(256)], np.int8)
 _TOKEN = re.compile(rb'"[^"]*"?|\'[^\']*\'?|[{}\[\],]')
 _NEXT_OBJECT = re.compile(rb"}[ \t]*{")
+_BEGINNING = 64 << 10  # bytes of a text that tell whether it is worth a look
 _CHUNK = 1 << 18  # bytes that stay in the processor's cache
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
@@ -82,7 +83,7 @@ class Scanner:
             escapes = np.flatnonzero(np.frombuffer(piece, np.uint8) == _BACKSLASH)
         self._is_escaped = piece.endswith(b"\\")
         masked = bytearray(piece)
-        np.frombuffer(masked, np.uint8)[escapes[: len(escapes) - self._is_escaped] + 1] = _SPACE
+        np.frombuffer(masked, np.uint8)[escapes[: len(escapes) - self._is_escaped] + 1] = SPACE
         return bytes(masked)
 
     def _find_in_either_quotes(self, masked: bytes) -> Iterator[int]:
@@ -110,7 +111,7 @@ def measure_depth(text: bytes) -> int:
 
 def without_breaks(text: bytes) -> bytearray:
     """Return text in one line. Its line ends become tabs, which are white space too, and as bad within strings."""
-    return bytearray(text).translate(_BREAKS)
+    return bytearray(text.translate(_BREAKS) if b"\n" in text or b"\r" in text else text)
 
 
 def cut_items(document: bytes) -> bytes | None:
@@ -126,7 +127,7 @@ def cut_items(document: bytes) -> bytes | None:
     lines = without_breaks(document)
     if document[0] == OPENING[1]:
         np.frombuffer(lines, np.uint8)[places[kinds == COMMA]] = NEWLINE
-        lines[0] = lines[last] = _SPACE
+        lines[0] = lines[last] = SPACE
     return bytes(lines)
 
 
@@ -138,7 +139,7 @@ def find_object_ends(text: bytes) -> Places:
     ends = places[(depths == 0) & (_STEPS[kinds] < 0)][: len(starts)] + 1
     characters = np.frombuffer(text, np.uint8)
     follows = starts == ends
-    for at in np.flatnonzero((characters[ends] == _SPACE) | (characters[ends] == WHITE[1])):
+    for at in np.flatnonzero((characters[ends] == SPACE) | (characters[ends] == WHITE[1])):
         follows[at] = not text[ends[at] : starts[at]].strip(b" \t")
     follows &= (characters[ends - 1] == _CLOSING[0]) & (characters[starts] == OPENING[0])
     return np.asarray(ends[follows])
@@ -150,8 +151,8 @@ def last_object_end(text: bytes) -> int:
 
 
 def split_objects(text: bytes) -> bytes | None:
-    """Write text with a line for each of the objects that follow each other in a line; None where none do."""
-    if _NEXT_OBJECT.search(text) is None or not len(ends := find_object_ends(text)):
+    """Write text with a line for each of the objects that follow each other in a line; None where none do at first."""
+    if _NEXT_OBJECT.search(text, 0, _BEGINNING) is None or not len(ends := find_object_ends(text)):
         return None
     return bytes(np.insert(np.frombuffer(text, np.uint8), ends, NEWLINE))
 

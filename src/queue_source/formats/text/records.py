@@ -235,13 +235,13 @@ class TextObject:
             self._file.seek(part.start - separator.length)
             stream: Readable = self._file
         else:
-            stream = self._open_stream()
+            stream = self.open_stream()
         longest = self.options.max_record_bytes
         yield from cut_blocks(stream, separator, self.bad, offset=part.start, until=part.end, longest=longest)
 
     def read_document(self, longest: int) -> Iterator[Block]:
         """Read all of the object. One of more than `longest` bytes is a bad record."""
-        data = self._open_stream().read(longest + 1)
+        data = self.open_stream().read(longest + 1)
         if len(data) > longest:
             self.bad.add(
                 0, f"a document of more than {longest} bytes is skipped; a larger maxRecordBytes reads it", data
@@ -249,7 +249,7 @@ class TextObject:
             return
         yield Block(0, data)
 
-    def _open_stream(self) -> Readable:
+    def open_stream(self) -> Readable:
         """Open the text at its beginning, decompressed and as UTF-8. It can be read once."""
         stream: Readable = self._file
         if self.codec is not None:
@@ -289,7 +289,7 @@ class LineFormat(Format):
 
     def splittable(self, options: FormatOptions) -> bool:
         """Tell whether a record of an uncompressed object can be found from any place in it."""
-        in_lines = options.plain_utf8 and not (options.multi_line or options.whole_text)
+        in_lines = options.plain_utf8 and not (options.multi_line or options.whole_text or options.records_path)
         return in_lines and make_separator(options).found_from_anywhere
 
     def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
@@ -308,7 +308,7 @@ class LineFormat(Format):
             rows = self.read(text, Part(), schema) if part.start == 0 else iter(())
         else:
             rows = self.read(text, part, schema)
-        return Tables(rows, may_fail_late=text.codec is not None or bad.fails)
+        return Tables(rows, may_fail_late=text.codec is not None or bad.fails or options.records_path is not None)
 
     def combines(self, options: FormatOptions) -> bool:
         return self.splittable(options)
@@ -336,7 +336,7 @@ class LineFormat(Format):
         return None if not body or b"\n" in body or b"\r" in body or body.startswith(BOM) else body
 
     def line_reader(self, schema: pa.Schema, options: FormatOptions) -> RecordReader | None:
-        if options.line_sep is not None or not options.plain_utf8 or options.header:
+        if options.line_sep is not None or not options.plain_utf8 or options.header or options.records_path:
             return None
         return self.reader(schema, options, BadRecords(options.mode), "")
 
