@@ -250,6 +250,7 @@ def started_with(query: Loading, **options: str) -> None:
         ({"fileFormat": "csv"}, {}, "option 'load': is 'json' for this sink, and fileFormat is 'csv' for its reader"),
         ({"fileFormat": "json"}, {"lineSep": ";"}, "option 'lineSep': is ';' for this sink, and lineSep is '' for"),
         ({"fileFormat": "json", "multiLine": "true"}, {}, "option 'multiLine': is 'false' for this sink"),
+        ({"fileFormat": "json"}, {"recordsPath": "Records"}, "option 'recordsPath': is 'Records' for this sink"),
     ],
 )
 def test_a_sink_that_ends_records_elsewhere_than_its_reader_cuts_objects_is_refused(

@@ -86,6 +86,13 @@ CASES: dict[str, tuple[str, str, dict[str, str], list[Callable[[Path], object]]]
     ),
     "json with metadata": ("json", f"{COLUMNS}, {METADATA}", {}, [text('{"id": 1}'), text(*BAD), text()]),
     "json documents": ("json", COLUMNS, {"multiLine": "true"}, [text('[{"id": 1},', '{"id": 2}]'), text('{"id": 3')]),
+    "json records in documents": (
+        "json",
+        f"{COLUMNS}, {METADATA}",
+        {"recordsPath": "Records"},
+        [text('{"Records": [{"id": 1},', '{"id": "x"}]}', '{"Records": []}'), text('{"Records": [{"id": 3}]')],
+    ),
+    "json without line ends": ("json", COLUMNS, {}, [text('{"id": 1}{"id": 2}{"id": "x"} {"id": 4}')]),
     "text": ("text", f"value STRING, {METADATA}", {}, [text("a", "", "b"), text("c")]),
     "whole text": ("text", "value STRING", {"wholeText": "true"}, [text("a", "b"), text("c")]),
     "binaryFile": (

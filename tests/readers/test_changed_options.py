@@ -98,7 +98,14 @@ def test_a_task_reads_nothing_of_a_batch_with_contents_of_another_kind(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("fileFormat", "text"), ("lineSep", ";"), ("encoding", "ISO-8859-1"), ("multiLine", "true")]
+    ("option", "value"),
+    [
+        ("fileFormat", "text"),
+        ("lineSep", ";"),
+        ("encoding", "ISO-8859-1"),
+        ("multiLine", "true"),
+        ("recordsPath", "Records"),
+    ],
 )
 def test_what_ends_a_record_stays_as_it_is_while_an_object_is_published_in_part(
     world: World, monkeypatch: pytest.MonkeyPatch, option: str, value: str
