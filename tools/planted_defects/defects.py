@@ -249,7 +249,7 @@ DEFECTS = (
         "record-at-a-cut",
         "A record that began exactly at the boundary of two tasks was read by both.",
         "queue_source/formats/text/blocks.py",
-        'offset, tail = _skip_record(stream, separator, offset, b"", separator.length)',
+        'offset, tail = _skip_record(stream, separator, offset, b"", separator.length, until)',
         'offset, tail = offset + separator.length, b""',
     ),
     Defect(

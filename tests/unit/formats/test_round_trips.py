@@ -23,6 +23,7 @@ from queue_source.formats.base import BadRecords
 from queue_source.formats.text import blocks, csv
 from queue_source.formats.text import json as json_format
 from queue_source.formats.text.blocks import Block
+from queue_source.formats.text.json_structure import cut_objects
 from queue_source.options.content import FormatOptions
 from support.reading import UTC_MICROS, read_bytes, read_with_problems
 
@@ -189,6 +190,8 @@ def test_any_text_is_as_many_rows_and_bad_records_as_lines(parts: list[str], fil
     data = "".join(parts).encode()
     lines = data.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n")
     schema = pa.schema([("a", pa.string())])
+    if file_format == "json":
+        lines = [record.decode() for line in lines for _, record in cut_objects(line.encode())]
     records = sum(1 for line in lines if line.strip("".join(map(chr, range(33))) if file_format == "csv" else " \t"))
     found = {}
     for mode in ("PERMISSIVE", "DROPMALFORMED", "FAILFAST"):
