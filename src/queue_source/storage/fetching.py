@@ -5,6 +5,7 @@ A bucket answers after 20 to 40 ms, however small the object is: a task that wai
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import open_object, open_version
 from queue_source.storage.memory import room_for_reading_ahead
 from queue_source.storage.open_files import ObjectFile, ObjectVersion, is_local, mapped
+from queue_source.storage.pauses import ends_with
 
 WHOLE = 8 << 20
 """Bytes of the largest object that one request brings."""
@@ -70,17 +72,20 @@ class Fetcher:
         self._bytes = 0
         self._met = [_USUAL, 1]  # bytes, and of how many objects
         self._stack = ExitStack()
+        self._ended = threading.Event()
         self._threads: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Fetcher:
         if self._waiting:
-            self._threads = ThreadPoolExecutor(min(self._requests, len(self._waiting) + 1), "cuesqueue-fetch")
+            most = min(self._requests, len(self._waiting) + 1)
+            self._threads = ThreadPoolExecutor(most, "cuesqueue-fetch", ends_with, (self._ended,))
             self._stack.enter_context(room_for_reading_ahead())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         self._waiting.clear()
         for place in [*self._under_way]:
             self._drop(place)
@@ -169,7 +174,7 @@ def _fetch(uri: str, storage: StorageOptions, start: int, end: int) -> ObjectVer
     """Open the object with these bytes, as far as there are any; where the library has no request for both, by two."""
     version = open_version(uri, storage, start, end)
     end = min(end, version.size)
-    if not version.holds(start, end):
+    if start < end and not version.holds(start, end):
         with mapped(uri):
             version.hold(start, version.read_range(start, end))
     return version
