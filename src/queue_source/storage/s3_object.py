@@ -18,9 +18,10 @@ from urllib.parse import quote
 
 from queue_source.errors import ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions
+from queue_source.storage import s3_client
 from queue_source.storage.open_files import ObjectVersion
 from queue_source.storage.pauses import back_off, pause
-from queue_source.storage.s3_client import POOL, TIME_OUT, Connection, Head, answers, connection, head, place, plain
+from queue_source.storage.s3_client import Connection, Head, answers, connection, head, place, plain
 from shard_store.redaction import redact_text
 
 _TRIES = 3  # at an answer that is cut off; the last ones are boto3's, which tries other failures itself
@@ -45,11 +46,10 @@ class _Answer(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where the objects of a bucket are: the URL before their keys, the region that signs (None: nothing is), HTTP."""
+    """Where the objects of a bucket are: the URL before their keys, and the region that signs (None: nothing is)."""
 
     url: str
     region: str | None
-    session: Any
 
 
 class _PassingError(Exception):
@@ -101,11 +101,19 @@ class _Sender:
     """GET requests of one client, from any thread."""
 
     def __init__(self, made: Connection) -> None:
+        from botocore.httpsession import URLLib3Session
+        from botocore.utils import get_environ_proxies
+
         self._made = made
         self._places: dict[str, _Place | None] = {}
         self._asking = threading.local()
-        self._sessions: dict[frozenset[tuple[str, str]], Any] = {}
-        self._lock, self._learning = threading.Lock(), threading.Lock()
+        self._learning = threading.Lock()
+        self._session = URLLib3Session(
+            verify=made.certificates,
+            proxies=get_environ_proxies(made.client.meta.endpoint_url),  # by this URL boto3 finds them, for all buckets
+            timeout=s3_client.TIME_OUT,
+            max_pool_connections=s3_client.POOL,
+        )
         made.client.meta.events.register("before-send.s3.GetObject", self._note)
 
     def get(self, uri: str, start: int, end: int, etag: str | None = None) -> _Answer | None:
@@ -160,7 +168,7 @@ class _Sender:
         if where.region is not None:
             S3SigV4Auth(self._made.keys.get_frozen_credentials(), "s3", where.region).add_auth(request)
         try:
-            answer = where.session.send(request.prepare())
+            answer = self._session.send(request.prepare())
             with closing(answer.raw) as raw:
                 if answer.status_code not in (200, 206):
                     raw.drain_conn()
@@ -214,9 +222,6 @@ class _Sender:
 
     def _note(self, request: Any, **_: Any) -> None:
         """Note where boto3 sends a request, and how it signs: of several the last one is the right region's."""
-        from botocore.httpsession import URLLib3Session
-        from botocore.utils import get_environ_proxies
-
         if not (asked := getattr(self._asking, "key", None)):
             return
         before, key, after = request.url.rpartition(quote(asked, safe="/~"))
@@ -224,14 +229,7 @@ class _Sender:
         signed = _SIGNED.match(said if isinstance(said, bytes) else said.encode())
         if not key or after or (signed is None) is not (self._made.keys is None):
             return  # signed in another way, which is boto3's alone
-        proxies = get_environ_proxies(before)
-        with self._lock:
-            session = self._sessions.get(proxied := frozenset(proxies.items()))
-            if session is None:
-                session = self._sessions[proxied] = URLLib3Session(
-                    verify=self._made.certificates, proxies=proxies, timeout=TIME_OUT, max_pool_connections=POOL
-                )
-        self._asking.place = _Place(before, None if signed is None else signed[1].decode(), session)
+        self._asking.place = _Place(before, None if signed is None else signed[1].decode())
 
 
 def _status(error: Any) -> int:
