@@ -15,6 +15,7 @@ from queue_source.options import parse_reader_options
 from queue_source.read import objects
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
+from queue_source.storage import pauses as pauses_of_requests
 from queue_source.storage.open_files import ObjectFile
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
 from shard_store.store import open_store
@@ -137,7 +138,8 @@ def test_a_reason_of_its_own_needs_no_neighbours(s3: S3Server, url: str) -> None
     assert "InvalidObjectState" in errors[0].detail
 
 
-def test_passing_trouble_is_left_to_spark(s3: S3Server, url: str) -> None:
+def test_passing_trouble_is_left_to_spark(s3: S3Server, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses_of_requests, "PATIENCE", 0.1)
     uris = put(s3, "b/0", "b/1")
     s3.refusals["b/1"] = SLOW_DOWN._replace(get_only=True)
     with pytest.raises(ObjectStoreError, match=r"SlowDown|SLOW_DOWN"):

@@ -5,6 +5,7 @@ A bucket answers after 20 to 40 ms, however small the object is: a task that wai
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import open_object, open_version
 from queue_source.storage.memory import room_for_reading_ahead
 from queue_source.storage.open_files import ObjectFile, ObjectVersion, is_local, mapped
+from queue_source.storage.pauses import ends_with
 
 WHOLE = 8 << 20
 """Bytes of the largest object that one request brings."""
@@ -49,6 +51,18 @@ class Wanted(NamedTuple):
         return max(self.start - _AROUND, 0), min(self.start + min(_BLOCK + _AROUND, 2 * self.whole), self.size)
 
 
+class _Threads(ThreadPoolExecutor):
+    """Does with fewer threads where the system refuses another one, as for lack of addresses."""
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                raise
+            self._max_workers = len(self._threads)
+
+
 class Fetcher:
     """Opens the objects of a task in their order, and asks for those that come next meanwhile.
 
@@ -67,20 +81,24 @@ class Fetcher:
         self._requests, self._most = requests, ahead
         self._waiting = deque(place for place, wanted in enumerate(objects) if not is_local(wanted.uri))
         self._under_way: dict[int, tuple[Future[ObjectVersion], int]] = {}
+        self._arrived = deque[int]()
         self._bytes = 0
         self._met = [_USUAL, 1]  # bytes, and of how many objects
         self._stack = ExitStack()
+        self._ended = threading.Event()
         self._threads: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Fetcher:
         if self._waiting:
-            self._threads = ThreadPoolExecutor(min(self._requests, len(self._waiting) + 1), "cuesqueue-fetch")
-            self._stack.enter_context(room_for_reading_ahead())
+            most = min(self._requests, len(self._waiting) + 1)
+            self._threads = _Threads(most, "cuesqueue-fetch", ends_with, (self._ended,))
+            self._stack.enter_context(room_for_reading_ahead(self._most))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         self._waiting.clear()
         for place in [*self._under_way]:
             self._drop(place)
@@ -124,7 +142,6 @@ class Fetcher:
                 self._drop(place)
                 raise
             else:
-                self._met = [self._met[0] + version.size, self._met[1] + 1]
                 return version
         opened = _fetch(self._objects[place].uri, self._storage, *self._objects[place].range())
         future = Future[ObjectVersion]()
@@ -134,11 +151,11 @@ class Fetcher:
 
     def _ask(self, turn: int) -> None:
         """Send requests as far as may be."""
+        self._recount()
         while self._waiting and self._threads is not None:
             place = self._waiting[0]
-            start, end = self._objects[place].range()
-            size = end - start if self._objects[place].size is not None else self._met[0] // self._met[1]
-            size = max(size, _COUNTED)
+            start, end = self._range(place, turn)
+            size = max(end - start, _COUNTED)
             if place > turn and self._bytes + size > self._most:
                 return
             self._waiting.popleft()
@@ -146,6 +163,26 @@ class Fetcher:
                 self._bytes += size
                 future = self._threads.submit(_fetch, self._objects[place].uri, self._storage, start, end)
                 self._under_way[place] = future, size
+                future.add_done_callback(lambda _, place=place: self._arrived.append(place))  # type: ignore[misc]
+
+    def _range(self, place: int, turn: int) -> tuple[int, int]:
+        """Return the bytes to ask for: of an object of unknown size, before its turn, not many more than others had."""
+        start, end = self._objects[place].range()
+        if self._objects[place].size is None and place > turn:
+            end = min(end, max(2 * self._met[0] // self._met[1], self._most // self._requests, LEAST))
+        return start, end
+
+    def _recount(self) -> None:
+        """Count what has arrived by its size."""
+        while self._arrived:
+            place = self._arrived.popleft()
+            future, counted = self._under_way.get(place, (None, 0))
+            if future is not None and counted and future.exception() is None:
+                size = future.result().size
+                self._met = [self._met[0] + min(size, WHOLE), self._met[1] + 1]
+                now = min(counted, max(size, _COUNTED))
+                self._bytes -= counted - now
+                self._under_way[place] = future, now
 
     def _drop(self, place: int) -> None:
         future, size = self._under_way.pop(place, (None, 0))
@@ -169,7 +206,7 @@ def _fetch(uri: str, storage: StorageOptions, start: int, end: int) -> ObjectVer
     """Open the object with these bytes, as far as there are any; where the library has no request for both, by two."""
     version = open_version(uri, storage, start, end)
     end = min(end, version.size)
-    if not version.holds(start, end):
+    if start < end and not version.holds(start, end):
         with mapped(uri):
             version.hold(start, version.read_range(start, end))
             if start == 0 and end == version.size and not version.is_pinned:

@@ -32,6 +32,7 @@ _PRECONDITION_FAILED = 412
 
 
 _making = threading.Lock()  # a session of botocore makes one client at a time
+os.register_at_fork(after_in_child=lambda: globals().update(_making=threading.Lock()))  # another thread may have had it
 
 
 def is_installed() -> bool:
