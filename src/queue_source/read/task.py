@@ -222,6 +222,10 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
                     else:
                         yield from (batch for batch in result.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
             fetcher.leave(range(first, first := first + len(group)))
+    if fetcher.retries:
+        logger.info("sent %d request(s) for objects again", fetcher.retries)
+        with work.store.open() as store:
+            store.count_object_retries(work.identity.token.pipeline, fetcher.retries)
 
 
 def _expected(piece: Piece) -> ExpectedObject:

@@ -18,7 +18,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import open_object, open_version
 from queue_source.storage.memory import room_for_reading_ahead
 from queue_source.storage.open_files import ObjectFile, ObjectVersion, is_local, mapped
-from queue_source.storage.pauses import ends_with
+from queue_source.storage.pauses import ends_with, retries_so_far
 
 WHOLE = 8 << 20
 """Bytes of the largest object that one request brings."""
@@ -87,6 +87,12 @@ class Fetcher:
         self._stack = ExitStack()
         self._ended = threading.Event()
         self._threads: ThreadPoolExecutor | None = None
+        self._retries_before = retries_so_far()
+
+    @property
+    def retries(self) -> int:
+        """Requests that were sent again."""
+        return retries_so_far() - self._retries_before
 
     def __enter__(self) -> Fetcher:
         if self._waiting:

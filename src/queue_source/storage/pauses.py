@@ -1,4 +1,4 @@
-"""Pauses before another try of a request. Those of a task's threads end with the task."""
+"""Other tries of requests: how many there were, and pauses before them. Those of a task's threads end with the task."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ PATIENCE = 120.0
 _LONGEST = 8.0
 
 _of_thread = threading.local()
+_counting = threading.Lock()
+_retries = 0
+
+
+def count_retries(retries: int) -> None:
+    """Count requests that are sent again."""
+    global _retries
+    with _counting:
+        _retries += retries
+
+
+def retries_so_far() -> int:
+    """Return how many requests this process has sent again; a worker of Spark has one task at a time."""
+    return _retries
 
 
 def ends_with(task: threading.Event) -> None:

@@ -20,13 +20,14 @@ from queue_source.errors import ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions
 from queue_source.storage import s3_client
 from queue_source.storage.open_files import ObjectVersion
-from queue_source.storage.pauses import back_off, pause
+from queue_source.storage.pauses import back_off, count_retries, pause
 from queue_source.storage.s3_client import Connection, Head, answers, connection, head, place, plain
 from shard_store.redaction import redact_text
 
 _TRIES = 3  # at an answer that is cut off; the last ones are boto3's, which tries other failures itself
 _BUCKETS = 1000
 _THROTTLED = frozenset({429, 503})
+_FAILED = 500
 _NO_SUCH_RANGE = 416
 _OF_THE_OBJECT = frozenset({404, 412, _NO_SUCH_RANGE})
 _WHOLE = 200  # of a service that ignores ranges
@@ -135,10 +136,12 @@ class _Sender:
                 if answer is not None or status == _NO_SUCH_RANGE:
                     return answer
                 if status not in _THROTTLED:
+                    count_retries(status == 0 or status >= _FAILED)
                     return self._by_boto3(uri, bucket, key, start, end, etag, tries=_TRIES - 1)
             except ClientError as error:
                 if seconds is None or _status(error) not in _THROTTLED:
                     raise
+            count_retries(1)
             pause(seconds)
 
     @contextmanager
@@ -192,6 +195,7 @@ class _Sender:
                     Bucket=bucket, Key=key, Range=f"bytes={start}-{end - 1}", **condition
                 )
             except ClientError as error:
+                count_retries(error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
                 if (status := _status(error)) in _OF_THE_OBJECT | _THROTTLED:
                     self._remember(bucket)
                 if status == _NO_SUCH_RANGE:
@@ -201,11 +205,13 @@ class _Sender:
                 _raise_hidden(error)
                 raise
             facts = answer["ResponseMetadata"]
+            count_retries(facts.get("RetryAttempts", 0))
             try:
                 with closing(answer["Body"]) as body:  # as a context it would be urllib3's own stream
                     made = _answer(uri, facts["HTTPStatusCode"], facts["HTTPHeaders"], body.read, start, end)
             except (HTTPClientError, IncompleteReadError, HTTPError, _PassingError) as error:
                 if remaining_tries:
+                    count_retries(1)
                     continue
                 said = redact_text(str(error))
                 raise ObjectStoreError(
