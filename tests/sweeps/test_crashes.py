@@ -1,6 +1,7 @@
 """A query into each kind of sink dies at each point that it comes to; another goes on, and nothing is lost or doubled.
 
-In one process over SQLite, with objects in files. All cells, with real kills and lost connections: `integration/test_crash_sweep.py`.
+In one process over SQLite, with objects in files. All cells, with real kills and lost connections:
+`integration/test_crash_sweep.py`.
 """
 
 from __future__ import annotations
