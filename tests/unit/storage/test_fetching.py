@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -270,6 +271,7 @@ def test_a_child_of_a_task_uses_no_connection_of_its_parent() -> None:
             with s3_client._making:
                 child = os.fork()
                 if not child:
+                    signal.alarm(20)  # where it hangs
                     good = kept.read_range(160_000, 160_010) == bytes(10)
                     with open_object("s3://b/7", storage(s3)) as other:
                         good = good and other.read() == bytes([7]) * 200_000
