@@ -176,7 +176,6 @@ class _Library:
             self._until = now + max(_AT_LEAST, 20 * (now - began))
         return self._freed
 
-
     def share_arenas(self) -> None:
         if self._option is not None:
             self._option(_M_ARENA_MAX, _ARENAS)
