@@ -186,6 +186,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "queue_source.storage.s3_client",
         "botocore",
     ): "reads and lists objects of S3, and finds what options leave open, for pyarrow too",
+    ("queue_source.storage.s3_object", "botocore"): "signs and sends requests for objects of S3",
     ("queue_source.storage.buckets.gcs", "google"): "lists, deletes and moves, which pyarrow cannot do in pages",
     ("queue_source.queues.base", "sqlalchemy"): "the type of the transaction that some queues take part in",
     ("queue_source.foreach_batch", "sqlalchemy"): "the type of the user's own transaction",

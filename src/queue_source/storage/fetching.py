@@ -16,7 +16,7 @@ from typing import NamedTuple
 from queue_source.errors import BadObject, ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions
 from queue_source.storage.files import open_object, open_version
-from queue_source.storage.memory import room_for_reading_ahead
+from queue_source.storage.memory import room_for_reading_ahead, share_memory_of_threads
 from queue_source.storage.open_files import ObjectFile, ObjectVersion, is_local, mapped
 from queue_source.storage.pauses import ends_with, retries_so_far
 
@@ -98,6 +98,7 @@ class Fetcher:
         if self._waiting:
             most = min(self._requests, len(self._waiting) + 1)
             self._threads = _Threads(most, "cuesqueue-fetch", ends_with, (self._ended,))
+            share_memory_of_threads()
             self._stack.enter_context(room_for_reading_ahead(self._most))
         return self
 

@@ -40,6 +40,8 @@ _OTHER_DATA = 16 << 20
 _AT_LEAST = 0.005  # seconds
 _STATM = "/proc/self/statm"
 _CAN_LIMIT = sys.platform == "linux" and os.access(_STATM, os.R_OK)
+_M_ARENA_MAX = -8
+_ARENAS = 2
 _PAGE = os.sysconf("SC_PAGE_SIZE") if _CAN_LIMIT else 0
 
 
@@ -133,12 +135,18 @@ def release_memory() -> None:
     _LIBRARY.trim()
 
 
+def share_memory_of_threads() -> None:
+    """Let threads that begin later take their memory from few places: each keeps some of what was freed there."""
+    _LIBRARY.share_arenas()
+
+
 class _Library:
     """What glibc knows of the memory of this process. Other C libraries do not, and pyarrow does not ask."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None) if _CAN_LIMIT else None
         self._trim = getattr(library, "malloc_trim", None)
+        self._option = getattr(library, "mallopt", None)
         self._info = getattr(library, "mallinfo2", None) or getattr(library, "mallinfo", None)
         if self._info is not None:
             number = ctypes.c_size_t if hasattr(library, "mallinfo2") else ctypes.c_uint32
@@ -167,6 +175,10 @@ class _Library:
             self._data, now = data, time.perf_counter()
             self._until = now + max(_AT_LEAST, 20 * (now - began))
         return self._freed
+
+    def share_arenas(self) -> None:
+        if self._option is not None:
+            self._option(_M_ARENA_MAX, _ARENAS)
 
 
 _LIBRARY = _Library()

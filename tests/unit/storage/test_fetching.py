@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -270,6 +273,7 @@ def test_a_child_of_a_task_uses_no_connection_of_its_parent() -> None:
             with s3_client._making:
                 child = os.fork()
                 if not child:
+                    signal.alarm(20)  # where it hangs
                     good = kept.read_range(160_000, 160_010) == bytes(10)
                     with open_object("s3://b/7", storage(s3)) as other:
                         good = good and other.read() == bytes([7]) * 200_000
@@ -326,3 +330,47 @@ def test_a_bucket_that_does_not_answer_is_waited_for_by_all_threads_at_once(
             pass
         wait_for(lambda: all(future.done() for future, _ in fetcher._under_way.values()))
     assert time.monotonic() - began < 16 * 0.2
+
+
+_READS = """
+import sys, threading
+from queue_source.options import parse_reader_options
+from queue_source.storage.fetching import Fetcher, Wanted
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 >> 20
+
+def read_all(wanted):
+    most = 0
+    with Fetcher(wanted, storage, requests=64, ahead=32 << 20) as fetcher:
+        for place in range(len(wanted)):
+            with fetcher.open(place) as file:
+                while file.read(1 << 20):
+                    pass
+                most = max(most, resident())
+            fetcher.leave([place])
+    return most
+
+url, size = sys.argv[1], int(sys.argv[2])
+given = {"queueUrl": "sim://q", "fileFormat": "csv", "allowedPrefixes": "s3://", "s3.region": "us-east-1"}
+given |= {"s3.endpointUrl": url, "s3.accessKeyId": "test", "s3.secretAccessKey": "test"}
+storage = parse_reader_options(given).content.storage
+small = [Wanted(f"s3://b/{place}", 1) for place in range(200)]
+before = read_all(small)
+large = [Wanted(f"s3://b/large{place}", size) for place in range(60)]
+print(read_all(small + large) - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of what other systems keep nothing is known")
+def test_many_threads_keep_no_memory_of_what_they_have_read(s3: S3Server) -> None:
+    """60 objects of 7 MB, with 32 MB ahead: what was freed stays with as few threads as there are places for it."""
+    size = 7 << 20
+    s3.objects |= {f"b/{place}": b"x" for place in range(200)}
+    s3.objects |= dict.fromkeys([f"b/large{place}" for place in range(60)], bytes(size))
+    done = subprocess.run(
+        [sys.executable, "-c", _READS, s3.url, str(size)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 32 + 7 + 40
