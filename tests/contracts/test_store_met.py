@@ -1,0 +1,137 @@
+"""Contract: an object that was announced without a size is read in one version by all attempts at its plan.
+
+The task that meets it first decides, and no plan before or after.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from shard_store.errors import PipelineTakenOver
+from shard_store.model import Content, Met, Plan, Range, Shard, ShardState, Split, end_at, shard_key
+from shard_store.store import ShardStore
+from support.store_backends import Pipeline, StoreBackend
+
+KEY, OTHER = shard_key("s", "a"), shard_key("s", "b")
+OLD, NEW = Met(10, "old"), Met(12, "new")
+
+
+def announced(us: Pipeline, shard_id: str = "a", message: str = "m1", **facts: object) -> Shard:
+    content = Content(shard_id, shard_id, None, None, "q", message)._replace(**facts)
+    (shard,) = us.store.open_shards(us.token, us.source, [content]).values()
+    return shard
+
+
+def planned(us: Pipeline, *opened: Shard) -> Plan:
+    us.write(*(Range(shard.key, shard.content, shard.position, end_at(0)) for shard in opened))
+    return us.plan()
+
+
+def facts(us: Pipeline) -> tuple[int | None, str | None]:
+    content = us.look("a")["a"].content
+    return content.size, content.etag
+
+
+def test_the_first_task_decides_for_all_and_the_shard_has_its_version(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us), announced(us, "b"))
+    assert store.meet(plan.identity, {KEY: OLD}) == {KEY: OLD}
+    assert store.meet(plan.identity, {KEY: NEW, OTHER: NEW}) == {KEY: OLD, OTHER: NEW}
+    us.publish(plan, Split("/x", 2, 1))
+    assert facts(us) == OLD
+    assert store.meet(plan.identity, {KEY: NEW}) == {KEY: OLD}, "an action that follows the publication"
+
+
+def test_an_attempt_after_a_restart_has_the_version_of_the_one_before_and_the_same_hash(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us))
+    store.meet(plan.identity, {KEY: OLD})
+    for _ in range(2):
+        us = Pipeline.start(store)
+        again = us.plan()
+        assert (again.identity.delivery_hash, again.ranges) == (plan.identity.delivery_hash, plan.ranges)
+        assert store.meet(again.identity, {KEY: NEW}) == {KEY: OLD}
+    us.publish(again, Split("/x", 1, 1))
+    assert facts(us) == OLD
+
+
+def test_a_task_of_a_driver_that_was_replaced_decides_nothing(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us))
+    us = Pipeline.start(store)
+    us.plan()
+    with pytest.raises(PipelineTakenOver):
+        store.meet(plan.identity, {KEY: OLD})
+    assert facts(us) == (None, None)
+
+
+def test_a_task_of_a_plan_that_was_replaced_decides_nothing(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us, "b"))
+    us.publish(plan, Split("/x", 1, 1))
+    us.confirm()
+    following = planned(us, announced(us))
+    assert store.meet(plan.identity, {KEY: OLD}) == {KEY: OLD}
+    assert facts(us) == (None, None)
+    assert store.meet(following.identity, {KEY: NEW}) == {KEY: NEW}
+
+
+def test_a_shard_of_another_pipeline_is_left_as_it_is(backend: StoreBackend, store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us))
+    backend.run_for(1000.0)
+    them = Pipeline.start(store, "other")
+    store.acquire(them.token, {KEY: us.token})
+    assert store.meet(plan.identity, {KEY: OLD}) == {KEY: OLD}
+    assert facts(us) == (None, None)
+    theirs = planned(them, them.look("a")["a"])
+    assert store.meet(theirs.identity, {KEY: NEW}) == {KEY: NEW}
+    assert store.meet(plan.identity, {KEY: OLD}) == {KEY: NEW}
+
+
+def test_the_first_attempt_at_a_plan_begins_without_what_was_known_of_another_version(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    announced(us, size=10, etag="old")
+    plan = planned(us, announced(us, message="m2"))
+    assert facts(us) == (None, None)
+    assert store.meet(plan.identity, {KEY: NEW}) == {KEY: NEW}
+
+
+@pytest.mark.parametrize(("later", "changed"), [(OLD, False), (NEW, True)])
+def test_a_later_announcement_is_compared_with_what_was_met(store: ShardStore, later: Met, changed: bool) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us))
+    store.meet(plan.identity, {KEY: OLD})
+    us.publish(plan, Split("/x", 1, 1))
+    us.confirm()
+    again = announced(us, message="m2", size=later.size, etag=later.etag)
+    assert (again.state, again.changed) == (ShardState.DONE, changed)
+
+
+def test_what_was_met_as_empty_is_opened_again_and_then_met_anew(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us))
+    store.meet(plan.identity, {KEY: Met(0, "empty")})
+    us.publish(plan)
+    us.confirm()
+    again = announced(us, message="m2")
+    assert again.reopened
+    assert store.meet(plan.identity, {KEY: Met(0, "empty")}) == {KEY: Met(0, "empty")}, "a task that was forgotten"
+    plan = planned(us, again)
+    assert store.meet(plan.identity, {KEY: NEW}) == {KEY: NEW}
+
+
+def test_a_store_that_has_no_row_of_it_has_no_word(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us, "b"))
+    assert store.meet(plan.identity, {KEY: OLD}) == {KEY: OLD}
+
+
+def test_the_usual_size_is_that_of_what_the_source_has_finished(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    assert store.usual_size("s") is None
+    us.deliver("a", "b")
+    us.open("c")
+    Pipeline.start(store, "q", "t").deliver("d")
+    assert store.usual_size("s") == 10
+    assert store.usual_size("nothing") is None
