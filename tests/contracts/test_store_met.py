@@ -16,8 +16,10 @@ KEY, OTHER = shard_key("s", "a"), shard_key("s", "b")
 OLD, NEW = Met(10, "old"), Met(12, "new")
 
 
-def announced(us: Pipeline, shard_id: str = "a", message: str = "m1", **facts: object) -> Shard:
-    content = Content(shard_id, shard_id, None, None, "q", message)._replace(**facts)
+def announced(
+    us: Pipeline, shard_id: str = "a", message: str = "m1", size: int | None = None, etag: str | None = None
+) -> Shard:
+    content = Content(shard_id, shard_id, size, etag, "q", message)
     (shard,) = us.store.open_shards(us.token, us.source, [content]).values()
     return shard
 

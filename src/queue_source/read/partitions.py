@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from queue_source.options import SecretUrl
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Content, Plan, Position, Range, end_at, is_end, offset_of, position_at
+from shard_store.model import Content, Met, Plan, Position, Range, end_at, is_end, offset_of, position_at
 from shard_store.sql.shared_file import SharedFile
 
 if TYPE_CHECKING:
@@ -56,6 +56,11 @@ class Piece(NamedTuple):
     def size(self) -> int:
         """The bytes of it; 0 if unknown."""
         return offset_of(self.end) - offset_of(self.start)
+
+    def as_met(self, met: Met) -> Piece:
+        """Return the piece of an object whose size the plan does not know, in the version that counts."""
+        planned = self.planned._replace(content=self.content._replace(size=met.size, etag=met.etag))
+        return self._replace(planned=planned, end=_end(planned))
 
 
 def partition(
