@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
+from queue_source.announcements.contents import s3_record
 from queue_source.options import ReaderOptions, parse_reader_options
+from queue_source.queues import open_queue
 from queue_source.read.partitions import PlanStore, whole_pieces
 from queue_source.read.task import Work, read_work
+from queue_source.spark import reader
+from queue_source.spark.reader import CuesqueueStreamReader, WorkPartition
 from queue_source.storage import fetching
 from queue_source.storage.fetching import WHOLE
 from shard_store.model import Content, Met, Plan, PlanIdentity, Range, ShardKey, ShardState, Split, end_at, shard_key
 from shard_store.store import ShardStore, open_store
+from support.coordinator_world import World
+from support.driver_loop import reader_options
 from support.reading import plan_store
 from support.servers.s3 import Refusal, S3Server, etag_of, s3_server
 from support.sessions import LEAST
@@ -246,3 +254,155 @@ def test_an_object_that_grows_into_another_is_known_by_its_etag(bucket: Bucket) 
     bucket.put("a", text="odd")  # as many bytes
     assert bucket.rows(plan) == []
     assert shard_key("s", "s3://b/a") in {entry.key for entry in plan.ranges}
+
+
+# --- from the queue on: as Spark calls the reader ---
+
+
+class Query:
+    """Batches of a reader, whose tasks run here, and our sink."""
+
+    def __init__(self, world: World, s3: S3Server, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
+        monkeypatch.setattr(reader, "stop_on_sigterm", lambda: None)
+        given = {"fileFormat": "text", "allowedPrefixes": "s3://b/", **s3.options, **options}
+        self.spark = CuesqueueStreamReader(
+            reader_options(world.queue_url, world.store_url, **given), StructType().add("value", "string")
+        )
+        self.world, self.offset = world, self.spark.initialOffset()
+
+    def works(self) -> list[Work]:
+        """Those of the next batch."""
+        end, deadline = self.offset, time.monotonic() + 30
+        while end == self.offset and time.monotonic() < deadline:
+            end = self.spark.latestOffset(self.offset)
+        parts = self.spark.partitions(self.offset, end)
+        self.offset = end
+        return [part.work for part in parts if isinstance(part, WorkPartition)]
+
+    def batch(self) -> list[str]:
+        works = self.works()
+        schema = pa.schema([("value", pa.string())])
+        batches = [batch for work in works for batch in read_work(work, schema, repeated=False)]
+        with self.world.store() as store:
+            store.publish([works[0].identity], [Split(f"/{self.offset['seq']}", 1, 1)])
+        return sorted(row for batch in batches for row in batch.column(0).to_pylist())
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.spark._started().report()
+
+
+@pytest.fixture
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+def requests(s3: S3Server) -> dict[str, int]:
+    """Since they were counted last."""
+    counted = {verb: sum(n for (v, _), n in s3.requests.items() if v == verb) for verb in ("HEAD", "GET")}
+    s3.requests.clear()
+    return counted
+
+
+def put(s3: S3Server, names: list[str], text: str = "old") -> list[str]:
+    s3.objects |= {f"b/{name}": f"{name} {text}\n".encode() for name in names}
+    return [f"{name} {text}" for name in names]
+
+
+def test_after_the_first_objects_of_a_source_each_costs_one_request(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    first, second, third = (NAMES[start : start + 40] for start in (0, 40, 80))
+    for names in (first, second, third):
+        put(s3, names)
+    world.publish(*(f"s3://b/{name}" for name in first))
+    query = Query(world, s3, monkeypatch)
+    assert query.batch() == [f"{name} old" for name in first]
+    assert requests(s3) == {"HEAD": 32, "GET": 40}
+    world.publish(*(f"s3://b/{name}" for name in second))
+    assert query.batch() == [f"{name} old" for name in second]
+    assert requests(s3) == {"HEAD": 0, "GET": 40}
+    query.spark.stop()
+    query = Query(world, s3, monkeypatch)
+    world.publish(*(f"s3://b/{name}" for name in third))
+    query.offset = query.spark._started().offsets.write(2)
+    assert query.batch() == [f"{name} old" for name in third]
+    assert requests(s3) == {"HEAD": 0, "GET": 40}
+    query.spark.stop()
+    with world.store() as store:
+        facts = {row for page in store.pages("shards", columns=["state", "size", "etag"]) for row in page}
+    assert {(state, size) for state, size, _ in facts} == {("done", 8)}
+    assert len(facts) == 120, "each with its own ETag"
+
+
+def test_what_is_announced_once_more_by_its_uri_alone_is_compared_with_what_was_read(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    put(s3, names := NAMES[:40])
+    s3.objects["b/empty"] = b""
+    world.publish(*(f"s3://b/{name}" for name in names))
+    query = Query(world, s3, monkeypatch, fileFormat="csv", schema="")
+    query.batch()
+    world.publish("s3://b/late", "s3://b/empty")
+    assert query.batch() == []
+    requests(s3)
+    again = [*put(s3, ["late"]), *put(s3, ["empty"], "filled")]
+    put(s3, ["001"], "new")
+    world.publish("s3://b/000", "s3://b/001", "s3://b/late", "s3://b/empty")
+    assert query.batch() == sorted(again)
+    assert requests(s3) == {"HEAD": 4, "GET": 2}
+    assert {name: query.counters[name] for name in ("reopened", "changed", "duplicates")} == {
+        "reopened": 2,
+        "changed": 1,
+        "duplicates": 1,
+    }
+    query.spark.stop()
+
+
+def test_announced_sizes_cost_no_look_up_and_no_transaction(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    put(s3, names := NAMES[:40])
+    monkeypatch.delattr(ShardStore, "meet")
+    monkeypatch.delattr(ShardStore, "usual_size")
+    with open_queue(world.queue_url) as queue:
+        for name in names:
+            data = s3.objects[f"b/{name}"]
+            facts = {"size": len(data), "eTag": etag_of(data)}
+            queue.send([{"Records": [s3_record("b", name, "2026-01-01T00:00:00.000Z", **facts)]}])
+    query = Query(world, s3, monkeypatch)
+    assert len(query.batch()) == 40
+    assert requests(s3) == {"HEAD": 0, "GET": 40}
+    query.spark.stop()
+
+
+def test_a_restart_reads_an_unfinished_batch_in_the_versions_that_were_met(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    put(s3, NAMES[:40])
+    world.publish(*(f"s3://b/{name}" for name in NAMES[:40]))
+    query = Query(world, s3, monkeypatch)
+    query.batch()
+    put(s3, ["x", "y"])
+    world.publish("s3://b/x", "s3://b/y")
+    start = query.offset
+    (work, *_) = works = query.works()
+    assert all(piece.content.size is None for task in works for piece in task.pieces)
+    for task in works:
+        for _ in read_work(task, pa.schema([("value", pa.string())]), repeated=False):
+            pass
+    query.spark._started().close()  # killed
+    put(s3, ["y"], "new")
+    end = query.offset
+    query = Query(world, s3, monkeypatch)
+    again = [part.work for part in query.spark.partitions(start, end) if isinstance(part, WorkPartition)]
+    assert again[0].identity.delivery_hash == work.identity.delivery_hash
+    schema = pa.schema([("value", pa.string())])
+    rows = [row for task in again for b in read_work(task, schema, repeated=False) for row in b.column(0).to_pylist()]
+    assert rows == ["x old"]
+    query.spark.stop()
