@@ -94,6 +94,7 @@ class Reader:
                     {queue.name: queue for queue in queues},
                     stat_objects,
                     open_bucket=world.open_bucket,
+                    is_told=(lambda uri: True) if world.spares else None,
                     clock=lambda: world.now,
                 )
         except BaseException:
@@ -104,6 +105,7 @@ class Reader:
         self._queues = queues
         self._coordinator = coordinator
         coordinator.receivers.hurry = False
+        coordinator.ownership.sizes._met = [1000, 100]  # the objects before were small
         self._opener: Opener = still.works["open"].__self__  # type: ignore[attr-defined]
         self._leases: LeaseKeeper = still.works["leases"].__self__  # type: ignore[attr-defined]
         cleaning = still.works.get("cleaning")
