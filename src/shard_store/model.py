@@ -262,6 +262,10 @@ class Reading(NamedTuple):
     repeated: bool = False
 
 
+OF_UNKNOWN_VERSION = "unknown"
+"""In place of an ETag: what is published is of some version, and nothing is known to be the same."""
+
+
 class Met(NamedTuple):
     """The version in which a task has met an object: its size in bytes, and its ETag where its store has one."""
 

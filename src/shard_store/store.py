@@ -189,8 +189,8 @@ class ShardStore:
     def has_finished(self, source: str, pipeline: str) -> bool:
         return self._read(ownership.has_finished, source, pipeline)
 
-    def usual_size(self, source: str) -> int | None:
-        return self._read(ownership.usual_size, source)
+    def usual_size(self, source: str, pipeline: str) -> tuple[int | None, str | None]:
+        return self._read(ownership.usual_size, source, pipeline)
 
     # shards and their owners
 

@@ -7,8 +7,21 @@ from __future__ import annotations
 
 import pytest
 
+from shard_store.batches.publishing import Looked
 from shard_store.errors import PipelineTakenOver
-from shard_store.model import Content, Met, Plan, Range, Shard, ShardState, Split, end_at, shard_key
+from shard_store.model import (
+    OF_UNKNOWN_VERSION,
+    SINK,
+    Content,
+    Met,
+    Plan,
+    Range,
+    Shard,
+    ShardState,
+    Split,
+    end_at,
+    shard_key,
+)
 from shard_store.store import ShardStore
 from support.store_backends import Pipeline, StoreBackend
 
@@ -25,7 +38,7 @@ def announced(
 
 
 def planned(us: Pipeline, *opened: Shard) -> Plan:
-    us.write(*(Range(shard.key, shard.content, shard.position, end_at(0)) for shard in opened))
+    us.write(*(Range(s.key, s.content, s.position, end_at(s.content.size or 0)) for s in opened))
     return us.plan()
 
 
@@ -131,9 +144,46 @@ def test_a_store_that_has_no_row_of_it_has_no_word(store: ShardStore) -> None:
 
 def test_the_usual_size_is_that_of_what_the_source_has_finished(store: ShardStore) -> None:
     us = Pipeline.start(store)
-    assert store.usual_size("s") is None
+    assert store.usual_size("s", "p") == (None, None)
     us.deliver("a", "b")
     us.open("c")
-    Pipeline.start(store, "q", "t").deliver("d")
-    assert store.usual_size("s") == 10
-    assert store.usual_size("nothing") is None
+    them = Pipeline.start(store, "q", "t")
+    them.planned("d")
+    store.take_plan("q", None, SINK)
+    assert store.usual_size("s", "p") == (10, None)
+    assert store.usual_size("t", "q") == (None, SINK)
+    assert store.usual_size("nothing", "nobody") == (None, None)
+
+
+def publish(us: Pipeline, plan: Plan, verdicts: str | None = None) -> str:
+    """Into a table elsewhere, which has the batch already where it has `verdicts`; returns those of this attempt."""
+    looked = Looked((1, 1), verdicts is not None, verdicts)
+    said = us.store.publish([plan.identity], (), look=lambda _: looked).verdicts
+    assert said is not None
+    return said
+
+
+@pytest.mark.parametrize(("met", "kept"), [(OLD, True), (NEW, False)])
+def test_a_table_elsewhere_has_the_versions_that_a_restored_store_has_lost(
+    backend: StoreBackend, store: ShardStore, met: Met, kept: bool
+) -> None:
+    """The second attempt is one of the store as it was before the first task met anything."""
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us), announced(us, "b", size=8, etag="b"))
+    store.meet(plan.identity, {KEY: OLD})
+    mark = publish(us, plan)
+    backend.wipe()
+    us = Pipeline.start(store)
+    plan = planned(us, announced(us), announced(us, "b", size=8, etag="b"))
+    store.meet(plan.identity, {KEY: met})
+    publish(us, plan, mark)
+    us.confirm()
+    assert facts(us) == (met if kept else (None, OF_UNKNOWN_VERSION))
+    again = announced(us, message="m2", size=met.size, etag=met.etag)
+    assert again.changed is not kept
+    assert us.look("b")["b"].content.etag == "b"
+
+
+def test_marks_of_batches_whose_sizes_are_known_are_as_they_were(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    assert publish(us, us.planned("a", "b")) == "{}"

@@ -43,7 +43,7 @@ def query(spark: SparkSession, world: World, s3: S3Server) -> Query:
     put(s3, FIRST)
     world.publish([f"s3://b/{i}" for i in FIRST])
     run(spark, query)
-    assert requests(s3, FIRST) == (32, 40)
+    assert requests(s3, FIRST) == (40, 40)
     put(s3, SECOND)
     world.publish([f"s3://b/{i}" for i in SECOND])
     return query

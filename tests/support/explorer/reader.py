@@ -105,7 +105,6 @@ class Reader:
         self._queues = queues
         self._coordinator = coordinator
         coordinator.receivers.hurry = False
-        coordinator.ownership.sizes._met = [1000, 100]  # the objects before were small
         self._opener: Opener = still.works["open"].__self__  # type: ignore[attr-defined]
         self._leases: LeaseKeeper = still.works["leases"].__self__  # type: ignore[attr-defined]
         cleaning = still.works.get("cleaning")
