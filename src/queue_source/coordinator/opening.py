@@ -196,12 +196,9 @@ class Opener:
         unsized = {c.uri: self._key(c.shard_id) for a in announced for c in a.contents if c.size is None}
         if not unsized or not self._sizes.spares:
             return announced
-        known = self._session.store.look(unsized.values())
-        stated = self._sizes.stat(list(unsized), {uri for uri, key in unsized.items() if key in known})
-        return [
-            a._replace(contents=tuple(with_facts(c, stated[c.uri]) if c.uri in stated else c for c in a.contents))
-            for a in announced
-        ]
+        stored = self._session.store.look(unsized.values())
+        stated = self._sizes.stat(unsized, {uri for uri, key in unsized.items() if key in stored})
+        return [a._replace(contents=tuple(with_facts(c, stated.get(c.uri)) for c in a.contents)) for a in announced]
 
     def _without_versions(self, announced: list[Announced]) -> list[Announced]:
         """Keep the URI as the id of objects that were begun before `allowOverwrites` was set.

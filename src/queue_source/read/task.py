@@ -254,9 +254,9 @@ def _met_ahead(work: Work, fetcher: Fetcher) -> Iterator[Sequence[Piece]]:
     while place < len(pieces):
         if work.is_unmet(pieces[place]):
             arrived = {p: _met(version) for p, version in fetcher.arrived(place).items() if work.is_unmet(pieces[p])}
-            known = _meet(work, {pieces[p].planned.key: met for p, met in arrived.items()})
+            versions = _meet(work, {pieces[p].planned.key: met for p, met in arrived.items()})
             for p, met in arrived.items():
-                pieces[p] = pieces[p].as_met(first := known[pieces[p].planned.key])
+                pieces[p] = pieces[p].as_met(first := versions[pieces[p].planned.key])
                 if first != met:  # another task was faster: what that has met may be there now
                     fetcher.leave([p])
         end = next((p for p in range(place + 1, len(pieces)) if work.is_unmet(pieces[p])), len(pieces))

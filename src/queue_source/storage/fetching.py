@@ -120,7 +120,7 @@ class Fetcher:
             file.closed = True
 
     def arrived(self, place: int) -> dict[int, ObjectVersion]:
-        """Return what is there of the objects from this place on, of as many as may be under way, by place.
+        """Return the objects from this place on whose answers have come, of as many as may be under way, by place.
 
         The first one's answer is waited for, and those of the others a moment. What is missing may still be opened.
         """

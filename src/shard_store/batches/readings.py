@@ -127,8 +127,8 @@ def meet(transaction: Transaction, identity: PlanIdentity, met: Mapping[ShardKey
         first = first.values(size=row_set.c["size"], etag=sa.func.coalesce(c.etag, row_set.c["etag"]))
         for chunk in chunks(sorted(met)):
             row_set.execute(transaction.connection, first, [(key, *met[key]) for key in chunk])
-    known = transaction.select_among(sa.select(c.shard_key, c.size, c.etag), c.shard_key, met)
-    return {**met, **{ShardKey(key): Met(size, etag) for key, size, etag in known if size is not None}}
+    recorded = transaction.select_among(sa.select(c.shard_key, c.size, c.etag), c.shard_key, met)
+    return {**met, **{ShardKey(key): Met(size, etag) for key, size, etag in recorded if size is not None}}
 
 
 def report(
