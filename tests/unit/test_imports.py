@@ -82,7 +82,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "queue_source.coordinator",
         "messages session",
         "cleaning errors ready",
-        "in_flight",
+        "in_flight sizes",
         "acknowledging opening",
         "backfill maintenance progress receivers",
         "coordinator",

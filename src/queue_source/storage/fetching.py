@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import NamedTuple
@@ -27,7 +27,8 @@ _AROUND = 64  # bytes before a part, which show where the line before it ends, a
 LEAST = 64 << 10
 """Bytes of the smallest request that is worth one."""
 _COUNTED = 4 << 10  # bytes that an object counts at least
-_USUAL = 256 << 10  # bytes of an object of unknown size, until others were met
+_MOMENT = 0.2  # seconds for which answers are waited for that are not needed yet
+_USUAL = 256 << 10
 
 
 class Wanted(NamedTuple):
@@ -71,19 +72,28 @@ class Fetcher:
         storage: How stores are reached.
         requests: How many may be under way.
         ahead: Bytes that may be there, or under way, before their turn. The next object is asked for in any case.
+        usual: Bytes that an object of unknown size is taken to have, until others were met; 0: not known.
 
     Close it, or use it in a `with` statement: then none of its threads is left. Local files are opened in their turn.
     Used in executors, by one thread.
     """
 
-    def __init__(self, objects: Sequence[Wanted], storage: StorageOptions | None, *, requests: int, ahead: int) -> None:
+    def __init__(
+        self,
+        objects: Sequence[Wanted],
+        storage: StorageOptions | None,
+        *,
+        requests: int,
+        ahead: int,
+        usual: int = 0,
+    ) -> None:
         self._objects, self._storage = objects, storage or StorageOptions()
         self._requests, self._most = requests, ahead
         self._waiting = deque(place for place, wanted in enumerate(objects) if not is_local(wanted.uri))
         self._under_way: dict[int, tuple[Future[ObjectVersion], int]] = {}
         self._arrived = deque[int]()
         self._bytes = 0
-        self._met = [_USUAL, 1]  # bytes, and of how many objects
+        self._met = [usual or _USUAL, 1]  # bytes, and of how many objects
         self._stack = ExitStack()
         self._ended = threading.Event()
         self._threads: ThreadPoolExecutor | None = None
@@ -133,6 +143,18 @@ class Fetcher:
             raise
         finally:
             file.closed = True
+
+    def arrived(self, place: int) -> dict[int, ObjectVersion]:
+        """Return the objects from this place on whose answers have come, of as many as may be under way, by place.
+
+        The first one's answer is waited for, and those of the others a moment. What is missing may still be opened.
+        """
+        self._ask(place)
+        asked = {ahead: future for ahead, (future, _) in self._under_way.items() if ahead >= place}
+        wait(future for ahead, future in asked.items() if ahead == place)
+        done, _ = wait(asked.values(), _MOMENT)
+        good = {future for future in done if not future.cancelled() and future.exception() is None}
+        return {ahead: future.result() for ahead, future in asked.items() if future in good}
 
     def leave(self, places: Sequence[int]) -> None:
         """Give back what is held of these objects, which are not opened any more."""
