@@ -12,7 +12,7 @@ import pytest
 from queue_source.errors import BadObject, ObjectReplaced
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions
-from queue_source.storage.fetching import WHOLE, Fetcher, Wanted
+from queue_source.storage.fetching import WHOLE, Fetcher, Requested
 from support.servers.nginx import nginx
 
 PART = 64 << 10
@@ -46,8 +46,8 @@ def test_objects_of_all_sizes_are_read(bucket: Path, storage: StorageOptions, an
     contents = [os.urandom(size) for size in (0, 1, PART - 1, PART, PART + 1, 300_000, WHOLE, WHOLE + 1)] * 3
     for number, data in enumerate(contents):
         put(bucket, f"key {number} ä+&", data)
-    wanted = [Wanted(f"s3://b/key {n} ä+&", len(data) if announced else None) for n, data in enumerate(contents)]
-    with Fetcher(wanted, storage, requests=16, ahead=4 << 20) as fetcher:
+    requested = [Requested(f"s3://b/key {n} ä+&", len(data) if announced else None) for n, data in enumerate(contents)]
+    with Fetcher(requested, storage, requests=16, ahead=4 << 20) as fetcher:
         for number, data in enumerate(contents):
             with fetcher.open(number) as file:
                 assert file.version.is_pinned
@@ -60,7 +60,7 @@ def test_an_object_that_is_replaced_in_the_middle_is_not_mixed(
     bucket: Path, storage: StorageOptions, size: int
 ) -> None:
     put(bucket, "k", bytes(300_000))
-    with Fetcher([Wanted("s3://b/k", 300_000, 0, PART)], storage, requests=4, ahead=1) as fetcher:
+    with Fetcher([Requested("s3://b/k", 300_000, 0, PART)], storage, requests=4, ahead=1) as fetcher:
         with fetcher.open(0) as file:
             assert file.read(1000) == bytes(1000)
             put(bucket, "k", os.urandom(size))
@@ -72,15 +72,15 @@ def test_an_object_that_is_replaced_in_the_middle_is_not_mixed(
 def test_an_object_that_is_shorter_than_announced_is_opened_as_it_is(bucket: Path, storage: StorageOptions) -> None:
     put(bucket, "k", b"abc")
     for start in (0, None):
-        with Fetcher([Wanted("s3://b/k", 1 << 30, start)], storage, requests=4, ahead=1) as fetcher:
+        with Fetcher([Requested("s3://b/k", 1 << 30, start)], storage, requests=4, ahead=1) as fetcher:
             with fetcher.open(0) as file:
                 assert (file.size(), file.read()) == (3, b"abc")
 
 
 def test_what_is_not_there_is_missing(bucket: Path, storage: StorageOptions) -> None:
     put(bucket, "k", b"abc")
-    wanted = [Wanted(f"s3://b/{name}", 3) for name in ("k", "no", "k")]
-    with Fetcher(wanted, storage, requests=4, ahead=100) as fetcher:
+    requested = [Requested(f"s3://b/{name}", 3) for name in ("k", "no", "k")]
+    with Fetcher(requested, storage, requests=4, ahead=100) as fetcher:
         with pytest.raises(BadObject, match="missing-object"), fetcher.open(1):
             pass
         with fetcher.open(2) as file:

@@ -17,7 +17,7 @@ from queue_source.read import objects, task
 from queue_source.read.partitions import whole_pieces
 from queue_source.read.task import Work, read_pieces
 from queue_source.storage import pauses as pauses_of_requests
-from queue_source.storage.fetching import Wanted
+from queue_source.storage.fetching import Requested
 from queue_source.storage.open_files import ObjectFile
 from shard_store.model import BEGINNING, Content, ErrorRecord, PlanIdentity, PublishToken, Range, end_at, shard_key
 from shard_store.store import open_store
@@ -213,7 +213,7 @@ def test_local_files_without_permission_are_refused_likewise(tmp_path: Path, s3:
 
 def overwriting(monkeypatch: pytest.MonkeyPatch, s3: S3Server, name: str, times: int) -> None:
     """The object is written again whenever a large part of it is to be read, so often; the first one is small."""
-    monkeypatch.setattr(task, "Wanted", partial(Wanted, whole=64 << 10))
+    monkeypatch.setattr(task, "Requested", partial(Requested, whole=64 << 10))
     read, left = ObjectFile.read_range, iter(range(times))
 
     def noticed(file: ObjectFile, start: int, end: int) -> bytes:

@@ -41,7 +41,7 @@ from queue_source.read.objects import (
 )
 from queue_source.read.partitions import Piece, PlanStore
 from queue_source.schema.location import schema_changed
-from queue_source.storage.fetching import Fetcher, Wanted
+from queue_source.storage.fetching import Fetcher, Requested
 from queue_source.storage.open_files import ObjectFile, ObjectVersion
 from shard_store.failpoints import reach
 from shard_store.model import (
@@ -224,11 +224,11 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
                 yield from ([piece] for piece in some)
 
     at_end = format_of(format).has_footer
-    wanted = [Wanted(p.content.uri, p.content.size, None if at_end else offset_of(p.start)) for p in work.pieces]
+    requested = [Requested(p.content.uri, p.content.size, None if at_end else offset_of(p.start)) for p in work.pieces]
     ahead = {"requests": work.content.max_concurrent_requests, "ahead": work.content.read_ahead_bytes}
     ahead["usual"] = work.usual_size
     first = 0
-    with Fetcher(wanted, work.content.storage, **ahead) as fetcher:
+    with Fetcher(requested, work.content.storage, **ahead) as fetcher:
         for group in itertools.chain.from_iterable(map(in_groups, _met_ahead(work, fetcher))):
             openers = [partial(fetcher.open, place) for place in range(first, first + len(group))]
             if len(group) == 1:

@@ -31,7 +31,7 @@ _MOMENT = 0.2  # seconds for which answers are waited for that are not needed ye
 _USUAL = 256 << 10
 
 
-class Wanted(NamedTuple):
+class Requested(NamedTuple):
     """An object of a task: its announced size in bytes, if any, and what is read of it first.
 
     `start`: where reading begins; None: at the end of the object, as with formats that have a footer. `whole`: bytes of
@@ -80,7 +80,7 @@ class Fetcher:
 
     def __init__(
         self,
-        objects: Sequence[Wanted],
+        objects: Sequence[Requested],
         storage: StorageOptions | None,
         *,
         requests: int,
@@ -89,7 +89,7 @@ class Fetcher:
     ) -> None:
         self._objects, self._storage = objects, storage or StorageOptions()
         self._requests, self._most = requests, ahead
-        self._waiting = deque(place for place, wanted in enumerate(objects) if not is_local(wanted.uri))
+        self._waiting = deque(place for place, requested in enumerate(objects) if not is_local(requested.uri))
         self._under_way: dict[int, tuple[Future[ObjectVersion], int]] = {}
         self._arrived = deque[int]()
         self._bytes = 0
@@ -129,9 +129,9 @@ class Fetcher:
 
         Raises as `open_version` does.
         """
-        wanted = self._objects[place]
-        if self._threads is None or is_local(wanted.uri):
-            with open_object(wanted.uri, self._storage, size=wanted.size) as local:
+        requested = self._objects[place]
+        if self._threads is None or is_local(requested.uri):
+            with open_object(requested.uri, self._storage, size=requested.size) as local:
                 yield local
             return
         self._ask(place)
@@ -178,26 +178,26 @@ class Fetcher:
         self._under_way[place] = future, 0
         return opened
 
-    def _ask(self, turn: int) -> None:
+    def _ask(self, now: int) -> None:
         """Send requests as far as may be."""
         self._recount()
         while self._waiting and self._threads is not None:
             place = self._waiting[0]
-            start, end = self._range(place, turn)
+            start, end = self._range(place, now)
             size = max(end - start, _COUNTED)
-            if place > turn and self._bytes + size > self._most:
+            if place > now and self._bytes + size > self._most:
                 return
             self._waiting.popleft()
-            if place >= turn:
+            if place >= now:
                 self._bytes += size
                 future = self._threads.submit(_fetch, self._objects[place].uri, self._storage, start, end)
                 self._under_way[place] = future, size
                 future.add_done_callback(lambda _, place=place: self._arrived.append(place))  # type: ignore[misc]
 
-    def _range(self, place: int, turn: int) -> tuple[int, int]:
+    def _range(self, place: int, now: int) -> tuple[int, int]:
         """Return the bytes to ask for: of an object of unknown size, before its turn, not many more than others had."""
         start, end = self._objects[place].range()
-        if self._objects[place].size is None and place > turn:
+        if self._objects[place].size is None and place > now:
             end = min(end, max(2 * self._met[0] // self._met[1], self._most // self._requests, LEAST))
         return start, end
 
@@ -221,9 +221,9 @@ class Fetcher:
 
 
 @contextmanager
-def open_wanted(wanted: Wanted, storage: StorageOptions | None) -> Iterator[ObjectFile]:
+def open_requested(requested: Requested, storage: StorageOptions | None) -> Iterator[ObjectFile]:
     """Open a single object, with one request for what is read of it first. Raises as `open_version`."""
-    file = ObjectFile(wanted.uri, open_version(wanted.uri, storage or StorageOptions(), *wanted.range()))
+    file = ObjectFile(requested.uri, open_version(requested.uri, storage or StorageOptions(), *requested.range()))
     try:
         yield file
     finally:

@@ -124,7 +124,7 @@ def room_for_reading() -> AbstractContextManager[None]:
 def room_for_reading_ahead(ahead: int = 0) -> AbstractContextManager[None]:
     """Leave as much also in blocks that begin later: what is read ahead is not taken by the object in its turn.
 
-    `ahead`: bytes that may be read ahead; where they are many, room is left for them beside that for requests.
+    `ahead`: bytes that may be read ahead; where they are many, room is left for them, and for requests.
     """
     return _PROCESS.reading(max(ahead - FOR_READING // 2, 0))
 

@@ -263,12 +263,12 @@ def _answer(
     if status == _WHOLE and length < 0 and "chunked" not in headers.get("transfer-encoding", "").lower():
         raise of_no_size
     if status != _WHOLE:
-        if (found := _RANGE.fullmatch(said)) is None or int(found[1]) != start or int(found[2]) >= end:
+        if (part := _RANGE.fullmatch(said)) is None or int(part[1]) != start or int(part[2]) >= end:
             said = f"the range {said!r}" if status == _PART else f"the status {status}"
             raise ObjectStoreError(f"{uri!r} cannot be read: the service answers with {said}")
-        if found[3] == "*":
+        if part[3] == "*":
             raise of_no_size
-        size = int(found[3])
+        size = int(part[3])
         expected = min(end, size) - start
     if length > end - start:
         raise _PassingError(f"{length} bytes of {expected}")
@@ -296,7 +296,7 @@ def _time(said: str) -> datetime:
     from botocore.utils import parse_timestamp
 
     try:
-        found = parsedate_to_datetime(said)
+        moment = parsedate_to_datetime(said)
     except ValueError:
-        found = parse_timestamp(said)
-    return found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
+        moment = parse_timestamp(said)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)

@@ -20,7 +20,7 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions
 from queue_source.storage import fetching, pauses, s3_client, s3_object
-from queue_source.storage.fetching import WHOLE, Fetcher, Wanted
+from queue_source.storage.fetching import WHOLE, Fetcher, Requested
 from queue_source.storage.files import open_object
 from queue_source.storage.memory import BoundedMemory
 from queue_source.storage.open_files import ObjectVersion
@@ -39,10 +39,10 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("cuesqueue-fetch")]
 
 
-def read_all(s3: S3Server, wanted: list[Wanted], **limits: int) -> list[bytes | Exception]:
+def read_all(s3: S3Server, requested: list[Requested], **limits: int) -> list[bytes | Exception]:
     found: list[bytes | Exception] = []
-    with Fetcher(wanted, storage(s3), **{"requests": 16, "ahead": 1 << 20} | limits) as fetcher:
-        for place in range(len(wanted)):
+    with Fetcher(requested, storage(s3), **{"requests": 16, "ahead": 1 << 20} | limits) as fetcher:
+        for place in range(len(requested)):
             try:
                 with fetcher.open(place) as file:
                     found.append(bytes(file.read()))
@@ -62,8 +62,8 @@ def storage(s3: S3Server) -> StorageOptions:
 def test_each_object_costs_one_request(s3: S3Server, announced: bool) -> None:
     for place in PLACES:
         s3.objects[f"b/{place}"] = b"x" * (place + 1)
-    wanted = [Wanted(f"s3://b/{place}", place + 1 if announced else None) for place in PLACES]
-    assert read_all(s3, wanted) == [b"x" * (place + 1) for place in PLACES]
+    requested = [Requested(f"s3://b/{place}", place + 1 if announced else None) for place in PLACES]
+    assert read_all(s3, requested) == [b"x" * (place + 1) for place in PLACES]
     assert sum(s3.requests.values()) == len(PLACES)
 
 
@@ -72,20 +72,20 @@ def test_an_error_is_that_of_its_object_alone_and_the_next_try_asks_anew(s3: S3S
         s3.objects[f"b/{place}"] = b"x"
     del s3.objects["b/7"]
     s3.refusals["b/8"] = Refusal(403, "AccessDenied", times=2)
-    wanted = [Wanted(f"s3://b/{place}", 1) for place in PLACES]
-    found = read_all(s3, wanted)
+    requested = [Requested(f"s3://b/{place}", 1) for place in PLACES]
+    found = read_all(s3, requested)
     assert [place for place, what in enumerate(found) if what != b"x"] == [7, 8]
     assert isinstance(found[7], BadObject)
     assert isinstance(found[8], ObjectRefused)
-    with Fetcher(wanted[8:9], storage(s3), requests=16, ahead=1) as fetcher, fetcher.open(0) as file:
+    with Fetcher(requested[8:9], storage(s3), requests=16, ahead=1) as fetcher, fetcher.open(0) as file:
         assert file.read() == b"x"
 
 
 def test_no_more_is_ahead_than_may_be(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in PLACES:
         s3.objects[f"b/{place}"] = bytes(10_000)
-    wanted = [Wanted(f"s3://b/{place}", 10_000) for place in PLACES]
-    with Fetcher(wanted, storage(s3), requests=64, ahead=50_000) as fetcher:
+    requested = [Requested(f"s3://b/{place}", 10_000) for place in PLACES]
+    with Fetcher(requested, storage(s3), requests=64, ahead=50_000) as fetcher:
         for place in PLACES:
             with fetcher.open(place):
                 time.sleep(0.001)
@@ -99,7 +99,7 @@ def test_a_task_that_ends_in_the_middle_leaves_no_thread_and_asks_for_nothing_mo
         s3.objects[f"b/{place}"] = b"x"
     with (
         pytest.raises(KeyError),
-        Fetcher([Wanted(f"s3://b/{p}", 1) for p in PLACES], storage(s3), requests=4, ahead=9) as f,
+        Fetcher([Requested(f"s3://b/{p}", 1) for p in PLACES], storage(s3), requests=4, ahead=9) as f,
     ):
         with f.open(0):
             raise KeyError
@@ -113,7 +113,7 @@ def test_a_task_that_ends_in_the_middle_leaves_no_thread_and_asks_for_nothing_mo
 def test_an_object_is_asked_for_once_although_it_is_opened_twice(s3: S3Server) -> None:
     """As one that is read among others first, and then alone."""
     s3.objects["b/k"] = b"content"
-    with Fetcher([Wanted("s3://b/k", 7)], storage(s3), requests=4, ahead=9) as fetcher:
+    with Fetcher([Requested("s3://b/k", 7)], storage(s3), requests=4, ahead=9) as fetcher:
         for _ in range(2):
             with fetcher.open(0) as file:
                 assert file.read() == b"content"
@@ -124,7 +124,7 @@ def test_an_object_is_asked_for_once_although_it_is_opened_twice(s3: S3Server) -
 def test_a_large_object_is_read_by_ranges_of_which_none_is_asked_for_twice(s3: S3Server, start: int | None) -> None:
     s3.objects["b/k"] = data = bytes(range(256)) * (40 << 12)
     assert len(data) > WHOLE
-    with Fetcher([Wanted("s3://b/k", len(data), start)], storage(s3), requests=4, ahead=9) as fetcher:
+    with Fetcher([Requested("s3://b/k", len(data), start)], storage(s3), requests=4, ahead=9) as fetcher:
         with fetcher.open(0) as file:
             if start is None:
                 assert file.read_range(len(data) - 1000, len(data)) == data[-1000:]
@@ -141,8 +141,8 @@ def test_objects_of_unknown_size_that_turn_out_large_do_not_take_more_than_may_b
     for place in range(20):
         s3.objects[f"b/{place}"] = bytes(8 << 20)
     held: list[int] = []
-    wanted = [Wanted(f"s3://b/{place}") for place in range(20)]
-    with Fetcher(wanted, storage(s3), requests=64, ahead=32 << 20) as fetcher:
+    requested = [Requested(f"s3://b/{place}") for place in range(20)]
+    with Fetcher(requested, storage(s3), requests=64, ahead=32 << 20) as fetcher:
         for place in range(20):
             with fetcher.open(place) as file:
                 time.sleep(0.02)
@@ -156,7 +156,9 @@ def test_objects_of_unknown_size_that_turn_out_large_do_not_take_more_than_may_b
 
 def test_one_huge_object_of_unknown_size_does_not_slow_down_the_small_ones(s3: S3Server) -> None:
     s3.objects |= {f"b/{place}": b"x" for place in PLACES} | {"b/0": bytes(100 << 20)}
-    with Fetcher([Wanted(f"s3://b/{place}") for place in PLACES], storage(s3), requests=64, ahead=32 << 20) as fetcher:
+    with Fetcher(
+        [Requested(f"s3://b/{place}") for place in PLACES], storage(s3), requests=64, ahead=32 << 20
+    ) as fetcher:
         for place in range(20):
             with fetcher.open(place):
                 pass
@@ -190,7 +192,7 @@ def test_a_bad_object_is_bad_alone(s3: S3Server, monkeypatch: pytest.MonkeyPatch
         s3.cuts[name] = range(1, 100)
     else:
         s3.refusals[name] = {"denied": DENIED, "throttled": SLOW_DOWN}[kind]
-    found = read_all(s3, [Wanted(f"s3://b/{place}", len(str(place))) for place in PLACES])
+    found = read_all(s3, [Requested(f"s3://b/{place}", len(str(place))) for place in PLACES])
     if kind == "out of memory":
         assert found[bad] == b"%d" % bad, "it is asked for once more, in its turn"
         return
@@ -202,10 +204,10 @@ def test_of_two_tasks_each_has_no_more_threads_than_requests(s3: S3Server) -> No
     for place in PLACES:
         s3.objects[f"b/{place}"] = b"x"
     s3.changes["b/"] = lambda asked, reply: time.sleep(0.005)
-    wanted = [Wanted(f"s3://b/{place}", 1) for place in PLACES]
+    requested = [Requested(f"s3://b/{place}", 1) for place in PLACES]
     with (
-        Fetcher(wanted, storage(s3), requests=64, ahead=1 << 20) as one,
-        Fetcher(wanted, storage(s3), requests=8, ahead=1 << 20) as other,
+        Fetcher(requested, storage(s3), requests=64, ahead=1 << 20) as one,
+        Fetcher(requested, storage(s3), requests=8, ahead=1 << 20) as other,
     ):
         for place in PLACES:
             with one.open(place) as file, other.open(place) as same:
@@ -228,7 +230,7 @@ def test_where_the_system_allows_few_threads_a_task_does_with_them(
     monkeypatch.setattr(threading.Thread, "start", few)
     for place in PLACES:
         s3.objects[f"b/{place}"] = b"x"
-    assert read_all(s3, [Wanted(f"s3://b/{place}", 1) for place in PLACES]) == [b"x"] * 100
+    assert read_all(s3, [Requested(f"s3://b/{place}", 1) for place in PLACES]) == [b"x"] * 100
     assert s3.requests.total() == len(PLACES)
 
 
@@ -236,7 +238,7 @@ def test_a_task_that_ends_does_not_wait_for_a_bucket_that_throttles(s3: S3Server
     for place in PLACES:
         s3.objects[f"b/{place}"] = b"x"
     s3.refusals |= {f"b/{place}": SLOW_DOWN for place in range(2, 60)}
-    with Fetcher([Wanted(f"s3://b/{p}", 1) for p in PLACES], storage(s3), requests=64, ahead=1 << 20) as fetcher:
+    with Fetcher([Requested(f"s3://b/{p}", 1) for p in PLACES], storage(s3), requests=64, ahead=1 << 20) as fetcher:
         with fetcher.open(0) as file:
             assert file.read() == b"x"
         time.sleep(0.5)
@@ -250,8 +252,8 @@ def test_what_others_read_ahead_is_not_taken_by_the_object_that_is_decoded(s3: S
     for place in range(24):
         s3.objects[f"b/{place}"] = bytes(8 << 20)
     s3.changes["b/"] = lambda asked, reply: time.sleep(0.0 if asked.path == "/b/0" else 0.3)
-    wanted = [Wanted(f"s3://b/{place}", 8 << 20) for place in range(24)]
-    with Fetcher(wanted, storage(s3), requests=64, ahead=1 << 30) as fetcher, fetcher.open(0):
+    requested = [Requested(f"s3://b/{place}", 8 << 20) for place in range(24)]
+    with Fetcher(requested, storage(s3), requests=64, ahead=1 << 30) as fetcher, fetcher.open(0):
         with BoundedMemory(64 << 20):
             for future, _ in fetcher._under_way.values():
                 assert future.result().size == 8 << 20
@@ -264,8 +266,8 @@ def test_a_child_of_a_task_uses_no_connection_of_its_parent() -> None:
     with s3_server(keeps=True) as s3:
         for place in PLACES:
             s3.objects[f"b/{place}"] = bytes([place]) * 200_000
-        wanted = [Wanted(f"s3://b/{place}", 200_000, 0, 64 << 10) for place in PLACES]
-        with Fetcher(wanted, storage(s3), requests=4, ahead=1 << 20) as fetcher, fetcher.open(0) as file:
+        requested = [Requested(f"s3://b/{place}", 200_000, 0, 64 << 10) for place in PLACES]
+        with Fetcher(requested, storage(s3), requests=4, ahead=1 << 20) as fetcher, fetcher.open(0) as file:
             kept = file.version
             assert kept.read_range(150_000, 150_010) == bytes(10)
             wait_for(lambda: all(future.done() for future, _ in fetcher._under_way.values()))
@@ -298,8 +300,8 @@ def test_a_bucket_that_throttles_each_tenth_request_is_read_to_its_end(s3: S3Ser
     s3.objects |= {f"b/{place}": b"%d" % place for place in range(number)}
     counted = itertools.count(1)
     s3.changes["b/"] = lambda asked, reply: fails(503, "SlowDown") if next(counted) % 10 == 0 else None
-    wanted = [Wanted(f"s3://b/{place}", len(str(place))) for place in range(number)]
-    assert read_all(s3, wanted, requests=requests) == [b"%d" % place for place in range(number)]
+    requested = [Requested(f"s3://b/{place}", len(str(place))) for place in range(number)]
+    assert read_all(s3, requested, requests=requests) == [b"%d" % place for place in range(number)]
 
 
 def test_a_bucket_that_throttles_everything_for_a_while_slows_a_task_down(
@@ -311,8 +313,8 @@ def test_a_bucket_that_throttles_everything_for_a_while_slows_a_task_down(
     monkeypatch.setattr(time, "sleep", made.append)  # by boto3
     s3.objects |= {f"b/{place}": b"x" for place in range(8)}
     s3.changes["b/"] = lambda asked, reply: fails(503, "SlowDown") if sum(made) < 8 * 60 else None
-    wanted = [Wanted(f"s3://b/{place}", 1) for place in range(8)]
-    assert read_all(s3, wanted, requests=8) == [b"x"] * 8
+    requested = [Requested(f"s3://b/{place}", 1) for place in range(8)]
+    assert read_all(s3, requested, requests=8) == [b"x"] * 8
     assert len(set(made)) > 8
     assert max(made) <= 8
 
@@ -323,9 +325,9 @@ def test_a_bucket_that_does_not_answer_is_waited_for_by_all_threads_at_once(
     """Not by one after another: a task of many objects would take hours to fail."""
     s3.objects |= {f"b/{place}": b"x" for place in range(16)}
     s3.changes["b/"] = lambda asked, reply: time.sleep(0.2) or fails(403, "AccessDenied")  # type: ignore[func-returns-value]
-    wanted = [Wanted(f"s3://b/{place}", 1) for place in range(16)]
+    requested = [Requested(f"s3://b/{place}", 1) for place in range(16)]
     began = time.monotonic()
-    with Fetcher(wanted, storage(s3), requests=16, ahead=1 << 20) as fetcher:
+    with Fetcher(requested, storage(s3), requests=16, ahead=1 << 20) as fetcher:
         with pytest.raises(ObjectRefused), fetcher.open(0):
             pass
         wait_for(lambda: all(future.done() for future, _ in fetcher._under_way.values()))
@@ -335,16 +337,16 @@ def test_a_bucket_that_does_not_answer_is_waited_for_by_all_threads_at_once(
 _READS = """
 import sys, threading
 from queue_source.options import parse_reader_options
-from queue_source.storage.fetching import Fetcher, Wanted
+from queue_source.storage.fetching import Fetcher, Requested
 
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096 >> 20
 
-def read_all(wanted):
+def read_all(requested):
     most = 0
-    with Fetcher(wanted, storage, requests=64, ahead=32 << 20) as fetcher:
-        for place in range(len(wanted)):
+    with Fetcher(requested, storage, requests=64, ahead=32 << 20) as fetcher:
+        for place in range(len(requested)):
             with fetcher.open(place) as file:
                 while file.read(1 << 20):
                     pass
@@ -356,9 +358,9 @@ url, size = sys.argv[1], int(sys.argv[2])
 given = {"queueUrl": "sim://q", "fileFormat": "csv", "allowedPrefixes": "s3://", "s3.region": "us-east-1"}
 given |= {"s3.endpointUrl": url, "s3.accessKeyId": "test", "s3.secretAccessKey": "test"}
 storage = parse_reader_options(given).content.storage
-small = [Wanted(f"s3://b/{place}", 1) for place in range(200)]
+small = [Requested(f"s3://b/{place}", 1) for place in range(200)]
 before = read_all(small)
-large = [Wanted(f"s3://b/large{place}", size) for place in range(60)]
+large = [Requested(f"s3://b/large{place}", size) for place in range(60)]
 print(read_all(small + large) - before)
 """
 

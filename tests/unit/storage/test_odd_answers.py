@@ -18,7 +18,7 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced, Object
 from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions
 from queue_source.storage import s3_client, s3_object
-from queue_source.storage.fetching import Fetcher, Wanted
+from queue_source.storage.fetching import Fetcher, Requested
 from support.servers.s3 import Asked, Change, Reply, S3Server, fails, s3_server
 
 DATA = os.urandom(300_000)
@@ -58,7 +58,7 @@ def storage(s3: S3Server, **options: str) -> StorageOptions:
 
 def read(s3: S3Server, name: str, size: int | None = len(DATA), start: int | None = 0, *, at_once: int = PART) -> bytes:
     """Read as a task does; from its end, where `start` is None, as formats with a footer do."""
-    with Fetcher([Wanted(f"s3://{name}", size, start, at_once)], storage(s3), requests=4, ahead=1 << 20) as fetcher:
+    with Fetcher([Requested(f"s3://{name}", size, start, at_once)], storage(s3), requests=4, ahead=1 << 20) as fetcher:
         with fetcher.open(0) as file:
             if start is None:
                 return file.read_range(file.size() - 1000, file.size()) + file.read_range(0, file.size() - 1000)
@@ -215,7 +215,7 @@ def test_what_is_stored_compressed_comes_as_it_is_stored(met: S3Server) -> None:
 )
 def test_times_are_aware_as_boto3_reads_them(met: S3Server, said: str) -> None:
     met.changes["b/k"] = lambda asked, reply: replace(reply, headers={**reply.headers, "Last-Modified": said})
-    with Fetcher([Wanted("s3://b/k", 1)], storage(met), requests=1, ahead=1) as fetcher, fetcher.open(0) as file:
+    with Fetcher([Requested("s3://b/k", 1)], storage(met), requests=1, ahead=1) as fetcher, fetcher.open(0) as file:
         modified = file.modified()
     assert modified is not None
     assert modified.isoformat() == "2026-11-22T04:00:00+00:00"
@@ -270,7 +270,7 @@ def test_an_object_that_is_replaced_between_two_requests_is_never_mixed(met: S3S
         with pytest.raises(ObjectReplaced):
             read(met, "b/k")
         return
-    with Fetcher([Wanted("s3://b/k", len(DATA), 0, PART)], storage(met), requests=4, ahead=1) as fetcher:
+    with Fetcher([Requested("s3://b/k", len(DATA), 0, PART)], storage(met), requests=4, ahead=1) as fetcher:
         with fetcher.open(0) as file:
             assert not file.version.is_pinned
             file.read()
