@@ -6,8 +6,10 @@ region and certificates, follows redirects, and says why an object is refused.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
@@ -90,6 +92,12 @@ class S3Object(ObjectVersion):
 
 
 def _sender(storage: StorageOptions) -> _Sender:
+    return _present_sender(storage, os.getpid(), int(time.monotonic()))
+
+
+@lru_cache(maxsize=8)
+def _present_sender(storage: StorageOptions, process: int, second: int) -> _Sender:
+    """Return the sender of this second: keys may change, and many threads would wait for each other at each request."""
     return _sender_of(connection(storage))
 
 
@@ -162,7 +170,7 @@ class _Sender:
     ) -> tuple[int, _Answer | None]:
         """Return the status (0: there was none), and the answer where it is of the object. Raises ObjectStoreError."""
         from botocore.auth import S3SigV4Auth
-        from botocore.awsrequest import AWSRequest
+        from botocore.awsrequest import AWSPreparedRequest, AWSRequest
         from botocore.exceptions import BotoCoreError
         from urllib3.exceptions import HTTPError
 
@@ -171,7 +179,8 @@ class _Sender:
         if where.region is not None:
             S3SigV4Auth(self._made.keys.get_frozen_credentials(), "s3", where.region).add_auth(request)
         try:
-            answer = self._session.send(request.prepare())
+            sent = AWSPreparedRequest("GET", request.url, dict(request.headers.items()), None, True)
+            answer = self._session.send(sent)
             with closing(answer.raw) as raw:
                 if answer.status_code not in (200, 206):
                     raw.drain_conn()
