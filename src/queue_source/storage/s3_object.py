@@ -6,10 +6,8 @@ region and certificates, follows redirects, and says why an object is refused.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
@@ -92,12 +90,6 @@ class S3Object(ObjectVersion):
 
 
 def _sender(storage: StorageOptions) -> _Sender:
-    return _present_sender(storage, os.getpid(), int(time.monotonic()))
-
-
-@lru_cache(maxsize=8)
-def _present_sender(storage: StorageOptions, process: int, second: int) -> _Sender:
-    """Return the sender of this second: keys may change, and many threads would wait for each other at each request."""
     return _sender_of(connection(storage))
 
 
