@@ -216,6 +216,16 @@ def test_of_two_tasks_each_has_no_more_threads_than_requests(s3: S3Server) -> No
     assert not threads()
 
 
+def test_connections_are_kept_however_many_requests_are_under_way(caplog: pytest.LogCaptureFixture) -> None:
+    with s3_server(keeps=True) as s3:
+        s3.objects |= {f"b/{place}": b"x" for place in range(300)}
+        s3.changes["b/"] = lambda asked, reply: time.sleep(0.05)
+        requested = [Requested(f"s3://b/{place}", 1) for place in range(300)]
+        assert read_all(s3, requested, requests=100, ahead=1 << 20) == [b"x"] * 300
+        assert len(s3.connections) < 150  # a few of them are boto3's, before the bucket was met
+    assert "pool is full" not in caplog.text
+
+
 def test_where_the_system_allows_few_threads_a_task_does_with_them(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,10 +261,12 @@ def test_what_others_read_ahead_is_not_taken_by_the_object_that_is_decoded(s3: S
     """However much may be ahead: else it would be called too large for memory."""
     for place in range(24):
         s3.objects[f"b/{place}"] = bytes(8 << 20)
-    s3.changes["b/"] = lambda asked, reply: time.sleep(0.0 if asked.path == "/b/0" else 0.3)
+    begun = threading.Event()
+    s3.changes["b/"] = lambda asked, reply: None if asked.path == "/b/0" or begun.wait(10) else reply
     requested = [Requested(f"s3://b/{place}", 8 << 20) for place in range(24)]
     with Fetcher(requested, storage(s3), requests=64, ahead=1 << 30) as fetcher, fetcher.open(0):
         with BoundedMemory(64 << 20):
+            begun.set()
             for future, _ in fetcher._under_way.values():
                 assert future.result().size == 8 << 20
             taken = pa.allocate_buffer(48 << 20)
@@ -275,7 +287,7 @@ def test_a_child_of_a_task_uses_no_connection_of_its_parent() -> None:
             with s3_client._making:
                 child = os.fork()
                 if not child:
-                    signal.alarm(20)  # where it hangs
+                    signal.alarm(10)  # where it hangs
                     good = kept.read_range(160_000, 160_010) == bytes(10)
                     with open_object("s3://b/7", storage(s3)) as other:
                         good = good and other.read() == bytes([7]) * 200_000
