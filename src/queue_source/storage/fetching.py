@@ -163,6 +163,8 @@ class Fetcher:
 
     def _take(self, place: int) -> ObjectVersion:
         if (asked := self._under_way.get(place)) is not None:
+            if not asked[0].done() and asked[1] <= 1 << 16 and (later := self._under_way.get(place + 64)) is not None:
+                wait([later[0]])
             try:
                 version = asked[0].result()
             except MemoryError:  # others have taken it: once more, now that it is this one's turn

@@ -22,6 +22,7 @@ from queue_source.storage import s3_client
 from queue_source.storage.open_files import ObjectVersion
 from queue_source.storage.pauses import back_off, count_retries, pause
 from queue_source.storage.s3_client import Connection, Head, answers, connection, head, place, plain
+from queue_source.storage.s3_signature import signed
 from shard_store.redaction import redact_text
 
 _TRIES = 3  # at an answer that is cut off; the last ones are boto3's, which tries other failures itself
@@ -161,18 +162,16 @@ class _Sender:
         self, uri: str, where: _Place, key: str, start: int, end: int, etag: str | None
     ) -> tuple[int, _Answer | None]:
         """Return the status (0: there was none), and the answer where it is of the object. Raises ObjectStoreError."""
-        from botocore.auth import S3SigV4Auth
-        from botocore.awsrequest import AWSPreparedRequest, AWSRequest
+        from botocore.awsrequest import AWSPreparedRequest
         from botocore.exceptions import BotoCoreError
         from urllib3.exceptions import HTTPError
 
-        headers = {"Range": f"bytes={start}-{end - 1}"} | ({} if etag is None else {"If-Match": etag})
-        request = AWSRequest("GET", where.url + quote(key, safe="/~"), headers, stream_output=True)
+        headers = {"range": f"bytes={start}-{end - 1}"} | ({} if etag is None else {"if-match": etag})
+        url = where.url + quote(key, safe="/~")
         if where.region is not None:
-            S3SigV4Auth(self._made.keys.get_frozen_credentials(), "s3", where.region).add_auth(request)
+            headers = signed(headers, url, where.region, *self._made.keys.get_frozen_credentials()[:3])
         try:
-            sent = AWSPreparedRequest("GET", request.url, dict(request.headers.items()), None, True)
-            answer = self._session.send(sent)
+            answer = self._session.send(AWSPreparedRequest("GET", url, headers, None, True))
             with closing(answer.raw) as raw:
                 if answer.status_code not in (200, 206):
                     raw.drain_conn()
