@@ -34,6 +34,7 @@ from shard_store.model import (
     STORE,
     Content,
     ErrorRecord,
+    Met,
     Plan,
     PlanIdentity,
     Position,
@@ -187,6 +188,9 @@ class ShardStore:
 
     def has_finished(self, source: str, pipeline: str) -> bool:
         return self._read(ownership.has_finished, source, pipeline)
+
+    def usual_size(self, source: str, pipeline: str) -> tuple[int | None, str | None]:
+        return self._read(ownership.usual_size, source, pipeline)
 
     # shards and their owners
 
@@ -465,6 +469,9 @@ class ShardStore:
         self, identity: PlanIdentity, reading: Reading, *, first: bool, tasks: int, replaced: str | None = None
     ) -> set[tuple[ShardKey, Position]]:
         return self._write(readings.begin_reading, identity, reading, first=first, tasks=tasks, replaced=replaced)
+
+    def meet(self, identity: PlanIdentity, met: Mapping[ShardKey, Met]) -> dict[ShardKey, Met]:
+        return self._write(readings.meet, identity, met)
 
     def judge(
         self,

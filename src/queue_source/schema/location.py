@@ -32,7 +32,7 @@ from queue_source.options import ContentOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.schema.columns import format_columns, merged, news, parse_columns, parse_fields, widened, with_hints
-from queue_source.storage.fetching import LEAST, WHOLE, Fetcher, Wanted
+from queue_source.storage.fetching import LEAST, WHOLE, Fetcher, Requested
 from queue_source.storage.files import resolve
 from queue_source.storage.memory import BoundedMemory
 from queue_source.storage.open_files import InMemory, ObjectFile, is_local
@@ -174,7 +174,9 @@ def _new_columns(
     samples, options = [], content.schema
     limit = max(1, options.schema_sample_bytes // options.schema_sample_files)
     sampled = infer_each([*itertools.islice(unread, options.schema_sample_files)], content, format, limit)
-    samples += [found for found in sampled if isinstance(found, pa.Schema)]  # what is bad is said when it is read
+    samples += [
+        sample for sample in sampled if isinstance(sample, pa.Schema)
+    ]  # bad ones are reported when they are read
     if noticed.record is not None:
         samples.append(infer_records([dict(noticed.record)], types=content.schema.infer_column_types))
     elif noticed.found is not None:
@@ -197,9 +199,9 @@ def infer_each(
     memory = BoundedMemory(of_format.decode_memory(format))
     start, whole = (None, WHOLE) if of_format.has_footer else (0, min(max(limit, LEAST), WHOLE))
     named = [item for item in items if item.payload is None]
-    wanted = [Wanted(item.uri, item.size, start, whole) for item in named]
+    requested = [Requested(item.uri, item.size, start, whole) for item in named]
     limits = {"requests": content.max_concurrent_requests, "ahead": content.read_ahead_bytes}
-    with Fetcher(wanted, content.storage, **limits) as fetcher:
+    with Fetcher(requested, content.storage, **limits) as fetcher:
         places = itertools.count()
         for item in items:
             try:

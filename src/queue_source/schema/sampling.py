@@ -119,13 +119,13 @@ def inferred_columns(
     if content.schema.schema_sample:  # the user's own, wherever they are
         content = replace(content, storage=replace(content.storage, local_prefixes=()))
     sampled = [*samples]
-    for sample, found in zip(sampled, infer_each(sampled, content, format, max_bytes), strict=True):
+    for sample, inferred in zip(sampled, infer_each(sampled, content, format, max_bytes), strict=True):
         try:
-            if not isinstance(found, pa.Schema):
-                raise found
-            present = {name.casefold() for name in found.names}
+            if not isinstance(inferred, pa.Schema):
+                raise inferred
+            present = {name.casefold() for name in inferred.names}
             fitting = [(path, kind) for path, kind in hints if path[0].casefold() in present]
-            schemas.append(found if textual else with_hints(found, fitting))
+            schemas.append(inferred if textual else with_hints(inferred, fitting))
         except (BadObject, ObjectStoreError, ValueError) as error:
             problems.append(f"{sample.shard_id[:300]}: {error}")
             continue

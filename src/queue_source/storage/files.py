@@ -148,6 +148,11 @@ def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     return ObjectStat(info.size, info.mtime)
 
 
+def answers_tell(uri: str) -> bool:
+    """Tell whether the request that reads an object also brings its size and version."""
+    return _is_read_by_boto3(uri)
+
+
 def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> list[ObjectStat | None]:
     """Stat many objects as `stat_object`, in their order; None where it fails: reading the object reports why."""
     requested = list(uris)

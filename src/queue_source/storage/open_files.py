@@ -112,6 +112,10 @@ class ObjectVersion(ABC):
         """Tell whether all reads were of the version that was opened. Raises what reading raises."""
         return True
 
+    def identifies(self) -> str | None:
+        """Return the text by which `is_version` knows this version again; None where nothing does."""
+        return self.etag
+
     def is_version(self, etag: str) -> bool:
         """Tell whether it may be the object of this ETag (without quotes): False only where that is certain."""
         return self.etag is None or self.etag == etag
@@ -424,6 +428,9 @@ class LocalObject(ObjectVersion):
 
     def is_same(self) -> bool:
         return version_of(os.fstat(self._descriptor)) == version_of(self._opened)
+
+    def identifies(self) -> str:
+        return version_of(self._opened)
 
     def is_version(self, etag: str) -> bool:
         return not is_version(etag) or etag == version_of(self._opened)

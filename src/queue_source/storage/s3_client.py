@@ -24,14 +24,15 @@ from queue_source.storage.open_files import s3_refusal
 from shard_store.redaction import redact_text
 
 _NO_KEYS_SECONDS = 60  # a missing key is looked up again after as long: a machine's role may come late
-POOL = 64
-"""Connections that are kept: as many as requests are under way."""
+POOL = 1000
+"""Connections that are kept: as many as requests may be under way."""
 TIME_OUT = (10, 60)
 """Seconds for a connection, and for each read of an answer."""
 _PRECONDITION_FAILED = 412
 
 
 _making = threading.Lock()  # a session of botocore makes one client at a time
+os.register_at_fork(after_in_child=lambda: globals().update(_making=threading.Lock()))  # another thread may have had it
 
 
 def is_installed() -> bool:

@@ -98,7 +98,7 @@ async def _proxy(port: int, target: int, delay: float) -> None:
         sink.close()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from_target, to_target = await asyncio.open_connection("127.0.0.1", target)
+        from_target, to_target = await asyncio.open_connection("127.0.0.1", target, limit=4 << 20)
         await asyncio.gather(pass_on(reader, to_target, delay), pass_on(from_target, writer, 0))
 
     async with await asyncio.start_server(connected, "127.0.0.1", port, backlog=1024) as server:

@@ -1,4 +1,5 @@
-"""Azure Storage Queue (azure-storage-queue); `address.py` connects to it, `messages.py` converts messages.
+"""Azure Storage Queue (azure-storage-queue); `address.py` connects to it (`transport.py`: over HTTP), `messages.py`
+converts messages.
 
 Used by the reader process (many threads share one client), commands, and sinks on executors.
 

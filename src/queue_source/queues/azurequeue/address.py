@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 
 import requests
 from azure.core import exceptions
-from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.queue import LinearRetry, QueueClient
 from requests.adapters import HTTPAdapter
 
 from queue_source.common.clouds import new_credential
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
+from queue_source.queues.azurequeue.transport import DirectTransport
 from queue_source.queues.urls import KINDS, checked_parameters, query_of
 from shard_store.redaction import redact_text, redact_url
 
@@ -191,9 +191,7 @@ def make_client(address: Address, credential: Any, session: requests.Session) ->
         address.service,
         address.queue,
         credential,
-        transport=RequestsTransport(
-            session=session, session_owner=False, connection_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS
-        ),
+        transport=DirectTransport(session, _CONNECT_SECONDS, _READ_SECONDS),
         retry_policy=LinearRetry(backoff=1, retry_total=1, random_jitter_range=1),  # the receivers back off themselves
     )
 
