@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from urllib.parse import unquote
 import pytest
 import typer.main
 from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
 
 import cuesqueue
 from docs.test_pages import anchor
@@ -68,10 +70,10 @@ class Source:
         assert options is not None
         return options
 
-    def land(self, folder: Path, samples: str = "") -> list[str]:
+    def land(self, folder: Path) -> list[str]:
         """Write its samples as their maker does; returns their URIs."""
         paths = []
-        for sample in sorted((SAMPLES / (samples or anchor(self.name))).iterdir()):
+        for sample in sorted((SAMPLES / anchor(self.name)).iterdir()):
             path = folder / unquote(sample.name)
             path.parent.mkdir(exist_ok=True)
             data = sample.read_bytes()
@@ -83,6 +85,9 @@ class Source:
 
 
 SOURCES = [Source.of(section) for section in SECTIONS]
+
+
+(AZURE,) = (source for source in SOURCES if source.name == "Azure resource logs")
 
 
 def by_name(source: Source) -> str:
@@ -122,6 +127,15 @@ def announce(world: World, uris: list[str]) -> dict[str, str]:
     return {"queueUrl": world.queue_url, "allowedPrefixes": f"file://{world.root}/in/", "waitTime": "1s"}
 
 
+def listed(world: World, uris: list[str]) -> dict[str, str]:
+    """Have objects that nobody has written to for three hours be found by a listing."""
+    long_ago = time.time() - 3 * 3600
+    for uri in uris:
+        os.utime(unquote(uri.removeprefix("file://")), (long_ago, long_ago))
+    prefix = f"file://{world.root}/in/"
+    return {"allowedPrefixes": prefix, "backfillPrefixes": prefix}
+
+
 def by_rows(spark: SparkSession, world: World, source: Source, options: dict[str, str]) -> None:
     """Run it as a stream of rows, with the options of the command."""
     stream = spark.readStream.format("cuesqueue").options(**{"fileFormat": source.format, **source.options, **options})
@@ -155,16 +169,27 @@ def test_a_source_is_read_as_the_page_shows(spark: SparkSession, world: World, s
     if source.arguments["queue"]:
         way(spark, world, source, announce(world, uris))
     else:
-        folder = world.root / "in"
-        source.land(folder / "h=10")  # it was written just now, and is left for later
-        long_ago = time.time() - 3 * 3600
-        for path in folder.glob("*.json"):
-            os.utime(path, (long_ago, long_ago))
-        prefix = f"{folder.as_uri()}/"
-        way(spark, world, source, {"allowedPrefixes": prefix, "backfillPrefixes": prefix})
+        source.land(world.root / "in" / "h=10")  # it was written just now, and is left for later
+        way(spark, world, source, listed(world, uris))
     frame = check(spark, world, source)
     for expression in re.findall(r"`(to_timestamp.*?)`", source.text):
         assert str(frame.selectExpr(f"min({expression})").collect()[0][0]) == "2026-11-03 09:00:38"
+
+
+@pytest.mark.engine
+def test_what_is_appended_to_a_blob_that_was_read_is_not_read_and_reconcile_names_the_blob(
+    spark: SparkSession, world: World
+) -> None:
+    (blob,) = AZURE.land(world.root / "in")
+    by_load(spark, world, AZURE, listed(world, [blob]))
+    path = Path(blob.removeprefix("file://"))
+    path.write_bytes(path.read_bytes() * 2)
+    by_load(spark, world, AZURE, listed(world, [blob]))
+    check(spark, world, AZURE)
+    arguments = ["--store", world.store_url, "--source", AZURE.options["source"], "--grace", "0s", "--json"]
+    done = CliRunner().invoke(app, ["reconcile", f"file://{world.root}/in/", *arguments])
+    (report,) = json.loads(done.stdout)["prefixes"]
+    assert (report["changed"], report["published"]) == (1, 0)
 
 
 def test_the_table_has_the_options_of_the_commands() -> None:
@@ -205,10 +230,9 @@ def test_a_field_that_a_maker_appends_is_kept_and_seen(source: Source) -> None:
 
 
 def test_documents_of_azure_are_read_with_the_option_that_the_page_names() -> None:
-    (source,) = (source for source in SOURCES if source.name == "Azure resource logs")
-    assert "`recordsPath` = `records`" in source.text
-    documents = read(source, samples("azure-resource-logs-documents"), recordsPath="records")
-    assert documents.rows == read(source, samples("azure-resource-logs")).rows
+    assert "`recordsPath` = `records`" in AZURE.text
+    documents = read(AZURE, samples("azure-resource-logs-documents"), recordsPath="records")
+    assert documents.rows == read(AZURE, samples("azure-resource-logs")).rows
     assert documents.problems.count == 0
 
 

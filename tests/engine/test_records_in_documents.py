@@ -19,12 +19,12 @@ pytestmark = pytest.mark.engine
 Way = Callable[..., DataFrame]
 
 
-def by_rows(spark: SparkSession, world: World, schema: str = "", **options: object) -> DataFrame:
+def by_rows(spark: SparkSession, world: World, schema: str = "", **options: Any) -> DataFrame:
     run(spark, {**described(world, recordsPath="detail.Records", **options), "schema": schema})
     return view(spark, world)
 
 
-def by_load(spark: SparkSession, world: World, schema: str = "", **options: object) -> DataFrame:
+def by_load(spark: SparkSession, world: World, schema: str = "", **options: Any) -> DataFrame:
     query = cuesqueue.load(
         world.queue_url,
         str(world.root / "out"),
@@ -36,7 +36,7 @@ def by_load(spark: SparkSession, world: World, schema: str = "", **options: obje
         recordsPath="detail.Records",
         waitTime="1s",
         checkpointLocation=str(world.root / "checkpoint"),
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     query.awaitTermination()
     return view(spark, world)
