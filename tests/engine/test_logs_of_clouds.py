@@ -85,8 +85,6 @@ class Source:
 
 
 SOURCES = [Source.of(section) for section in SECTIONS]
-
-
 (AZURE,) = (source for source in SOURCES if source.name == "Azure resource logs")
 
 
@@ -227,6 +225,15 @@ def test_a_field_that_a_maker_appends_is_kept_and_seen(source: Source) -> None:
     reasons = [] if has_header else [f"{fields + 1} fields, not {fields}"] * 2
     assert longer.reasons.splitlines() == reasons
     assert as_it_is.problems.count == 0
+
+
+def test_a_quote_and_a_space_in_a_user_agent_of_s3_are_reported_and_a_quote_alone_is_read() -> None:
+    (source,) = (source for source in SOURCES if source.name == "S3 server access logs")
+    for agent, count in ((b'aws-cli"x', 0), (b'aws-cli" x', 1)):
+        found = read(source, samples(anchor(source.name)).replace(b"aws-cli/2.31.0 md/Botocore#1.41", agent))
+        assert [bool(row["more"]) for row in found.rows] == [count > 0, False]
+        assert found.problems.count == count
+    assert found.reasons == "29 fields, not 28"
 
 
 def test_documents_of_azure_are_read_with_the_option_that_the_page_names() -> None:
