@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
+import benchmarks.buckets
 import benchmarks.competing
 import benchmarks.growth
 import benchmarks.latency

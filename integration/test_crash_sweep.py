@@ -26,6 +26,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from support.crash_sweep import check, recover, run
+from support.servers.nginx import nginx
 from support.servers.postgres import new_database, postgres_server
 from support.sweep_sinks import COLUMNS, ONLY, READ_TWICE, SWEPT, Cell, database, reaching
 
@@ -154,12 +155,19 @@ class Sweep:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """PostgreSQL, and processes that begin with everything imported."""
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """PostgreSQL, buckets of S3, and processes that begin with everything imported."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # preloading takes no other notice of ours
     forkserver._forkserver._stop()  # type: ignore[attr-defined] # that of another test has other modules
     multiprocessing.get_context("forkserver").set_forkserver_preload(["integration.test_crash_sweep"])
-    with postgres_server() as url:
+    with postgres_server() as url, nginx(tmp_path) as port:
+        for name, value in {
+            "ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
+            "ACCESS_KEY_ID": "k",
+            "REGION": "eu-west-1",
+        }.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
         yield url
 
 

@@ -262,6 +262,17 @@ class Reading(NamedTuple):
     repeated: bool = False
 
 
+OF_UNKNOWN_VERSION = "unknown"
+"""In place of an ETag: what is published is of some version, and nothing is known to be the same."""
+
+
+class Met(NamedTuple):
+    """The version in which a task has met an object: its size in bytes, and its ETag where its store has one."""
+
+    size: int
+    etag: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class PlanIdentity:
     """What names one plan everywhere: small enough to travel with commit messages through the executors."""

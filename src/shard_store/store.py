@@ -34,6 +34,7 @@ from shard_store.model import (
     STORE,
     Content,
     ErrorRecord,
+    Met,
     Plan,
     PlanIdentity,
     Position,
@@ -52,8 +53,8 @@ from shard_store.operators.repair import Reset, ShardsChanged
 from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
 from shard_store.operators.status import Hour, PipelineStatus
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
-from shard_store.shards import ownership, recording
-from shard_store.shards.activity import Report
+from shard_store.shards import activity, ownership, recording
+from shard_store.shards.activity import Amounts, Report
 from shard_store.shards.changes import Audit
 from shard_store.shards.ownership import Backlog
 from shard_store.shards.recording import Receipts, Receiver, Recorded, Waiting
@@ -187,6 +188,9 @@ class ShardStore:
 
     def has_finished(self, source: str, pipeline: str) -> bool:
         return self._read(ownership.has_finished, source, pipeline)
+
+    def usual_size(self, source: str, pipeline: str) -> tuple[int | None, str | None]:
+        return self._read(ownership.usual_size, source, pipeline)
 
     # shards and their owners
 
@@ -458,10 +462,16 @@ class ShardStore:
     ) -> None:
         self._write(readings.report, identity, records, reading, tasks)
 
+    def count_object_retries(self, pipeline: str, retries: int) -> None:
+        self._write(activity.count, pipeline, Amounts(object_retries=retries))
+
     def begin_reading(
         self, identity: PlanIdentity, reading: Reading, *, first: bool, tasks: int, replaced: str | None = None
     ) -> set[tuple[ShardKey, Position]]:
         return self._write(readings.begin_reading, identity, reading, first=first, tasks=tasks, replaced=replaced)
+
+    def meet(self, identity: PlanIdentity, met: Mapping[ShardKey, Met]) -> dict[ShardKey, Met]:
+        return self._write(readings.meet, identity, met)
 
     def judge(
         self,

@@ -15,7 +15,7 @@ from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.source import CuesqueueSource
 from shard_store.errors import LostProgress, StoreConfigurationError
 from support.coordinator_world import EMPTY, World
-from support.driver_loop import until
+from support.driver_loop import a_moment, until
 
 Offset = dict[str, Any]
 
@@ -145,7 +145,7 @@ def test_the_offsets_of_a_lost_store_are_read_on_once_that_was_accepted(tmp_path
         end = batch(reader, offset)
         assert (end["seq"], end["store"] == offset["store"]) == (2, False)
         reader.commit(end)
-    until(lambda: world.depth() == EMPTY, lambda: None)
+    until(lambda: world.depth() == EMPTY, a_moment)
 
 
 def test_an_idle_query_says_again_what_the_checkpoint_says_in_the_same_text(tmp_path: Path) -> None:

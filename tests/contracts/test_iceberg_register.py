@@ -19,7 +19,7 @@ from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError
 from queue_source.options import parse_sink_options
 from queue_source.sinks.base import Batch, open_sink
 from queue_source.sinks.iceberg.tables import TableMaker
-from queue_source.storage import files
+from queue_source.storage import fetching, files
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from shard_store.model import Split
 from shard_store.upkeep import cleaning
@@ -371,15 +371,15 @@ def test_an_object_that_its_store_refuses_is_bad_and_a_bucket_that_is_refused_fa
 ) -> None:
     one, two = objects(tmp_path, 1, 2)
     refused = {str(one)}
-    opened = files.open_object
+    opened = files.open_version
 
-    def open_object(uri: str, storage: Any) -> Any:
+    def open_version(uri: str, *arguments: Any) -> Any:
         if uri.removeprefix("file://") in refused:
             raise ObjectRefused(f"{uri!r} is refused", own=own)
-        return opened(uri, storage)
+        return opened(uri, *arguments)
 
-    monkeypatch.setattr("queue_source.sinks.iceberg.register.open_object", open_object)
-    monkeypatch.setattr("queue_source.read.objects.open_object", open_object)
+    monkeypatch.setattr(files, "open_version", open_version)
+    monkeypatch.setattr(fetching, "open_version", open_version)
     monkeypatch.setattr("queue_source.read.objects.PAUSES", ())
     query = Registering(lake)
     query.objects([one, two])

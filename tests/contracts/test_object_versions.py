@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -24,7 +25,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.combined import read_together
 from queue_source.read.objects import ExpectedObject, read_object
-from queue_source.storage.files import stat_object
+from queue_source.storage.files import open_object, stat_object
 from queue_source.storage.open_files import ObjectFile
 from support.bucket_backends import BACKENDS, BucketBackend
 from support.servers.gcs import VARIABLE
@@ -171,7 +172,8 @@ def test_small_objects_that_are_read_together_are_each_of_one_version(
         return data + read(file, middle, end)
 
     monkeypatch.setattr(ObjectFile, "read_range", changing)
-    [found] = read_together([(uri, ExpectedObject())], SCHEMA, FormatOptions("csv", mode="FAILFAST"), store.storage)
+    opener = partial(open_object, uri, store.storage)
+    [found] = read_together([ExpectedObject()], [opener], SCHEMA, FormatOptions("csv", mode="FAILFAST"))
     if not isinstance(found, int):  # else it is read by itself
         assert len({text[:3] for text in found.column(0).to_pylist()}) == 1
 

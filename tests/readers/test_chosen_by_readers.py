@@ -10,7 +10,7 @@ import pytest
 
 from shard_store.store import ShardStore
 from support.coordinator_world import EMPTY, World, assert_published_once, patiently
-from support.driver_loop import published, states, until
+from support.driver_loop import a_moment, published, states, until
 
 LONG_AGO = "2001-01-01T00:00:00.000Z"
 BEFORE: dict[str, Any] = {"modifiedBefore": "2000-01-01T00:00:00Z"}
@@ -42,7 +42,7 @@ def test_of_one_message_only_our_objects_are_read_and_then_it_is_acknowledged(wo
     world.publish('["s3://bucket/1", "s3://theirs/2", "s3://bucket/3"]', '["s3://theirs/4", "s3://other/5"]')
     with world.loop(allowedPrefixes="s3://bucket/", onForeignObject="ignore", maxFilesPerTrigger="1") as loop:
         loop.batch()
-        until(lambda: loop.metrics["acknowledged"] == 1, lambda: None)  # that with none of ours
+        until(lambda: loop.metrics["acknowledged"] == 1, a_moment)  # that with none of ours
         assert world.depth().in_flight == 1  # the other one waits for its second object
         loop.drain()
         assert (loop.metrics["foreign"], loop.metrics["ignored"], loop.metrics["quarantined"]) == (3, 0, 0)
@@ -92,7 +92,7 @@ def test_what_was_begun_is_read_to_its_end_and_only_that(world: World, dies: boo
     with world.loop(maxFilesPerTrigger="1", **options) as loop:
         loop.batch()
         with world.store() as store:
-            until(lambda: known(store) == 3, lambda: None)
+            until(lambda: known(store) == 3, a_moment)
         if dies:
             loop.die()
     world.publish(event("4"), event("1", "5"))
@@ -104,7 +104,7 @@ def test_what_was_begun_is_read_to_its_end_and_only_that(world: World, dies: boo
 def test_another_pipeline_goes_on_with_what_was_begun_though_it_would_not_choose_it(world: World) -> None:
     world.publish(event("1", "2"))
     with world.loop(pipeline="one"), world.store() as store:
-        until(lambda: known(store) == 2, lambda: None)
+        until(lambda: known(store) == 2, a_moment)
     with world.loop(pipeline="two", checkpoint="two", **BEFORE) as loop:
         until(lambda: world.depth() == EMPTY, patiently(loop))
     assert_published_once(world, ["s3://bucket/1", "s3://bucket/2"])
@@ -130,7 +130,7 @@ def test_what_is_listed_is_left_out_by_its_time_too_and_what_was_begun_goes_on(w
     listing: dict[str, Any] = {"backfillPrefixes": "s3://bucket/", "backfillGrace": "0s", "commitTimeout": "1s"}
     world.bucket.put("s3://bucket/1", "s3://bucket/2", "s3://bucket/3", age=60.0)
     with world.loop(pipeline="one", **listing), world.store() as store:
-        until(lambda: known(store) == 3, lambda: None)
+        until(lambda: known(store) == 3, a_moment)
     world.bucket.put("s3://bucket/4", age=60.0)
     again = {**listing, "backfillInterval": "50ms"}
     with world.loop(pipeline="two", checkpoint="two", **again, **BEFORE) as loop, world.store() as store:

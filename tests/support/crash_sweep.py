@@ -61,7 +61,7 @@ class SweepLoop(DriverLoop):
         self.cell = cell
         given = {
             "mode": "DROPMALFORMED",
-            "allowedPrefixes": "file:///",
+            "allowedPrefixes": "file:///,s3://",
             "errorQueueUrl": cell.errors_url,
             "pipeline": "p",
             "source": "s",

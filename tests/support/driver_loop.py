@@ -310,6 +310,11 @@ def until(condition: Callable[[], bool], step: Callable[[], object], tries: int 
     raise AssertionError(f"did not happen in {tries} tries: {condition}")
 
 
+def a_moment() -> None:
+    """A step of `until` for what happens on other threads."""
+    time.sleep(0.02)
+
+
 def _write_whole(file: Path, value: object) -> None:
     partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     partial.write_text(json.dumps(value))

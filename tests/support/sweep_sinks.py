@@ -61,6 +61,11 @@ class Cell:
         return COLUMNS[self.column]
 
     @property
+    def root(self) -> str:
+        """What the names of its objects begin with."""
+        return f"s3://{self.folder.name}/objects/" if self.sink.in_bucket else f"file://{self.folder}/objects/"
+
+    @property
     def errors_url(self) -> str:
         return f"sql+{self.store if self.sink.errors_inside else self.elsewhere}?queue=errors"
 
@@ -82,7 +87,7 @@ class Cell:
             with database(url) as engine:
                 USERS.create(engine)
         with open_queue(f"sql+{self.elsewhere}?queue=files") as queue:
-            queue.publish([f"file://{objects}/{name}.json" for name in OBJECTS])
+            queue.publish([f"{self.root}{name}.json" for name in OBJECTS])
             queue.publish(["no notification"] if self.sink.errors_inside else [])
 
     def complete(self) -> None:
@@ -92,7 +97,7 @@ class Cell:
 
     def announce_again(self) -> None:
         with open_queue(f"sql+{self.elsewhere}?queue=files") as queue:
-            queue.publish([f"file://{self.folder}/objects/missing.json"])
+            queue.publish([f"{self.root}missing.json"])
 
     def expected(self, found: Counter[str]) -> Counter[str]:
         """Where each batch is read twice, the rows of the late object are among them once, or not at all."""
@@ -138,6 +143,7 @@ class Sink:
     registers: bool = False
     loads: bool = False
     shows_early: bool = False
+    in_bucket: bool = False  # of the endpoint in the environment, whose buckets are the folders of cells
     routed: bool = False  # a receiver records what the queue announces, and the reader has no queue
 
     @property
@@ -336,6 +342,8 @@ COLUMNS: dict[str, Sink] = {
     "Iceberg, registering": registering(table_options),
     "Iceberg elsewhere, registering": registering(table_elsewhere),
     "path, routed": Sink(in_splits, path_options, routed=True),
+    "path, bucket": Sink(in_splits, path_options, in_bucket=True),
+    "path, loading, bucket": loading(path_options, found=in_splits, in_bucket=True),
     "path, loading": loading(path_options, found=in_splits, errors_inside=True),
     "Iceberg, loading": loading(table_options, found=in_table, check=check_snapshots),
     "Iceberg elsewhere, loading": loading(table_elsewhere, found=in_table, check=check_snapshots),

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from queue_source.announcements.contents import Stat
 from queue_source.coordinator.in_flight import InFlight, Opened
 from queue_source.coordinator.opening import Ownership
 from queue_source.coordinator.ready import Limits
+from queue_source.coordinator.sizes import Sizes
 from queue_source.messages import Receipt
 from shard_store.model import PublishToken, ShardKey
 from shard_store.store import ShardStore, open_store
@@ -32,7 +34,8 @@ def test_what_is_pruned_unread_before_it_is_acquired_is_new_and_its_message_wait
         us = Pipeline.start(store, "p", "files")
         session = make_session(store, token=us.token)
         in_flight = InFlight(["q"], Limits(10, 10))
-        ownership = Ownership(session, in_flight, lambda uris: [None] * len(uris))
+        stat: Stat = lambda uris: [None] * len(uris)  # noqa: E731
+        ownership = Ownership(session, in_flight, stat, Sizes(session, stat, None))
         message = "q", Receipt("r")
         hold(in_flight, [received(message)])
         found = store.open_shards(us.token, "files", [content("a")])

@@ -27,6 +27,7 @@ from shard_store.sql.shared_file import SharedFile
 from shard_store.store import ShardStore, open_store
 from support.reading import plan_store
 from support.servers.postgres import new_database
+from support.servers.s3 import Refusal, s3_server
 from support.store_backends import Pipeline, rows
 
 IDENTITY = PlanIdentity("files", PublishToken("p", 1), 0, 1, "f" * 64)
@@ -60,6 +61,20 @@ def work(store: PlanStore, *objects: Path) -> Work:
 
 def read(store: PlanStore, *objects: Path) -> Sequence[pa.RecordBatch]:
     return list(read_work(work(store, *objects), SCHEMA, repeated=False))
+
+
+def test_a_task_counts_its_requests_that_were_sent_again_for_its_pipeline(store: PlanStore) -> None:
+    with s3_server() as s3, store.open() as opened:
+        Pipeline.start(opened)
+        s3.objects |= {f"b/{place}": b'{"id": 1}' for place in range(3)}
+        s3.refusals["b/1"] = Refusal(503, "SlowDown", times=2)
+        uris = [f"s3://b/{place}" for place in range(3)]
+        ranges = [Range(shard_key("files", uri), Content(uri, uri, 9), BEGINNING, end_at(9)) for uri in uris]
+        content = parse_reader_options({**LEAST, "allowedPrefixes": "s3://", **s3.options}).content
+        task = Work(IDENTITY, whole_pieces(ranges), content, store)
+        for expected in (2, 2):
+            assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 3
+            assert [status.object_retries for status in opened.status()] == [expected]
 
 
 def test_a_task_with_a_bad_object_reports_it_in_the_store_of_its_plan(store: PlanStore, tmp_path: Path) -> None:

@@ -97,3 +97,14 @@ def test_a_group_waits_for_an_earlier_shard_that_another_pipeline_has_and_for_no
     assert len(ready) == 2
     ready.unblock(GROUP, other)
     assert names(take(ready)) == ["3", "5"]
+
+
+def test_an_object_of_unknown_size_counts_as_one_of_the_usual_size_and_is_not_cut(ready: ReadyQueue) -> None:
+    for arrival in range(4):
+        ready.put(entry(str(arrival), None, arrival=arrival)._replace(usual=4))
+    assert ready.bytes == 16
+    assert ends(take(ready, limit=10)) == [("0", BEGINNING, end_at(0)), ("1", BEGINNING, end_at(0))]
+    assert ready.bytes == 8
+    assert ends(take(ready, limit=3)) == [("2", BEGINNING, end_at(0))]
+    ready.remove(shard_key("s", "3"))
+    assert ready.bytes == 0

@@ -57,6 +57,20 @@ DEFECTS = (
         "digest = delivery_hash(row.source, token.pipeline, included, (after, seqs[1]))",
     ),
     Defect(
+        "last-met-version-counts",
+        "Two actions of a batch read an object of unknown size in two versions: the later one was recorded.",
+        "shard_store/batches/readings.py",
+        "            c.size.is_(None),\n",
+        "",
+    ),
+    Defect(
+        "met-version-forgotten-by-a-restart",
+        "A batch that was planned again after a kill met its objects of unknown size anew, in other versions.",
+        "shard_store/shards/announcing.py",
+        "version = place if repeated and content.size is None else content",
+        "version = content",
+    ),
+    Defect(
         "hash-with-sparks-offset",
         "V4: the hash had Spark's start offset in it, so a checkpoint that was lost after a kill doubled a batch.",
         "shard_store/batches/plans.py",

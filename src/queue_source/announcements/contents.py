@@ -80,9 +80,12 @@ def content_of(
     return Content(identity, notice.uri, **facts, reference=reference, **delivery)
 
 
-def lacks_facts(uri: str, size: int | None, etag: str | None, in_pieces: InPieces) -> bool:
-    """Tell whether the store is to be asked: plans need an object's size, and its pieces have to be of one version."""
-    return size is None or (etag is None and in_pieces(uri, size))
+def lacks_facts(uri: str, size: int | None, etag: str | None, in_pieces: InPieces, *, sizes: bool) -> bool:
+    """Tell whether the store is to be asked: plans need `sizes`, and the pieces of an object have to be of one version.
+
+    Without `sizes` the caller decides which of the objects of unknown size are looked up.
+    """
+    return sizes if size is None else etag is None and in_pieces(uri, size)
 
 
 def with_facts(content: Content, stated: Stated | None) -> Content:
@@ -98,9 +101,9 @@ def with_facts(content: Content, stated: Stated | None) -> Content:
     return content._replace(size=size, etag=etag)
 
 
-def looked_up(contents: Sequence[Content], stat: Stat, in_pieces: InPieces) -> Sequence[Content]:
+def looked_up(contents: Sequence[Content], stat: Stat, in_pieces: InPieces, *, sizes: bool = True) -> Sequence[Content]:
     """Return the contents with the facts that they lack, for which the store is asked once."""
-    unknown = list({c.uri: None for c in contents if lacks_facts(c.uri, c.size, c.etag, in_pieces)})
+    unknown = list({c.uri: None for c in contents if lacks_facts(c.uri, c.size, c.etag, in_pieces, sizes=sizes)})
     if not unknown:
         return contents
     stated = dict(zip(unknown, stat(unknown), strict=True))
@@ -146,11 +149,13 @@ def announced_objects(
     stat: Stat,
     now: datetime | None = None,
     in_pieces: InPieces = lambda uri, size: False,
+    *,
+    sizes: bool = True,
 ) -> list[Announced]:
     """Parse the objects of every message. A message with any invalid part is an error as a whole (invariant 8).
 
     `now` is the time from which ages are counted, that of this machine if None. The store is asked for what is read
-    `in_pieces` without an announced ETag too, so that all pieces are of one version.
+    `in_pieces` without an announced ETag too, so that all pieces are of one version. `sizes`: see `lacks_facts`.
     """
     paths = None
     if options.notification_format == "json":
@@ -162,7 +167,8 @@ def announced_objects(
         notice.uri: None
         for _, notices in parsed
         for notice in notices
-        if (by_time and notice.modified is None) or lacks_facts(notice.uri, notice.size, notice.etag, in_pieces)
+        if (by_time and notice.modified is None)
+        or lacks_facts(notice.uri, notice.size, notice.etag, in_pieces, sizes=sizes)
     }
     stated = dict(zip(unknown, stat(list(unknown)) if unknown else (), strict=True))
     return [_with_contents(announced, notices, stated, options, now) for announced, notices in parsed]

@@ -176,6 +176,8 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
     yield "in all", amounts(status.total)
     if status.changed:
         yield "changed", f"{counted(status.changed, 'announcement')} of other versions of what is published: not read"
+    if status.object_retries:
+        yield "retries", f"{counted(status.object_retries, 'request')} for objects sent again"
     if status.backfill is not None:
         listed = status.backfill
         how = "under way" if listed.ended_at is None else f"ended {since(status, listed.ended_at)} ago"

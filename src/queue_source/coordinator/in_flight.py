@@ -254,13 +254,13 @@ class InFlight:
                 self.plan(snapshot)
             return self.offer(shards)
 
-    def offer(self, shards: Iterable[Shard]) -> list[ShardKey]:
+    def offer(self, shards: Iterable[Shard], usual: int = 0) -> list[ShardKey]:
         """Make shards of ours ready to be read from their positions, unless they are here already.
 
         A shard of an ordered group, or that is a message itself, is ready only while the message that announced it is
         in our hands: in a group the queue's order decides, and a message's body is nowhere else. Returns the shards
         whose message is not: its next delivery may be another pipeline's. A ready shard takes the newest size and ETag;
-        a taken or planned one does not.
+        a taken or planned one does not. `usual`: the bytes that one of unknown size counts for.
         """
         with_message_gone: list[ShardKey] = []
         with self._changed:
@@ -275,8 +275,9 @@ class InFlight:
                 if needs_message or (content.uri == MESSAGE_URI and content.payload is None):
                     with_message_gone.append(shard.key)
                     continue
-                self._room.enter(shard.key, content)
-                self._ready.put(Ready(shard.key, content, shard.position, self._arrive(shard.key)))
+                ready = Ready(shard.key, content, shard.position, self._arrive(shard.key), usual)
+                self._room.enter(shard.key, content, ready.bytes)
+                self._ready.put(ready)
             self._changed.notify_all()
         return with_message_gone
 
@@ -354,7 +355,7 @@ class InFlight:
             for entry in snapshot.ranges:
                 self._ready.remove(entry.key)
                 self._arrive(entry.key)
-                self._room.enter(entry.key, entry.content)
+                self._room.enter(entry.key, entry.content, entry.content.size or 0)
                 self._planned.add(entry.key)
             for key in self._taken.keys() - self._planned:
                 self._room.leave(key)

@@ -17,12 +17,14 @@ from queue_source.announcements.contents import (
     announced_messages,
     announced_objects,
     looked_up,
+    with_facts,
     with_separate_shards,
 )
 from queue_source.coordinator.errors import PERIOD, ErrorLog, ErrorQueue
 from queue_source.coordinator.in_flight import InFlight, Opened
 from queue_source.coordinator.ready import Receive, may_come_in_pieces
 from queue_source.coordinator.session import Session, Threads
+from queue_source.coordinator.sizes import Sizes
 from queue_source.messages import Received, key_of
 from queue_source.queues.base import Capabilities, Queue
 from queue_source.queues.leases import Terms, terms_of
@@ -127,6 +129,7 @@ class Opener:
 
     _session: Session
     _stat: Stat
+    _sizes: Sizes
     _in_flight: InFlight
     _ownership: Ownership
     _errors: ErrorQueue
@@ -172,9 +175,11 @@ class Opener:
     def _parse(self, messages: Sequence[Received]) -> list[Announced]:
         options, queue_names = self._session.options, self._session.names.queues
         if options.content.kind.is_announced:
+            in_pieces = partial(may_come_in_pieces, options)
             announced = announced_objects(
-                messages, options.notifications, self._stat, in_pieces=partial(may_come_in_pieces, options)
+                messages, options.notifications, self._stat, in_pieces=in_pieces, sizes=not self._sizes.spares
             )
+            announced = self._with_sizes(announced)
         else:
             announced = announced_messages(messages, options.notifications, queue_names)
         if not self._session.semantics.keeps_shards:
@@ -182,6 +187,18 @@ class Opener:
         if self._session.names.versionless:
             announced = self._without_versions(announced)
         return announced
+
+    def _with_sizes(self, announced: list[Announced]) -> list[Announced]:
+        """Look up objects of unknown size, unless they are spared.
+
+        Those that were announced before are not: their versions tell what is new.
+        """
+        unsized = {c.uri: self._key(c.shard_id) for a in announced for c in a.contents if c.size is None}
+        if not unsized or not self._sizes.spares:
+            return announced
+        stored = self._session.store.look(unsized.values())
+        stated = self._sizes.stat(unsized, {uri for uri, key in unsized.items() if key in stored})
+        return [a._replace(contents=tuple(with_facts(c, stated.get(c.uri)) for c in a.contents)) for a in announced]
 
     def _without_versions(self, announced: list[Announced]) -> list[Announced]:
         """Keep the URI as the id of objects that were begun before `allowOverwrites` was set.
@@ -291,6 +308,7 @@ class Ownership:
     _session: Session
     _in_flight: InFlight
     _stat: Stat
+    sizes: Sizes
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
     _has_taken: bool = False  # what stopped pipelines have left
 
@@ -363,13 +381,19 @@ class Ownership:
         if options.content.kind.is_announced:
             if not options.notifications.by_reference:  # first, since the version of a reference is not looked up
                 contents = [c if c.reference is None else c._replace(reference=None) for c in contents]
-            contents = list(looked_up(contents, self._stat, partial(may_come_in_pieces, options)))
+            in_pieces = partial(may_come_in_pieces, options)
+            contents = list(looked_up(contents, self._stat, in_pieces, sizes=not self.sizes.spares))
+            if unsized := [content.uri for content in contents if content.size is None and self.sizes.spares]:
+                begun = {shard.content.uri for shard in shards if shard.position != BEGINNING}  # so it is in pieces
+                stated = self.sizes.stat(unsized, begun)
+                contents = [with_facts(content, stated.get(content.uri)) for content in contents]
         both = zip(shards, contents, strict=True)
         return [shard if shard.content is content else shard._replace(content=content) for shard, content in both]
 
     def _offer(self, ours: Iterable[Shard]) -> None:
         """Offer shards, and release those whose message has gone: the next pipeline that gets it would wait for us."""
-        if released := self._in_flight.offer(self.with_facts(list(ours))):
+        shards = self.with_facts(list(ours))
+        if released := self._in_flight.offer(shards, self.sizes.usual_of([shard.content for shard in shards])):
             self._session.store.release(self._session.token, released)
 
 

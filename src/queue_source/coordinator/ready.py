@@ -94,11 +94,17 @@ class Ready(NamedTuple):
     content: Content
     position: Position
     arrival: int
+    usual: int = 0
+    """Bytes that it counts for where its size is unknown."""
+
+    @property
+    def bytes(self) -> int:
+        return self.usual if self.content.size is None else self.content.size
 
     @property
     def remaining_bytes(self) -> int:
         """Bytes from its position to its end."""
-        return max((self.content.size or 0) - offset_of(self.position), 0)
+        return max(self.bytes - offset_of(self.position), 0)
 
 
 class ReadyQueue:
@@ -126,7 +132,7 @@ class ReadyQueue:
             self._blocked.setdefault(group, {})[entry.key] = entry
             return
         self.free += 1
-        self.bytes += entry.content.size or 0
+        self.bytes += entry.bytes
         heapq.heappush(self._order.setdefault(entry.content.queue, []), (entry.arrival, entry.key))
 
     def is_outdated(self, key: ShardKey, content: Content) -> bool:
@@ -146,7 +152,7 @@ class ReadyQueue:
         group = group_of(entry.content)
         if group is None or self._blocked.get(group, {}).pop(key, None) is None:
             self.free -= 1
-            self.bytes -= entry.content.size or 0
+            self.bytes -= entry.bytes
         return True
 
     def block(self, group: Group, key: ShardKey, arrival: int) -> None:
@@ -180,7 +186,8 @@ class ReadyQueue:
                 break
             content, end = entry.content, end_at(entry.content.size or 0)
             part = max(max_bytes or 0, LEAST_PART)
-            if max_bytes is not None and content.group is None and size > part and may_be_cut(content):
+            may_end = content.size is not None and content.group is None and size > part
+            if max_bytes is not None and may_end and may_be_cut(content):
                 end = position_at(offset_of(entry.position) + part)
             taken.append((entry, Range(entry.key, content, entry.position, end)))
             total += size
@@ -287,13 +294,13 @@ class Room:
     def __contains__(self, key: ShardKey) -> bool:
         return key in self._sizes
 
-    def enter(self, key: ShardKey, content: Content) -> None:
+    def enter(self, key: ShardKey, content: Content, size: int) -> None:
         if key not in self._sizes:
-            self._sizes[key] = content.size or 0
-            self.bytes += content.size or 0
+            self._sizes[key] = size
+            self.bytes += size
             if content.queue in WITHOUT_MESSAGE:
-                self.listed[key] = content.size or 0
-                self._listed_bytes += content.size or 0
+                self.listed[key] = size
+                self._listed_bytes += size
 
     def leave(self, key: ShardKey) -> None:
         self.bytes -= self._sizes.pop(key, 0)

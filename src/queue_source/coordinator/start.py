@@ -22,6 +22,7 @@ from queue_source.coordinator.progress import Offsets, Progress
 from queue_source.coordinator.ready import limits_of, shares_of
 from queue_source.coordinator.receivers import OwnReceivers, Recorded
 from queue_source.coordinator.session import Metrics, Presence, Session, Threads, await_readers_before, with_back_off
+from queue_source.coordinator.sizes import Sizes
 from queue_source.errors import OptionError
 from queue_source.options import ReaderOptions
 from queue_source.options.checks import warn_of_retention
@@ -47,6 +48,7 @@ def prepare(
     runtime: Runtime | None = None,
     error_queue: Queue | None = None,
     open_bucket: OpenBucket,
+    is_told: Callable[[str], bool] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Coordinator:
     """Recover the pipeline and build its coordinator, which receives nothing yet. Runs in the reader process.
@@ -54,7 +56,7 @@ def prepare(
     May be repeated after a crash at any moment. `queues` by name, `store` already open, `error_queue`: the
     coordinator's `stop` closes all of them; they are left open when this raises (ShardStoreError, QueueError). `driver`
     identifies the driver that runs us, `presence` records its other readers and is entered here, `runtime` is shown to
-    operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`.
+    operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`. `is_told`: see `Sizes`.
     """
     if taken := queues.keys() & set(WITHOUT_MESSAGE):
         raise OptionError(
@@ -82,7 +84,8 @@ def prepare(
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session, in_flight.log_id)
     error_log.of_plans(started.with_errors)
     errors.forward()
-    ownership = Ownership(session, in_flight, stat)
+    sizes = Sizes(session, stat, is_told)
+    ownership = Ownership(session, in_flight, stat, sizes)
     if released := in_flight.recover(ownership.with_facts(started.unfinished), started.unconfirmed, started.recent):
         store.release(started.token, released)
     if started.changed:
@@ -102,7 +105,7 @@ def prepare(
     allowed_before = started.settings.get("allowedPrefixes")
     prefixes = PrefixWatch(session, started.intake, same=allowed_before == options.settings["allowedPrefixes"])
     receivers = Receivers(session, in_flight)
-    opener = Opener(session, stat, in_flight, ownership, errors, error_log, prefixes)
+    opener = Opener(session, stat, sizes, in_flight, ownership, errors, error_log, prefixes)
     maintenance = Maintenance(session, in_flight, ownership, acknowledger, error_log, prefixes, started.counters)
     backfill = Backfill(session, in_flight, ownership, open_bucket) if lists else None
     recorded = Recorded(session, in_flight, ownership) if options.queue.from_store else None

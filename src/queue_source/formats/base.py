@@ -137,6 +137,8 @@ class Format(ABC):
     """The columns of a format that has the same ones in every object."""
     specials: tuple[str, ...] = ()
     """Types of Spark that Arrow has as structs, which the format can fill."""
+    has_footer = False
+    """Whether reading begins at the end of the object."""
     combines_alone = False
     """Whether `combine` may read a single object, without a check that it has any of the declared columns."""
 

@@ -74,6 +74,8 @@ class TypedFormat(Format):
 class ColumnarFormat(TypedFormat):
     """A format of groups of rows, which can be read separately; a group may be bad when others are not."""
 
+    has_footer = True
+
     def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
         return all_or_nothing
 

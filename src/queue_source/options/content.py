@@ -295,6 +295,11 @@ class ContentOptions:
         help="The same for an object that its store refuses for good: access denied, archived, no permission for its "
         "key. It is tried `maxAttempts` times, and quarantined only if the reason is its own or other objects of its "
         "bucket can be read; otherwise the query fails.")
+    max_concurrent_requests: int = option("maxConcurrentRequests", types.number(1, 1000), "64", example="16",
+        rules=_UNREAD, on_change=OnChange.AT_ONCE,
+        help="How many objects of a bucket a task asks for at once.")
+    read_ahead_bytes: int = option("readAheadBytes", types.SIZE, "32m", example="8m", rules=_UNREAD,
+        on_change=OnChange.AT_ONCE, help="Bytes of a bucket's objects that a task holds before it reads them.")
     # fmt: on
 
     @property

@@ -8,7 +8,6 @@ those, and reports the fault and its object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,19 +18,15 @@ from queue_source.formats.compression import codec_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.text.blocks import BOM
-from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
-from queue_source.read.objects import ExpectedObject, check_unchanged
-from queue_source.storage.files import open_object
+from queue_source.read.objects import ExpectedObject, Opener, check_unchanged
 from queue_source.storage.memory import BoundedMemory
-from queue_source.storage.open_files import is_local
 from shard_store.model import Payload
 
 SMALL = 256 << 10
 """Bytes of the largest object that is read together with others."""
 TOGETHER = 4 << 20
 """Bytes of the objects that are held and read at once."""
-_THREADS = 8
 
 Content = tuple[int, bytes | None]
 """The place of an object among those that are read, and its text; None where it is not plain text."""
@@ -43,20 +38,13 @@ def may_be_joined(schema: pa.Schema, options: FormatOptions) -> bool:
 
 
 def read_together(
-    objects: Sequence[tuple[str, ExpectedObject]],
-    schema: pa.Schema,
-    options: FormatOptions,
-    storage: StorageOptions | None = None,
+    objects: Sequence[ExpectedObject], openers: Sequence[Opener], schema: pa.Schema, options: FormatOptions
 ) -> Iterator[pa.Table | int]:
     """Yield, in the order of `objects`, the rows of some of them, or the place of one that has to be read alone.
 
     Runs in an executor worker. Raises nothing of its own: a refused object is requested again when it is read alone.
     """
-    if all(is_local(uri) for uri, _ in objects):
-        contents = [_content(uri, expected, storage) for uri, expected in objects]
-    else:  # a request is mostly waiting
-        with ThreadPoolExecutor(min(_THREADS, len(objects)), thread_name_prefix="cuesqueue-small") as threads:
-            contents = list(threads.map(lambda announced: _content(announced[0], announced[1], storage), objects))
+    contents = [_content(expected, opener) for expected, opener in zip(objects, openers, strict=True)]
     format = format_of(options)
     numbered: Sequence[Content] = list(enumerate(contents))
 
@@ -73,11 +61,11 @@ def read_together(
     yield from read_in_pieces(numbered, read, halves, lambda alone: (place for place, _ in alone))
 
 
-def _content(uri: str, expected: ExpectedObject, storage: StorageOptions | None) -> bytes | None:
+def _content(expected: ExpectedObject, opener: Opener) -> bytes | None:
     """Read all of an object as it is stored; None when it is not plain text as announced, or was replaced."""
     try:
-        with open_object(uri, storage, size=expected.size) as file:
-            size = file.size()
+        with opener() as file:
+            uri, size = file.uri, file.size()
             check_unchanged(uri, file, size, expected)
             data = file.read(size) if size <= SMALL else b""
             if not file.version.is_pinned and not file.is_same():

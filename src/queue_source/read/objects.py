@@ -7,7 +7,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -98,6 +100,10 @@ _SMALL = 16 << 20
 to take it anew makes reading Parquet take a third longer."""
 
 
+Opener = Callable[[], AbstractContextManager[ObjectFile]]
+"""Opens one object."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExpectedObject:
     """The object as it was announced: size in bytes, ETag without quotes; None is not checked."""
@@ -116,6 +122,7 @@ def read_object(
     expected: ExpectedObject | None = None,
     metadata: ObjectMetadata | None = None,
     part: Part | None = None,
+    opener: Opener | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the object (or part), in non-empty batches of exactly `schema`; bad records go to `bad`.
 
@@ -128,8 +135,8 @@ def read_object(
     from_path = path_columns(uri, schema, options) if options.partition_columns else {}
     has_yielded = is_small = False
     expected = expected or ExpectedObject()
-    with open_object(uri, storage, size=expected.size) as file:
-        size = file.size()
+    with (opener or partial(open_object, uri, storage, size=expected.size))() as file:
+        size, file.until = file.size(), part.end
         check_unchanged(uri, file, size, expected)
         if size == 0:  # no rows in any format, as in Spark
             return

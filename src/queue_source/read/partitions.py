@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from queue_source.options import SecretUrl
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Content, Plan, Position, Range, end_at, is_end, offset_of, position_at
+from shard_store.model import Content, Met, Plan, Position, Range, end_at, is_end, offset_of, position_at
 from shard_store.sql.shared_file import SharedFile
 
 if TYPE_CHECKING:
@@ -57,18 +57,27 @@ class Piece(NamedTuple):
         """The bytes of it; 0 if unknown."""
         return offset_of(self.end) - offset_of(self.start)
 
+    def counts_for(self, usual: int) -> int:
+        """Return the bytes of it, or the usual number where they are unknown."""
+        return usual if self.content.size is None else self.size
+
+    def as_met(self, met: Met) -> Piece:
+        """Return the piece of an object whose size the plan does not know, in the version that counts."""
+        planned = self.planned._replace(content=self.content._replace(size=met.size, etag=met.etag))
+        return self._replace(planned=planned, end=_end(planned))
+
 
 def partition(
-    plan: Plan, min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
+    plan: Plan, min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool], usual: int = 0
 ) -> list[list[Piece]]:
     """Return the tasks of an attempt at the plan, the same at each until an object is suspected.
 
-    Then there is one task.
+    Then there is one task. `usual`: the bytes that an object of unknown size counts for.
     """
     pieces = whole_pieces(plan.whole or plan.ranges, plan.ranges)
     if plan.suspected:
         return [pieces]
-    return spread(cut(pieces, min_partitions, max_bytes, may_be_cut), min_partitions, max_bytes)
+    return spread(cut(pieces, min_partitions, max_bytes, may_be_cut, usual), min_partitions, max_bytes, usual)
 
 
 def whole_pieces(whole: Sequence[Range], to_read: Sequence[Range] | None = None) -> list[Piece]:
@@ -118,13 +127,13 @@ def from_tuples(sent: Sequence[tuple[Any, ...]]) -> list[Piece]:
 
 
 def cut(
-    pieces: Sequence[Piece], min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool]
+    pieces: Sequence[Piece], min_partitions: int, max_bytes: int, may_be_cut: Callable[[Range], bool], usual: int = 0
 ) -> list[Piece]:
     """Cut large pieces into parts for several tasks; the readers search the ends of records.
 
     As Spark cuts files: into parts of `max_bytes`, or smaller ones that give every partition something to read.
     """
-    sizes = [piece.size for piece in pieces]
+    sizes = [piece.counts_for(usual) for piece in pieces]
     step = min(max_bytes, max(MIN_PIECE, -(-sum(sizes) // min_partitions)))
     cut_up: list[Piece] = []
     for piece, size in zip(pieces, sizes, strict=True):
@@ -138,7 +147,7 @@ def cut(
     return cut_up
 
 
-def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list[list[Piece]]:
+def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int, usual: int = 0) -> list[list[Piece]]:
     """Spread the pieces in their order over several tasks, as `pack_by_size`; no ordered group is divided."""
     inseparable: list[list[Piece]] = []  # each ordered group, and each piece outside of groups
     for in_group, some in itertools.groupby(pieces, key=lambda piece: piece.content.group is not None):
@@ -146,7 +155,7 @@ def spread(pieces: Sequence[Piece], min_partitions: int, max_bytes: int) -> list
             inseparable += (list(unit) for _, unit in itertools.groupby(some, key=lambda piece: piece.unit))
         else:
             inseparable += ([piece] for piece in some)
-    parts = [(part, sum(piece.size for piece in part)) for part in inseparable]
+    parts = [(part, sum(piece.counts_for(usual) for piece in part)) for part in inseparable]
     return [list(itertools.chain(*task)) for task in pack_by_size(parts, min_partitions, max_bytes)]
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 
 from queue_source.errors import BadObject
-from queue_source.formats.base import BadRecords, Part, neighbours
+from queue_source.formats.base import BadRecords, Part, format_of, neighbours
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options import ContentOptions
@@ -29,13 +30,24 @@ from queue_source.read.isolation import (
     read_alone,
     read_tried,
 )
-from queue_source.read.objects import BATCH_ROWS, ExpectedObject, Refusals, gathered, read_object
+from queue_source.read.objects import (
+    BATCH_ROWS,
+    ExpectedObject,
+    Opener,
+    Refusals,
+    check_unchanged,
+    gathered,
+    read_object,
+)
 from queue_source.read.partitions import Piece, PlanStore
 from queue_source.schema.location import schema_changed
+from queue_source.storage.fetching import Fetcher, Requested
+from queue_source.storage.open_files import ObjectFile, ObjectVersion
 from shard_store.failpoints import reach
 from shard_store.model import (
     BEGINNING,
     ErrorRecord,
+    Met,
     Payload,
     PlanIdentity,
     Position,
@@ -91,6 +103,11 @@ class Work:
     isolation: Beside | Alone | None = None  # None: the first attempt at the plan, which marks nothing
     max_attempts: int = 3  # at an object that its store refuses, or that is replaced while it is read
     trace: Trace | None = None  # None: the reads of the plan are not counted
+    meets: bool = False  # it records the versions of objects whose sizes the plan does not know
+    usual_size: int = 0  # bytes that such an object is taken to have
+
+    def is_unmet(self, piece: Piece) -> bool:
+        return self.meets and piece.content.size is None
 
 
 Report = Callable[[Sequence[ErrorRecord]], None]
@@ -101,7 +118,8 @@ def read_work(
 ) -> Iterator[pa.RecordBatch]:
     """Read all rows of the task's objects.
 
-    May run more than once for one plan: it writes only errors, which are idempotent, marks of its reads, and traces.
+    May run more than once for one plan: it writes only errors, which are idempotent, marks of its reads, traces, and
+    the versions that it is the first to meet.
     Raises what Spark should retry (ObjectStoreError), or BadObject where the options say `fail`.
 
     `repeated`: the task may have run before. What it reported as bad then stays bad, even if it is readable now: the
@@ -197,34 +215,95 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
         size = piece.content.size
         return joins and piece.start == BEGINNING and is_end(piece.end) and size is not None and size <= SMALL
 
-    groups: list[Sequence[Piece]] = []  # neighbours that are whole small objects are in one
-    for small, some in itertools.groupby(work.pieces, key=is_small):
-        if small:
-            groups += neighbours([(piece, piece.content.size or 0) for piece in some], TOGETHER)
-        else:
-            groups += ([piece] for piece in some)
-    for group in groups:
-        if len(group) == 1:
-            yield from _read_piece(work, group[0], schema, format, report, refusals)
-            continue
-        for piece in group:
-            reach("object-read", piece.content.shard_id)
-        for result in read_together([_announced(piece) for piece in group], schema, format, work.content.storage):
-            if isinstance(result, int):
-                yield from _read_piece(work, group[result], schema, format, report, refusals)
+    def in_groups(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+        """Yield neighbours that are whole small objects in one group, and each other piece alone."""
+        for small, some in itertools.groupby(pieces, key=is_small):
+            if small:
+                yield from neighbours([(piece, piece.content.size or 0) for piece in some], TOGETHER)
             else:
-                yield from (batch for batch in result.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
+                yield from ([piece] for piece in some)
+
+    at_end = format_of(format).has_footer
+    requested = [Requested(p.content.uri, p.content.size, None if at_end else offset_of(p.start)) for p in work.pieces]
+    ahead = {"requests": work.content.max_concurrent_requests, "ahead": work.content.read_ahead_bytes}
+    ahead["usual"] = work.usual_size
+    first = 0
+    with Fetcher(requested, work.content.storage, **ahead) as fetcher:
+        for group in itertools.chain.from_iterable(map(in_groups, _met_ahead(work, fetcher))):
+            openers = [partial(fetcher.open, place) for place in range(first, first + len(group))]
+            if len(group) == 1:
+                yield from _read_piece(work, group[0], openers[0], schema, format, report, refusals)
+            else:
+                for piece in group:
+                    reach("object-read", piece.content.shard_id)
+                for result in read_together([_expected(piece) for piece in group], openers, schema, format):
+                    if isinstance(result, int):
+                        yield from _read_piece(work, group[result], openers[result], schema, format, report, refusals)
+                    else:
+                        yield from (batch for batch in result.to_batches(max_chunksize=BATCH_ROWS) if batch.num_rows)
+            fetcher.leave(range(first, first := first + len(group)))
+    if fetcher.retries:
+        logger.info("sent %d request(s) for objects again", fetcher.retries)
+        with work.store.open() as store:
+            store.count_object_retries(work.identity.token.pipeline, fetcher.retries)
 
 
-def _announced(piece: Piece) -> tuple[str, ExpectedObject]:
-    return piece.content.uri, ExpectedObject(piece.content.size, piece.content.etag)
+def _met_ahead(work: Work, fetcher: Fetcher) -> Iterator[Sequence[Piece]]:
+    """Yield the pieces in their order, as many at a time as are known by size and version.
+
+    What the plan does not know, the answers say that are there, of all objects that are asked for at a time: recorded
+    in one transaction, before any row of these objects goes out.
+    """
+    pieces, place = list(work.pieces), 0
+    while place < len(pieces):
+        if work.is_unmet(pieces[place]):
+            arrived = {p: _met(version) for p, version in fetcher.arrived(place).items() if work.is_unmet(pieces[p])}
+            versions = _meet(work, {pieces[p].planned.key: met for p, met in arrived.items()})
+            for p, met in arrived.items():
+                pieces[p] = pieces[p].as_met(first := versions[pieces[p].planned.key])
+                if first != met:  # another task was faster: what that has met may be there now
+                    fetcher.leave([p])
+        end = next((p for p in range(place + 1, len(pieces)) if work.is_unmet(pieces[p])), len(pieces))
+        yield pieces[place:end]
+        place = end
+
+
+def _met(version: ObjectVersion) -> Met:
+    return Met(version.size, version.identifies())
+
+
+def _meet(work: Work, met: Mapping[ShardKey, Met]) -> Mapping[ShardKey, Met]:
+    """Return the versions in which all attempts at the plan read these objects: those that were met first."""
+    if not met:
+        return met
+    with work.store.kept() as store:
+        return store.meet(work.identity, met)
+
+
+@contextmanager
+def _opened_first(work: Work, piece: Piece, opener: Opener) -> Iterator[ObjectFile]:
+    """Open an object of which no answer was there in time, and meet it."""
+    with opener() as file:
+        key = piece.planned.key
+        check_unchanged(file.uri, file, file.size(), ExpectedObject(*_meet(work, {key: _met(file.version)})[key]))
+        yield file
+
+
+def _expected(piece: Piece) -> ExpectedObject:
+    return ExpectedObject(piece.content.size, piece.content.etag)
 
 
 def _read_piece(
-    work: Work, piece: Piece, schema: pa.Schema, format: FormatOptions, report: Report, refusals: Refusals
+    work: Work,
+    piece: Piece,
+    opener: Opener,
+    schema: pa.Schema,
+    format: FormatOptions,
+    report: Report,
+    refusals: Refusals,
 ) -> Iterator[pa.RecordBatch]:
     reach("object-read", piece.content.shard_id)
-    uri, expected = _announced(piece)
+    uri, expected = piece.content.uri, _expected(piece)
     problems = BadRecords(format.mode)
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -239,6 +318,7 @@ def _read_piece(
             expected=expected,
             metadata=_metadata(piece, work.identity),
             part=Part(offset_of(piece.start), None if is_end(piece.end) else offset_of(piece.end)),
+            opener=partial(_opened_first, work, piece, opener) if work.is_unmet(piece) else opener,
         )
 
     try:

@@ -12,11 +12,12 @@ the batch was published then: the same plan is read again with the wider schema.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -31,7 +32,8 @@ from queue_source.options import ContentOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.schema.columns import format_columns, merged, news, parse_columns, parse_fields, widened, with_hints
-from queue_source.storage.files import open_object, resolve
+from queue_source.storage.fetching import LEAST, WHOLE, Fetcher, Requested
+from queue_source.storage.files import resolve
 from queue_source.storage.memory import BoundedMemory
 from queue_source.storage.open_files import InMemory, ObjectFile, is_local
 from shard_store.model import Content
@@ -171,9 +173,10 @@ def _new_columns(
     textual = format_of(format).values_are_text
     samples, options = [], content.schema
     limit = max(1, options.schema_sample_bytes // options.schema_sample_files)
-    for _, item in zip(range(options.schema_sample_files), unread, strict=False):
-        with suppress(BadObject, ObjectStoreError, ValueError):  # reported when it is read, at the next start
-            samples.append(infer_content(item, content, format, limit))
+    sampled = infer_each([*itertools.islice(unread, options.schema_sample_files)], content, format, limit)
+    samples += [
+        sample for sample in sampled if isinstance(sample, pa.Schema)
+    ]  # bad ones are reported when they are read
     if noticed.record is not None:
         samples.append(infer_records([dict(noticed.record)], types=content.schema.infer_column_types))
     elif noticed.found is not None:
@@ -188,20 +191,35 @@ def _new_columns(
     return wide
 
 
-def infer_content(item: Content, content: ContentOptions, format: FormatOptions, limit: int) -> pa.Schema:
-    """Infer the columns of an object, or of a message. Raises as `Format.infer`."""
-    types = content.schema.infer_column_types
-    of_format = format_of(format)
+def infer_each(
+    items: Sequence[Content], content: ContentOptions, format: FormatOptions, limit: int
+) -> Iterator[pa.Schema | BadObject | ObjectStoreError | ValueError]:
+    """Yield the columns of each object, or message, or the error for which there are none (as `Format.infer` says)."""
+    types, of_format = content.schema.infer_column_types, format_of(format)
     memory = BoundedMemory(of_format.decode_memory(format))
-    if item.payload is not None:
-        value = item.payload.value
-        body = OpenObject(item.shard_id, ObjectFile(item.shard_id, InMemory(value)), len(value))
-        with memory:
-            return of_format.infer(body, format, limit, types=types)
-    with open_object(item.uri, content.storage) as file:
-        source = OpenObject(item.uri, file, file.size())
-        with memory:
-            return of_format.infer(source, format, limit, types=types)
+    start, whole = (None, WHOLE) if of_format.has_footer else (0, min(max(limit, LEAST), WHOLE))
+    named = [item for item in items if item.payload is None]
+    requested = [Requested(item.uri, item.size, start, whole) for item in named]
+    limits = {"requests": content.max_concurrent_requests, "ahead": content.read_ahead_bytes}
+    with Fetcher(requested, content.storage, **limits) as fetcher:
+        places = itertools.count()
+        for item in items:
+            try:
+                if item.payload is not None:
+                    body = item.payload.value
+                    source = OpenObject(item.shard_id, ObjectFile(item.shard_id, InMemory(body)), len(body))
+                    with memory:
+                        yield of_format.infer(source, format, limit, types=types)
+                    continue
+                place = next(places)
+                with fetcher.open(place) as file:
+                    source = OpenObject(item.uri, file, file.size())
+                    with memory:
+                        columns = of_format.infer(source, format, limit, types=types)
+                fetcher.leave([place])
+                yield columns
+            except (BadObject, ObjectStoreError, ValueError) as error:
+                yield error
 
 
 def _listed(names: list[str]) -> str:

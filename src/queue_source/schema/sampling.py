@@ -33,7 +33,7 @@ from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
 from queue_source.schema.columns import TypesDiffer, merged, parse_fields, resolved, with_hints
-from queue_source.schema.location import SchemaLocation, infer_content
+from queue_source.schema.location import SchemaLocation, infer_each
 from queue_source.storage.buckets import open_bucket
 from shard_store.errors import ShardStoreError
 from shard_store.model import Content
@@ -118,12 +118,14 @@ def inferred_columns(
     textual = format_of(format).values_are_text
     if content.schema.schema_sample:  # the user's own, wherever they are
         content = replace(content, storage=replace(content.storage, local_prefixes=()))
-    for sample in samples:
+    sampled = [*samples]
+    for sample, inferred in zip(sampled, infer_each(sampled, content, format, max_bytes), strict=True):
         try:
-            columns = infer_content(sample, content, format, max_bytes)
-            present = {name.casefold() for name in columns.names}
+            if not isinstance(inferred, pa.Schema):
+                raise inferred
+            present = {name.casefold() for name in inferred.names}
             fitting = [(path, kind) for path, kind in hints if path[0].casefold() in present]
-            schemas.append(columns if textual else with_hints(columns, fitting))
+            schemas.append(inferred if textual else with_hints(inferred, fitting))
         except (BadObject, ObjectStoreError, ValueError) as error:
             problems.append(f"{sample.shard_id[:300]}: {error}")
             continue

@@ -137,6 +137,11 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
         _single(lambda s: s.changed),
     ),
     Exported(
+        "cuesqueue_object_retries_total",
+        "Requests for objects that its tasks have sent again, since the store of objects had failed or was busy.",
+        _single(lambda s: s.object_retries),
+    ),
+    Exported(
         "cuesqueue_all_outside_prefixes_messages",
         "Messages that came lately, by the last heartbeat, and announce objects outside of allowedPrefixes, where "
         "nothing else came; 0 as soon as one was accepted.",

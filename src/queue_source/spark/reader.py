@@ -53,7 +53,7 @@ from queue_source.spark.process import (
     task_name,
 )
 from queue_source.spark.writer import NotedPlan
-from queue_source.storage.files import ObjectStat, stat_objects
+from queue_source.storage.files import ObjectStat, answers_tell, stat_objects
 from shard_store.model import Semantics
 
 if TYPE_CHECKING:
@@ -142,18 +142,21 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         assert self._store is not None
         batches = self._options.batches
         content = self._options.content
+        usual = coordinator.ownership.sizes.usual_of(entry.content for entry in plan.ranges)
         takes_parts = content.kind.is_read or names_parts(arrow_schema(self._schema))
         tasks = partition(
             plan,
             batches.min_partitions,
             batches.max_partition_bytes,
             lambda entry: takes_parts and may_be_cut(entry.content.uri, content),
+            usual,
         )
         # a plan without content still needs a task: its commit message tells the sink which plan is published
         tasks = tasks or [[]]
         attempts, died = self._options.delivery.max_attempts, plan.suspected or plan.attempt > 1
         # without shards nothing is opened again; and messages are read in one way, except after deaths
         semantics = Semantics(self._options.delivery.delivery_semantics)
+        meets = semantics.final_at_delivery and content.kind.is_announced
         is_traced = semantics.keeps_shards and (content.kind.is_announced or died)
         in_this_zone = in_zone(content, machine_time_zone())
         partitions: list[InputPartition] = []
@@ -162,7 +165,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
             if died:
                 isolation = Alone(attempts) if plan.suspected else Beside(task)
             trace = Trace(task == 0 and not plan.direct, len(tasks), plan.replaced) if is_traced else None
-            work = Work(plan.identity, pieces, in_this_zone, self._store, isolation, attempts, trace)
+            work = Work(plan.identity, pieces, in_this_zone, self._store, isolation, attempts, trace, meets, usual)
             partitions.append(WorkPartition(work))
         return partitions
 
@@ -281,6 +284,7 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence |
             runtime=runtime(),
             error_queue=errors,
             open_bucket=bucket,
+            is_told=answers_tell,
         )
         undone.pop_all()
     return coordinator, plan_store, presence

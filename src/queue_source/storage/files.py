@@ -42,11 +42,14 @@ from queue_source.storage.open_files import (
     stat_local,
     version_of,
 )
+from queue_source.storage.s3_object import S3Object
 from queue_source.uris import check_object, climbs
 
 logger = logging.getLogger("cuesqueue")
 
 _STAT_THREADS = 32
+_AHEAD = 256 << 10
+"""Bytes that the request brings which opens an object: a small one needs no other."""
 _LOCAL_AT_ONCE = 32
 _LOCAL_SECONDS = 0.01  # for these: then threads are worth it
 
@@ -145,6 +148,11 @@ def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     return ObjectStat(info.size, info.mtime)
 
 
+def answers_tell(uri: str) -> bool:
+    """Tell whether the request that reads an object also brings its size and version."""
+    return _is_read_by_boto3(uri)
+
+
 def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> list[ObjectStat | None]:
     """Stat many objects as `stat_object`, in their order; None where it fails: reading the object reports why."""
     requested = list(uris)
@@ -168,28 +176,32 @@ def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> 
 def open_object(uri: str, storage: StorageOptions | None = None, *, size: int | None = None) -> Iterator[ObjectFile]:
     """Open an object for random reads, and close it at the end. The announced `size` spares bytes.
 
-    Raises BadObject (`missing-object`, `unsupported-key`; of local files also `corrupt-object`, `forbidden-object`),
-    ObjectRefused, ObjectStoreError.
+    Raises as `open_version`.
     """
-    storage = storage or StorageOptions()
-    version: ObjectVersion
-    if _is_read_by_boto3(uri):
-        _bucket_and_key(uri)
-        with mapped(uri):
-            version = s3_client.S3Object(uri, storage, size)
-    else:
-        filesystem, path = resolve(uri, storage)
-        if not is_local(uri):
-            _check_key(uri)
-        with mapped(uri):
-            local = is_local(uri)
-            version = LocalObject(uri, path, storage.local_prefixes) if local else ArrowObject(filesystem, path)
-    file = ObjectFile(uri, version)
+    end = 1 if size is not None and size > _AHEAD else _AHEAD
+    file = ObjectFile(uri, open_version(uri, storage or StorageOptions(), 0, end))
     try:
         yield file
     finally:
         file.closed = True
-        version.close()
+        file.version.close()
+
+
+def open_version(uri: str, storage: StorageOptions, start: int, end: int) -> ObjectVersion:
+    """Open what is there now, with these bytes of it where the store has them in the same answer.
+
+    Raises BadObject (`missing-object`, `unsupported-key`; of local files also `corrupt-object`, `forbidden-object`),
+    ObjectRefused, ObjectStoreError.
+    """
+    if _is_read_by_boto3(uri):
+        _bucket_and_key(uri)
+        with mapped(uri):
+            return S3Object(uri, storage, start, end)
+    filesystem, path = resolve(uri, storage)
+    if not is_local(uri):
+        _check_key(uri)
+    with mapped(uri):
+        return LocalObject(uri, path, storage.local_prefixes) if is_local(uri) else ArrowObject(filesystem, path)
 
 
 def _is_read_by_boto3(uri: str) -> bool:

@@ -40,6 +40,8 @@ _OTHER_DATA = 16 << 20
 _AT_LEAST = 0.005  # seconds
 _STATM = "/proc/self/statm"
 _CAN_LIMIT = sys.platform == "linux" and os.access(_STATM, os.R_OK)
+_M_ARENA_MAX = -8
+_ARENAS = 2
 _PAGE = os.sysconf("SC_PAGE_SIZE") if _CAN_LIMIT else 0
 
 
@@ -116,7 +118,15 @@ class BoundedMemory:
 
 def room_for_reading() -> AbstractContextManager[None]:
     """Leave some memory beyond the limit, in any thread, for a request to an object store."""
-    return _PROCESS.reading() if _PROCESS.is_bounded else nullcontext()
+    return room_for_reading_ahead() if _PROCESS.is_bounded else nullcontext()
+
+
+def room_for_reading_ahead(ahead: int = 0) -> AbstractContextManager[None]:
+    """Leave as much also in blocks that begin later: what is read ahead is not taken by the object in its turn.
+
+    `ahead`: bytes that may be read ahead; where they are many, room is left for them, and for requests.
+    """
+    return _PROCESS.reading(max(ahead - FOR_READING // 2, 0))
 
 
 def release_memory() -> None:
@@ -125,12 +135,18 @@ def release_memory() -> None:
     _LIBRARY.trim()
 
 
+def share_memory_of_threads() -> None:
+    """Let threads that begin later take their memory from few places: each keeps some of what was freed there."""
+    _LIBRARY.share_arenas()
+
+
 class _Library:
     """What glibc knows of the memory of this process. Other C libraries do not, and pyarrow does not ask."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None) if _CAN_LIMIT else None
         self._trim = getattr(library, "malloc_trim", None)
+        self._option = getattr(library, "mallopt", None)
         self._info = getattr(library, "mallinfo2", None) or getattr(library, "mallinfo", None)
         if self._info is not None:
             number = ctypes.c_size_t if hasattr(library, "mallinfo2") else ctypes.c_uint32
@@ -160,6 +176,10 @@ class _Library:
             self._until = now + max(_AT_LEAST, 20 * (now - began))
         return self._freed
 
+    def share_arenas(self) -> None:
+        if self._option is not None:
+            self._option(_M_ARENA_MAX, _ARENAS)
+
 
 _LIBRARY = _Library()
 
@@ -175,7 +195,7 @@ class _Process:
         self._usual = (-1, -1)
         self._pool: pa.MemoryPool | None = None
         self._ends: list[int] = []
-        self._reads = 0
+        self._reads = self._ahead = 0
 
     @property
     def is_bounded(self) -> bool:
@@ -207,7 +227,7 @@ class _Process:
 
     def after_fork_in_child(self) -> None:
         """Leave the blocks of a thread that is not in the child: nothing else would end them."""
-        self._reads = 0
+        self._reads = self._ahead = 0
         if self.turn.acquire(blocking=False):
             self.turn.release()
         else:
@@ -218,23 +238,24 @@ class _Process:
         self.state.release()
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        self._read(1)
+    def reading(self, ahead: int = 0) -> Iterator[None]:
+        self._read(1, ahead)
         try:
             yield
         finally:
-            self._read(-1)
+            self._read(-1, -ahead)
 
-    def _read(self, more: int) -> None:
+    def _read(self, more: int, ahead: int) -> None:
         with self.state:
             self._reads = max(self._reads + more, 0)  # after a fork some of them are none of this process
+            self._ahead = max(self._ahead + ahead, 0)
             if self._ends:
                 self._apply()
 
     def _apply(self) -> None:
         soft, hard = self._usual
         if self._ends:
-            end = self._ends[-1] + (FOR_READING if self._reads else 0)
+            end = self._ends[-1] + (FOR_READING if self._reads else 0) + self._ahead
             soft = end if soft == resource.RLIM_INFINITY else min(end, soft)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 

@@ -16,6 +16,7 @@ import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -35,6 +36,8 @@ AT_LEAST = 256 << 10
 AT_MOST = 32 << 20
 """Bytes of the largest request for more than was asked for."""
 _GAP = 64 << 10  # between two reads that still follow each other
+_JOINED = 4 << 20
+"""Bytes of the largest answer to which those that are held are joined: that takes its memory twice."""
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 AZURE_SCHEMES = frozenset({"abfs", "abfss", "az"})
@@ -81,21 +84,45 @@ class ObjectVersion(ABC):
 
     def __init__(self, size: int, etag: str | None = None) -> None:
         self.size, self.etag = size, etag
+        self._start, self._held = 0, b""
+
+    def hold(self, start: int, data: bytes) -> None:
+        """Keep these bytes of the object, which came before they were asked for."""
+        self._start, self._held = start, data
+
+    def holds(self, start: int, end: int) -> bool:
+        """Tell whether all these bytes are held."""
+        return self._start <= start and end <= self._start + len(self._held)
+
+    def get(self, start: int, end: int) -> bytes:
+        """Return the bytes from `start` to `end` as `read_range` does; those that are held without a request."""
+        held = self._held[start - self._start : end - self._start] if start >= self._start else b""
+        if len(held) == end - start:
+            return held
+        if end - start > _JOINED:
+            held = b""
+        data = self.read_range(start + len(held), end)
+        return held + data if held else data
 
     @abstractmethod
     def read_range(self, start: int, end: int) -> bytes:
-        """Return the bytes from `start` to `end`, which is not beyond the size; fewer if the object has shrunk."""
+        """Ask for the bytes from `start` to `end`, not beyond the size; fewer if the object has shrunk."""
 
     def is_same(self) -> bool:
         """Tell whether all reads were of the version that was opened. Raises what reading raises."""
         return True
 
+    def identifies(self) -> str | None:
+        """Return the text by which `is_version` knows this version again; None where nothing does."""
+        return self.etag
+
     def is_version(self, etag: str) -> bool:
         """Tell whether it may be the object of this ETag (without quotes): False only where that is certain."""
         return self.etag is None or self.etag == etag
 
-    def close(self) -> None:  # noqa: B027 - most versions hold nothing
+    def close(self) -> None:
         """Give back what is held. It is not read any more."""
+        self._held = b""
 
 
 class InMemory(ObjectVersion):
@@ -144,6 +171,7 @@ class ArrowObject(ObjectVersion):
             return False
 
     def close(self) -> None:
+        super().close()
         self._native.close()
 
 
@@ -167,13 +195,17 @@ class ObjectFile:
         at_least: Bytes of the smallest request. Where it is not 0, each request brings more and more, as long as what
             is asked for follows what was asked for before.
         closed: Whether the object was closed by its opener.
+        until: Where the part ends that is read; None: it is all of the object.
     """
 
-    def __init__(self, uri: str, version: ObjectVersion) -> None:
-        self.uri, self.version = uri, version
+    def __init__(self, uri: str, version: ObjectVersion, threads: Executor | None = None) -> None:
+        """With `threads` the next bytes are asked for while the ones before are parsed."""
+        self.uri, self.version, self._threads = uri, version, threads
+        self._next: tuple[int, int, Future[bytes]] | None = None
         self.failure: BadObject | ObjectStoreError | None = None
         self.at_least = 0
         self.closed = False
+        self.until: int | None = None
         self._place = self._asked = 0
         self._start, self._ahead = 0, b""  # the bytes that were read ahead, and where they begin
 
@@ -200,7 +232,7 @@ class ObjectFile:
         def exactly() -> bytes:
             if self.closed:
                 raise ValueError("read of a closed file")
-            data = self.version.read_range(start, end)
+            data = self.version.get(start, end)
             if len(data) < end - start:
                 ends = f"it ends at byte {start + len(data)}, and had {self.size()} when it was opened"
                 raise BadObject("object-changed", ends)
@@ -222,16 +254,29 @@ class ObjectFile:
                 ahead = min(2 * len(self._ahead), AT_MOST) if follows else 0
                 buffered = self._ahead = b""  # before more is read
                 most = min(start + max(end - start, ahead, self.at_least), whole)
-                self._start, self._ahead = start, self.read_range(start, most)
+                self._start, self._ahead = start, self._read_ahead(start, most, min(2 * (most - start), AT_MOST))
             data = memoryview(self._ahead)[start - self._start : end - self._start]
         else:
             if end - self._start >= len(self._ahead):  # what may be a whole block is not held any longer
                 self._ahead = b""
             if len(buffered) < end - start:
-                data = self.read_range(start + len(buffered), end)
+                data = self._read_ahead(start + len(buffered), end, end - start)
                 data = buffered + data if buffered else data
         self._place = self._asked = end
         return data  # type: ignore[no-any-return]
+
+    def _read_ahead(self, start: int, end: int, then: int) -> bytes:
+        """Return these bytes, and ask for as many as `then` behind them, where reading goes on from its last place."""
+        asked, self._next = self._next, None
+        follows = start == 0 or asked is not None or start == self._asked
+        if asked is None or not asked[0] <= start < end <= asked[1]:
+            data = self.read_range(start, end)
+        else:
+            data = asked[2].result()[start - asked[0] : end - asked[0]]
+        until = min(end + then, self.size(), self.until or self.size())
+        if self._threads is not None and follows and until > end and not self.version.holds(end, until):
+            self._next = end, until, self._threads.submit(self.read_range, end, until)
+        return data
 
     def peek(self, size: int) -> bytes:
         """Return the bytes from the place on, which `read` returns again without asking for them again."""
@@ -383,6 +428,9 @@ class LocalObject(ObjectVersion):
 
     def is_same(self) -> bool:
         return version_of(os.fstat(self._descriptor)) == version_of(self._opened)
+
+    def identifies(self) -> str:
+        return version_of(self._opened)
 
     def is_version(self, etag: str) -> bool:
         return not is_version(etag) or etag == version_of(self._opened)

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -20,21 +20,19 @@ from urllib.parse import urlsplit
 from queue_source.common.clouds import new_session, role_session
 from queue_source.errors import ObjectRefused, ObjectReplaced, ObjectStoreError
 from queue_source.options.connections import StorageOptions, with_secrets
-from queue_source.storage.open_files import ObjectVersion, s3_refusal
+from queue_source.storage.open_files import s3_refusal
 from shard_store.redaction import redact_text
 
-_AHEAD = 256 << 10
-"""Bytes that the request brings which opens an object: a small one needs no other."""
-_JOINED = 4 << 20
-"""Bytes of the largest answer to which those that the first one brought are joined: that takes its memory twice."""
 _NO_KEYS_SECONDS = 60  # a missing key is looked up again after as long: a machine's role may come late
-_POOL = 64  # connections that are kept: threads that ask for sizes, or read small objects
+POOL = 1000
+"""Connections that are kept: as many as requests may be under way."""
+TIME_OUT = (10, 60)
+"""Seconds for a connection, and for each read of an answer."""
 _PRECONDITION_FAILED = 412
-_NO_SUCH_RANGE = 416
-_TRIES = 3  # at a truncated answer: botocore sends the request again
 
 
 _making = threading.Lock()  # a session of botocore makes one client at a time
+os.register_at_fork(after_in_child=lambda: globals().update(_making=threading.Lock()))  # another thread may have had it
 
 
 def is_installed() -> bool:
@@ -87,72 +85,6 @@ def head(uri: str, storage: StorageOptions) -> Head:
     return Head(int(answer["ContentLength"]), answer.get("ETag"), answer.get("LastModified"))
 
 
-class S3Object(ObjectVersion):
-    """An object of S3 by ranged requests, all of the version that the first one has met."""
-
-    def __init__(self, uri: str, storage: StorageOptions, size: int | None = None) -> None:
-        """Send one request, which brings a small object with it; the announced `size` spares bytes.
-
-        Raises FileNotFoundError, ObjectRefused, ObjectStoreError.
-        """
-        self._uri, self._storage = uri, storage
-        self._bucket, self._key = place(uri)
-        self._client = client(storage)
-        self._ahead = b""
-        with answers(uri):
-            try:
-                answer, self._ahead = self._get(0, 1 if size is not None and size > _AHEAD else _AHEAD)
-            except self._client.exceptions.ClientError as error:
-                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != _NO_SUCH_RANGE:
-                    raise
-                self._opened = head(uri, storage)  # it is empty, so it has no range
-            else:
-                whole = int(answer["ContentRange"].rpartition("/")[2]) if "ContentRange" in answer else len(self._ahead)
-                self._opened = Head(whole, answer.get("ETag"), answer.get("LastModified"))
-        super().__init__(self._opened.size, plain(self._opened.etag))
-        self.modified = self._opened.modified
-        self.is_pinned = self._opened.etag is not None
-
-    def read_range(self, start: int, end: int) -> bytes:
-        ahead = self._ahead[start:end]
-        if len(ahead) == end - start:
-            return ahead
-        if end - start > _JOINED:
-            ahead = b""
-        condition = {} if self._opened.etag is None else {"IfMatch": self._opened.etag}
-        with answers(self._uri):
-            answer, data = self._get(start + len(ahead), end, condition)
-        if answer.get("ETag") != self._opened.etag:  # from a service that ignores the condition
-            raise ObjectReplaced(f"{self._uri!r} is another object by now: its ETag is no longer {self.etag}")
-        return ahead + data if ahead else data
-
-    def is_same(self) -> bool:
-        return self.is_pinned or head(self._uri, self._storage) == self._opened
-
-    def _get(self, start: int, end: int, condition: dict[str, str] | None = None) -> tuple[dict[str, Any], bytes]:
-        """Request a range; return the answer, and its bytes. Raises botocore's errors, ObjectStoreError."""
-        from botocore.exceptions import HTTPClientError, IncompleteReadError
-        from urllib3.exceptions import HTTPError  # of a body botocore maps most of them, and not those of TLS
-
-        for remaining_tries in reversed(range(_TRIES)):
-            answer: dict[str, Any] = self._client.get_object(
-                Bucket=self._bucket, Key=self._key, Range=f"bytes={start}-{end - 1}", **(condition or {})
-            )
-            if "ContentRange" not in answer and start + answer["ContentLength"] > end:
-                answer["Body"].close()
-                raise ObjectStoreError(f"{self._uri!r} cannot be read in parts: the service answers with all of it")
-            try:
-                with closing(answer["Body"]) as body:  # as a context it would be urllib3's own stream
-                    return answer, body.read()
-            except (HTTPClientError, IncompleteReadError, HTTPError) as error:
-                if not remaining_tries:
-                    said = redact_text(str(error))
-                    raise ObjectStoreError(
-                        f"{self._uri!r} cannot be read: {_TRIES} answers were cut off; the last: {said}"
-                    ) from error
-        raise AssertionError("unreachable")
-
-
 def plain(etag: str | None) -> str | None:
     """Return an ETag without quotes."""
     return None if etag is None else etag.strip('"')
@@ -164,8 +96,21 @@ def place(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
+class Connection(NamedTuple):
+    """A client of boto3, botocore's keys that it signs with (None: it does not), and where its certificates are."""
+
+    client: Any
+    keys: Any
+    certificates: str | bool
+
+
 def client(storage: StorageOptions) -> Any:
-    """Return the client of these options, one for a process; usable by all threads. No request is made.
+    """Return boto3's client of these options, as `connection` does."""
+    return connection(storage).client
+
+
+def connection(storage: StorageOptions) -> Connection:
+    """Return what is used for these options, one for a process; usable by all threads. No request is made.
 
     Raises ObjectStoreError.
     """
@@ -179,26 +124,28 @@ def client(storage: StorageOptions) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _client(storage: StorageOptions, process: int) -> Any:
+def _client(storage: StorageOptions, process: int) -> Connection:
     import boto3
     from botocore import UNSIGNED
     from botocore.config import Config
 
     with _profile_errors(storage.profile):
-        session = boto3.session.Session(botocore_session=_signing_session(storage, process))
-        return session.client(
+        session = _signing_session(storage, process)
+        made = boto3.session.Session(botocore_session=session).client(
             "s3",
             region_name=_region_of(storage),
             endpoint_url=_url(storage.endpoint),
             config=Config(
                 signature_version=UNSIGNED if storage.anonymous else None,
                 retries={"mode": "standard", "total_max_attempts": 3},
-                connect_timeout=10,
-                read_timeout=60,
-                max_pool_connections=_POOL,
+                connect_timeout=TIME_OUT[0],
+                read_timeout=TIME_OUT[1],
+                max_pool_connections=POOL,
                 s3={"addressing_style": "virtual"} if names_buckets_by_host(storage.endpoint) else None,
             ),
         )
+        own = session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+        return Connection(made, None if storage.anonymous else session.get_credentials(), own or True)
 
 
 class Keys(NamedTuple):

@@ -285,7 +285,7 @@ def _make(
     if unwanted := [r for r in included if r.key in asked]:
         _give_up(transaction, identity, unwanted)
         included = [r for r in included if r.key not in asked]
-    announcing.settle(transaction, included, places)
+    announcing.settle(transaction, included, places, repeated=repeated)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
 
 

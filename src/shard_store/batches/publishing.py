@@ -178,11 +178,13 @@ def publish(
     if recorded.already:
         return recorded
     planned = {i: _planned(transaction, i, rows[i]) for i in fresh}
+    moves = [move for i in fresh for move in planned[i].moves]
     fenced, shown_before = fenced and files is not None, False
     if look is not None:
         looked = look(_unpublished(transaction, rows, recorded.delivery_hash, fresh))
         elsewhere, fenced, shown_before = looked.brought, not looked.shown_before, looked.shown_before
         if looked.verdicts is not None:
+            records.compare_met(transaction, moves, looked.verdicts)
             for i in fresh:
                 records.judge_as(transaction, i, planned[i].moves, looked.verdicts)
 
@@ -211,7 +213,7 @@ def publish(
         kind=made[0].kind,
         shards=sum(m.shards for m in made),
         quarantined=sum(m.quarantined for m in made),
-        verdicts=None if look is None else records.verdicts_of(transaction, fresh),
+        verdicts=None if look is None else records.verdicts_of(transaction, fresh, moves),
     )
 
 

@@ -14,18 +14,18 @@ winners tell who has read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from shard_store.error_table.records import found_bad, record
-from shard_store.model import ALONE, ErrorRecord, PlanIdentity, Position, Reading, ReadMark, ShardKey
+from shard_store.model import ALONE, ErrorRecord, Met, PlanIdentity, Position, Reading, ReadMark, ShardKey
 from shard_store.shards.announcing import GIVEN_UP
 from shard_store.shards.ownership import counts_inserts, fence
-from shard_store.sql.database import Transaction
-from shard_store.sql.schema import attempts, errors, read_marks
+from shard_store.sql.database import Transaction, chunks
+from shard_store.sql.schema import attempts, errors, read_marks, shards
 
 
 class _Said(IntEnum):
@@ -105,6 +105,30 @@ def begin_reading(
         _remove(transaction, identity, before)
         _leave(transaction, identity, own)
     return bad
+
+
+def meet(transaction: Transaction, identity: PlanIdentity, met: Mapping[ShardKey, Met]) -> dict[ShardKey, Met]:
+    """Record the versions in which a task has met objects whose snapshot knows no size, and return those that count.
+
+    The attempt that meets an object first decides for all attempts at the plan (invariant 14), until the first attempt
+    at another plan (`settle`). Called before any row of these objects goes out. A plan that was replaced decides
+    nothing. Raises PipelineTakenOver.
+    """
+    c = shards.c
+    if fence(transaction, identity.token).plan_hash == identity.delivery_hash:
+        token = identity.token
+        row_set = transaction.row_set(key=c.shard_key, size=c.size, etag=c.etag)
+        first = shards.update().where(
+            c.shard_key == row_set.c["key"],
+            c.size.is_(None),
+            c.owner == token.pipeline,
+            c.incarnation == token.incarnation,
+        )
+        first = first.values(size=row_set.c["size"], etag=sa.func.coalesce(c.etag, row_set.c["etag"]))
+        for chunk in chunks(sorted(met)):
+            row_set.execute(transaction.connection, first, [(key, *met[key]) for key in chunk])
+    recorded = transaction.select_among(sa.select(c.shard_key, c.size, c.etag), c.shard_key, met)
+    return {**met, **{ShardKey(key): Met(size, etag) for key, size, etag in recorded if size is not None}}
 
 
 def report(

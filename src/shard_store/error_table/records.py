@@ -11,12 +11,22 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from shard_store.model import WHOLE, ErrorRecord, Move, PlanIdentity, Position, ShardKey, shard_key
+from shard_store.model import (
+    OF_UNKNOWN_VERSION,
+    WHOLE,
+    ErrorRecord,
+    Move,
+    PlanIdentity,
+    Position,
+    ShardKey,
+    end_at,
+    shard_key,
+)
 from shard_store.shards.activity import Amounts, count
 from shard_store.shards.ownership import fence
 from shard_store.sql.database import Transaction, chunks
@@ -143,14 +153,44 @@ logger = logging.getLogger("cuesqueue")
 _IN_MARK = 1_000
 
 
-def verdicts_of(transaction: Transaction, plans: Sequence[PlanIdentity]) -> str | None:
-    """Return which objects of a batch are bad or left out, as text for a target's mark; None: they are too many."""
+def verdicts_of(transaction: Transaction, plans: Sequence[PlanIdentity], moves: Sequence[Move]) -> str | None:
+    """Return which objects of a batch are bad or left out, as text for a target's mark; None: they are too many.
+
+    And a digest of the versions in which tasks have met the others whose sizes the plans did not know: the delivery
+    hash does not have them.
+    """
     c = errors.c
     query = sa.select(c.shard_key, c.scope, c.cause).where(
         c.delivery_hash.in_([plan.delivery_hash for plan in plans]), c.scope.in_(WHOLE)
     )
     bad = {_short(key): (scope, cause) for key, scope, cause in transaction.execute(query.limit(_IN_MARK + 1))}
-    return None if len(bad) > _IN_MARK else json.dumps(bad, sort_keys=True)
+    if (digest := _met(transaction, moves, bad)[1]) is not None:
+        bad[_MET] = digest, ""
+    return None if len(bad) > _IN_MARK + 1 else json.dumps(bad, sort_keys=True)
+
+
+_MET = "met"
+
+
+def _met(transaction: Transaction, moves: Sequence[Move], bad: Collection[str]) -> tuple[list[ShardKey], str | None]:
+    """Return the shards whose plan knew no size (or that they are empty), without bad ones, and the digest, if any."""
+    unsized = [move.key for move in moves if move.end == end_at(0) and _short(move.key) not in bad]
+    c = shards.c
+    rows = transaction.select_among(sa.select(c.shard_key, c.size, c.etag), c.shard_key, unsized)
+    versions = sorted((_short(key), size, etag) for key, size, etag in rows)
+    return unsized, hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:16] if versions else None
+
+
+def compare_met(transaction: Transaction, moves: Sequence[Move], verdicts: str) -> None:
+    """Forget the versions that this attempt has met, where they are not those of the rows that the target has.
+
+    A restored store has lost them, and an object was replaced since: nothing tells which one.
+    """
+    marked: dict[str, tuple[str, str]] = json.loads(verdicts)
+    unsized, digest = _met(transaction, moves, marked)
+    if digest is not None and marked.get(_MET, (None, ""))[0] != digest:
+        unknown = shards.update().values(size=None, etag=OF_UNKNOWN_VERSION)
+        transaction.change_among(unknown, shards.c.shard_key, unsized)
 
 
 def judge_as(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], verdicts: str) -> None:

@@ -155,6 +155,7 @@ class PipelineStatus(NotebookTable):
         total: What it has published since its first start.
         counters: Of its reader, since the pipeline's first start, as in the query's progress.
         changed: Announcements of other versions of what is published, which are not read.
+        object_retries: Requests for objects that its tasks have sent again, since the store had failed or was busy.
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
         backfill: The last listing of its source.
@@ -189,6 +190,7 @@ class PipelineStatus(NotebookTable):
     total: Published
     counters: Mapping[str, int]
     changed: int
+    object_retries: int
     all_outside: int
     backfill: Listed | None
     certificate: Certified | None
@@ -429,6 +431,7 @@ def _status(
         total=_published(activity.total),
         counters=last_said.counters,
         changed=activity.total.changed,
+        object_retries=activity.total.object_retries,
         all_outside=0 if has_read else last_said.intake.all_outside,
         backfill=listed,
         certificate=certified,

@@ -73,7 +73,8 @@ class Amounts:
 
     `objects`: shards that were published to their end, whose content is an object or a message. `messages`: received by
     its reader, redeliveries included. `errors`: final ones, by cause. `lags`: of objects whose messages have a time.
-    `changed`: announcements of other versions of what is published, which are not read.
+    `changed`: announcements of other versions of what is published, which are not read. `object_retries`: requests for
+    objects that were sent again.
     """
 
     batches: int = 0
@@ -82,6 +83,7 @@ class Amounts:
     objects: int = 0
     messages: int = 0
     changed: int = 0
+    object_retries: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     lags: Counter[int] = field(default_factory=Counter)
 
@@ -105,7 +107,7 @@ class Amounts:
         return cls(**counts, errors=Counter(stored.get("errors")), lags=lags)
 
 
-_COUNTS = ("batches", "rows", "bytes", "objects", "messages", "changed")
+_COUNTS = ("batches", "rows", "bytes", "objects", "messages", "changed", "object_retries")
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,7 @@ def counted(
 
 
 def count(transaction: Transaction, pipeline: str, amounts: Amounts) -> None:
-    """Count what no plan makes final: bad messages, and other versions. A pipeline that never started counts none."""
+    """Count what no plan makes final, such as bad messages. A pipeline that never started counts none."""
     row = locked_now(transaction, pipeline)
     if row is not None:
         values = counted(transaction, row, row.now, amounts)

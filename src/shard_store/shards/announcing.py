@@ -142,11 +142,14 @@ def take_up(
     return taken_up
 
 
-def settle(transaction: Transaction, ranges: Iterable[Range], places: Mapping[ShardKey, Place]) -> None:
+def settle(
+    transaction: Transaction, ranges: Iterable[Range], places: Mapping[ShardKey, Place], *, repeated: bool
+) -> None:
     """Have the rows of shards that are to be read be in the version of their snapshot (invariant 14).
 
     A snapshot has what its reader knew: facts that were looked up, or what was announced last. What was announced after
-    it stays `later`. `places` has the shards about which anything is unusual.
+    it stays `later`. Where a snapshot knows no size, a `repeated` attempt leaves what the attempts before have met
+    (`readings.meet`). `places` has the shards about which anything is unusual.
     """
     if not places:
         return
@@ -159,10 +162,12 @@ def settle(transaction: Transaction, ranges: Iterable[Range], places: Mapping[Sh
         content = entry.content
         later = place.later if entry.start == BEGINNING else None
         if later is not None and later.message_id == content.message_id and not is_other_version(later, content):
-            version = in_newest_version(content, later)._replace(size=content.size, etag=content.etag)
-            taken.append((entry.key, *(getattr(version, name) for name in _VERSION)))
-        elif place.size != content.size or place.etag != content.etag or place.pending == reopened:
-            stated.append((entry.key, content.size, content.etag))
+            newest = in_newest_version(content, later)._replace(size=content.size, etag=content.etag)
+            taken.append((entry.key, *(getattr(newest, name) for name in _VERSION)))
+            continue
+        version = place if repeated and content.size is None else content
+        if (place.size, place.etag) != (version.size, version.etag) or place.pending == reopened:
+            stated.append((entry.key, version.size, version.etag))
     pending = sa.case((shards.c.pending == Pending.REOPENED.value, None), else_=shards.c.pending)
     for names, rows, values in ((_VERSION, taken, {"later": None}), (_VERSION[:2], stated, {})):
         row_set = transaction.row_set(key=shards.c.shard_key, **{name: shards.c[name] for name in names})

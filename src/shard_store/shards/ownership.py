@@ -328,6 +328,21 @@ def backlog(transaction: Transaction, pipeline: str) -> Backlog:
     return Backlog(int(number), int(size))
 
 
+_RECENT = 1000
+
+
+def usual_size(transaction: Transaction, source: str, pipeline: str) -> tuple[int | None, str | None]:
+    """Return the average size of the objects that the source has finished last, and what takes the pipeline's batches.
+
+    None where nothing is known.
+    """
+    sink = transaction.execute(sa.select(pipelines.c.sink).where(pipelines.c.pipeline == pipeline)).scalar()
+    finished = shards.c.source == source, shards.c.finished_at.is_not(None)
+    recent = sa.select(shards.c.size).where(*finished).order_by(shards.c.finished_at.desc()).limit(_RECENT).subquery()
+    average = transaction.execute(sa.select(sa.func.avg(recent.c.size))).scalar_one()
+    return None if average is None else int(average), sink
+
+
 def has_finished(transaction: Transaction, source: str, pipeline: str) -> bool:
     """Tell whether the source remembers anything that the pipeline has finished."""
     theirs = sa.select(shards.c.shard_key).where(

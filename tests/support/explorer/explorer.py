@@ -64,6 +64,7 @@ class Explorer:
         self.by_hand: set[tuple[str, str]] = set()  # given up or opened again by an operator
         often = "restores" in takes and self.world.tables
         self.world.remembers = self.choose.random() < (0.8 if often else 0.4)  # store and tables may go back, once
+        self.world.spares = random.Random(f"sizes {seed}").random() < 0.5  # what a URI alone announces is not looked up
         self.copies_checkpoints = self.choose.random() < 0.35 and len(cast.kinds) > 1
         self.moods = defaultdict[str, float](lambda: self.choose.choice((0.0, 0.5, 1.0, 1.0, 3.0)))
         self.moods |= {step: self.choose.choice((1.0, 3.0)) for step in ("_announce", "_work", "_trigger", "_route")}

@@ -117,7 +117,8 @@ class World:
     from another one. `forgotten`: what was found bad, before the store went back behind that. `lost_messages`: the
     objects of a source whose messages were acknowledged after the moment to which all was put back. `excused`: those
     whose rows were taken out of a table behind the store's back. `lately`: what was read last. `is_calm`: no object
-    changes any more by itself. `first_form`: of an object.
+    changes any more by itself. `spares`: objects that a URI alone announces are planned without a look-up, as those of
+    S3. `first_form`: of an object.
     """
 
     folder: Path
@@ -132,6 +133,7 @@ class World:
     between_tasks: Callable[[Sequence[str]], None] = lambda uris: None
     is_calm: bool = False
     remembers: bool = False
+    spares: bool = False
     states: deque[Moment] = field(default_factory=lambda: deque(maxlen=6))
     forgotten: set[str] = field(default_factory=set)
     lost_messages: set[tuple[str, str]] = field(default_factory=set)

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError
 from queue_source.options import StorageOptions, parse_reader_options
+from queue_source.storage import pauses
 from queue_source.storage.files import open_object, stat_objects
 from queue_source.storage.open_files import raise_mapped
 from support.privileges import without_privileges
@@ -75,7 +77,9 @@ def test_what_s3_refuses_for_good_is_a_refusal_of_the_object_or_perhaps_of_its_b
         Refusal(400, "RequestTimeout", get_only=True),
     ],
 )
-def test_what_may_pass_is_no_refusal(s3: S3Server, refusal: Refusal) -> None:
+def test_what_may_pass_is_no_refusal(s3: S3Server, refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "PATIENCE", 0.1)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # by botocore
     s3.objects["b/k"] = b"abcd"
     s3.refusals["b/k"] = refusal
     with pytest.raises(ObjectStoreError) as trouble:
