@@ -174,9 +174,7 @@ def _new_columns(
     samples, options = [], content.schema
     limit = max(1, options.schema_sample_bytes // options.schema_sample_files)
     sampled = infer_each([*itertools.islice(unread, options.schema_sample_files)], content, format, limit)
-    samples += [
-        sample for sample in sampled if isinstance(sample, pa.Schema)
-    ]  # bad ones are reported when they are read
+    samples += [sample for sample in sampled if isinstance(sample, pa.Schema)]  # reading reports bad ones
     if noticed.record is not None:
         samples.append(infer_records([dict(noticed.record)], types=content.schema.infer_column_types))
     elif noticed.found is not None:

@@ -155,7 +155,7 @@ class PipelineStatus(NotebookTable):
         total: What it has published since its first start.
         counters: Of its reader, since the pipeline's first start, as in the query's progress.
         changed: Announcements of other versions of what is published, which are not read.
-        object_retries: Requests for objects that its tasks have sent again, since the store had failed or was busy.
+        object_retries: Requests for objects that successful tasks have sent again, as where a bucket is busy.
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
         backfill: The last listing of its source.
