@@ -54,7 +54,8 @@ def published(
 
     Raises:
         OptionError: An option, a name or a time is wrong.
-        StoreConfigurationError: There is no such store, or no such attempt.
+        StoreConfigurationError: There is no such store, or no such attempt; or files of this past were joined, and
+            vacuum has removed them.
 
     Process:
         Any, without Java.
