@@ -126,7 +126,7 @@ def compact(
         OptionError: The store knows no data files of this pipeline.
 
     Process:
-        Any, without Spark. Memory holds some 200 MB, however many files there are.
+        Any, without Spark. Memory holds up to 250 MB, however many files there are.
     """
     names = store.pipelines_with_files()
     if pipeline is not None and pipeline not in names:
@@ -197,12 +197,15 @@ def _groups(
         return
     groups: list[_Group] = []
     for file, (schema, compression) in zip(files, threads.map(look, files), strict=True):
+        merged = schema
         try:
-            merged = pa.unify_schemas([groups[-1].schema, schema]) if groups else schema
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            groups.append(_Group([file], schema, compression))
-            continue
-        groups[-1:] = [_Group([*groups[-1].files, file] if groups else [file], merged, compression)]
+            if groups:
+                merged = pa.unify_schemas([groups[-1].schema, schema])
+        except (pa.ArrowInvalid, pa.ArrowTypeError):  # a column has another type
+            groups.append(_Group([], schema, compression))
+        groups = groups or [_Group([], schema, compression)]
+        groups[-1].files.append(file)
+        groups[-1] = groups[-1]._replace(schema=merged, compression=compression)
     yield from (group for group in groups if len(group.files) > 1)
 
 
