@@ -197,7 +197,7 @@ def _widened(kept: pa.DataType, seen: pa.DataType, types: bool) -> pa.DataType:
 
 
 def news(kept: pa.Schema, wider: pa.Schema) -> list[str]:
-    """Return the paths of the columns that `wider` has and `kept` has not, or not in such a wide type (`id BIGINT`)."""
+    """Return what `wider` has and `kept` has not, or not in such a wide type: paths with types (`tags.id BIGINT`)."""
     return _news(pa.struct(list(kept)), pa.struct(list(wider)), "")
 
 
@@ -207,7 +207,10 @@ def _news(kept: pa.DataType, wider: pa.DataType, path: str) -> list[str]:
         paths = []
         for name, field in _by_name(wider).items():
             whole = f"{path}{field.name}"
-            paths += _news(before[name].type, field.type, f"{whole}.") if name in before else [whole]
+            if name in before:
+                paths += _news(before[name].type, field.type, f"{whole}.")
+            else:
+                paths.append(f"{whole} {format_type(field.type)}")
         return paths
     if pt.is_list(kept) and pt.is_list(wider):
         return _news(kept.value_type, wider.value_type, f"{path}element.")
