@@ -197,7 +197,7 @@ def test_the_command_goes_on_when_objects_have_new_columns(
     into = {"path": f"{world.root}/out", "table": "db.events", "delta": f"{world.root}/out"}[place]
     command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load", f"--{place}", into]
     command += ["--prefix", f"file://{world.root}/in/", "--format", "json", "--json", "--store", world.store_url]
-    options = {"source": "files", "maxFilesPerTrigger": 1, "schemaLocation": world.root / "schemas"}
+    options = {"source": "files", "maxFilesPerTrigger": 1, "schemaLocation": (world.root / "schemas").as_uri()}
     options |= {"warehouse": world.root / "lake"} if place == "table" else {}
     command += [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
     lines, hashes = list[str](), set[str]()
