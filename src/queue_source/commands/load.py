@@ -83,7 +83,7 @@ def load(
 ) -> None:
     """Load the objects that a queue announces into files or a table, each once. Runs Spark on this machine.
 
-    New columns of objects (schemaEvolutionMode addNewColumns) are told, and loaded, too.
+    It names the new columns that objects bring (schemaEvolutionMode addNewColumns), and loads them, too.
     """
     if format is None:
         raise OptionError("--format", f"is required: name the format of the objects: {', '.join(FILE_FORMATS)}")
