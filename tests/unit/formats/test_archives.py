@@ -31,7 +31,7 @@ CSV = FormatOptions("csv", header=True)
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 FILES = {
     "a.csv": b"id,name\n1,a\n2,b\n",
-    "sub/b.csv": b"name,id\nc,3\n",
+    "./sub/b.csv": b"name,id\nc,3\n",
     "empty.csv": b"",
     "d/day=1/_x=2/c.csv.gz": gzip.compress(b"id,name\n4,d\n"),
     "../up.csv": b"id,name\r\n5,e",
@@ -101,8 +101,6 @@ OTHERS = [
 ARCHIVES = {
     "zip": zip_of(FILES, folders=("sub/",)),
     "stored zip": zip_with_a_link(FILES),
-    "zip with bzip2": zip_of(FILES, zipfile.ZIP_BZIP2),
-    "zip with lzma": zip_of(FILES, zipfile.ZIP_LZMA),
     "tar": tar_of(FILES, more=OTHERS),
     "ustar": tar_of(FILES, tarfile.USTAR_FORMAT),
     "before posix": before_posix(FILES),
@@ -170,7 +168,7 @@ def test_metadata_names_the_member_of_each_row(tmp_path: Path) -> None:
         if name == "o.csv":
             assert told == {at: {"file_name": name, "archive_member": None} for at in (1, 2)}
             continue
-        members = {1: "a.csv", 2: "a.csv", 3: "sub/b.csv", 4: "d/day=1/_x=2/c.csv.gz", 5: "../up.csv"}
+        members = {1: "a.csv", 2: "a.csv", 3: "./sub/b.csv", 4: "d/day=1/_x=2/c.csv.gz", 5: "../up.csv"}
         assert told == {at: {"file_name": name, "archive_member": member} for at, member in members.items()}
 
 
@@ -261,19 +259,11 @@ def encrypted() -> bytes:
     return bytes(data)
 
 
-def other_method() -> bytes:
-    data = bytearray(zip_of(THREE))
-    for magic, at in ((b"PK\1\2", 10), (b"PK\3\4", 8)):
-        for match in re.finditer(magic, data):
-            data[match.start() + at] = 9
-    return bytes(data)
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (encrypted(), "encrypted"),
-        (other_method(), "method 9"),
+        *((zip_of(THREE, method), f"method {method}") for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)),
         (gzip.compress(zip_of(THREE)), "compressed once more"),
         (b"7z\xbc\xaf\x27\x1c" + bytes(99), "7z"),
         (b"Rar!\x1a\x07\x00" + bytes(99), "rar"),
@@ -341,7 +331,7 @@ def test_extended_headers_of_any_form_are_read_or_refused() -> None:
     assert refused(bytes(size), SCHEMA, CSV).cause == "corrupt-object", "a size below 0"
 
 
-@pytest.mark.parametrize("archive", ["zip", "stored zip", "zip with lzma", "tar", "gnu", "tar.gz"])
+@pytest.mark.parametrize("archive", ["zip", "stored zip", "tar", "gnu", "tar.gz"])
 def test_a_cut_or_damaged_archive_is_a_bad_object_or_other_rows_but_no_other_error(archive: str) -> None:
     data = ARCHIVES[archive]
     padding = len(data.rstrip(b"\0"))  # of a tar, the end marker and what fills the last block

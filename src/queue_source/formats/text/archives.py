@@ -7,7 +7,6 @@ an archive is read as a whole: zip by its checksums, tar by its end marker, behi
 
 from __future__ import annotations
 
-import lzma
 import os
 import stat
 import struct
@@ -24,12 +23,12 @@ from queue_source.formats.types import shorten
 from queue_source.storage.open_files import AT_LEAST, ObjectFile
 
 MOST_MEMBERS = 100_000
-"""Entries of an archive: each costs some 50 bytes there, and here a tenth of a millisecond or more."""
+"""Entries of an archive: one that has a record costs up to a millisecond, as a small object does."""
 MOST_BYTES = 16 << 20
 """Bytes of what is read at once: the directory of a zip, an extended header of a tar."""
 _LONGEST_NAME = 1024  # as of keys in buckets; rows repeat it
 _MARK = 4  # bytes that may come before the first member: "PK00", of a zip that might have been split
-_STEP = 4096  # bytes of bzip2 and lzma, which Python unpacks as a whole
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of bzip2 zipfile unpacks 4 KB at once, which may be gigabytes
 _KINDS_OF_DOCUMENTS = {"[Content_Types].xml": "an Office document", "META-INF/MANIFEST.MF": "a jar"}
 
 Member = tuple[str, Stream]
@@ -91,17 +90,12 @@ class _ZipFile:
 
 def _zip_members(file: ObjectFile, expansion: Expansion) -> Iterator[Member]:
     """Yield the members in the order of their bytes: so requests follow each other, however the directory is sorted."""
-    damage = (
-        zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, ValueError, RuntimeError, struct.error
-    )  # fmt: skip
+    damage = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, struct.error)
 
     def pieces(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
-        step = CHUNK if entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else _STEP
         try:
             with archive.open(entry) as content:
-                yield from expansion.bounded(iter(partial(content.read, step), b""), "zip")
-        except NotImplementedError as error:
-            raise BadObject("archive", f"its compression is not read: method {entry.compress_type}") from error
+                yield from expansion.bounded(iter(partial(content.read, CHUNK), b""), "zip")
         except damage as error:
             raise BadObject("corrupt-object", f"zip: {error}") from error
 
@@ -117,6 +111,9 @@ def _zip_members(file: ObjectFile, expansion: Expansion) -> Iterator[Member]:
             continue
         if entry.flag_bits & 1:
             raise BadObject("archive", shorten(f"member {entry.filename!r} is encrypted"))
+        if entry.compress_type not in _METHODS:
+            method = f"method {entry.compress_type}, which is not read; use stored or deflated"
+            raise BadObject("archive", shorten(f"member {entry.filename!r} is compressed by {method}"))
         if entry.file_size or entry.CRC:  # as an empty object, an empty member has no rows, and no bytes to be damaged
             yield entry.filename, Stream(pieces(archive, entry))
 
