@@ -78,6 +78,7 @@ def before_posix(files: Mapping[str, bytes]) -> bytes:
 def special(name: str, kind: bytes) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, "a.csv"
+    member.size = 7 * (kind == tarfile.LNKTYPE)  # of what the link leads to: no byte follows
     return member
 
 
@@ -100,6 +101,7 @@ OTHERS = [
 ]  # fmt: skip
 ARCHIVES = {
     "zip": zip_of(FILES, folders=("sub/",)),
+    "tar with links first": tar_of({}, more=OTHERS)[: 4 * 512] + tar_of(FILES),
     "stored zip": zip_with_a_link(FILES),
     "tar": tar_of(FILES, more=OTHERS),
     "ustar": tar_of(FILES, tarfile.USTAR_FORMAT),

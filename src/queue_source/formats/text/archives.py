@@ -142,7 +142,7 @@ def _tar_members(file: ObjectFile | Stream) -> Iterator[Member]:
             raise BadObject("corrupt-object", f"tar: a header at byte {stream.tell() - len(block)}: {error}") from error
         if min(size, header.size) < 0:
             raise BadObject("corrupt-object", f"tar: a member of {min(size, header.size)} bytes")
-        name, padding = fields.get("path", header.name), -size % tarfile.BLOCKSIZE
+        name = fields.get("path", header.name)
         if header.type in (
             tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE,
             tarfile.XGLTYPE,
@@ -164,9 +164,9 @@ def _tar_members(file: ObjectFile | Stream) -> Iterator[Member]:
         if header.isreg():
             if size:
                 yield name, Stream(pieces(size))
+                stream.read(-size % tarfile.BLOCKSIZE)
         elif not (header.isdir() or header.issym() or header.islnk() or header.isdev()):
             raise BadObject("archive", shorten(f"member {name!r} is of type {header.type!r}, which is not read"))
-        stream.read(padding)
     if not block:
         raise BadObject("corrupt-object", "tar: it is cut off, its end marker is not there")
     if any(piece.strip(b"\0") for piece in stream.pieces()):

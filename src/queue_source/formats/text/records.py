@@ -278,7 +278,7 @@ class TextObject:
             self.bad.member = member
             text = TextObject(self.uri, content, self.options, self.bad, self._expansion, name=member)
             if archive_of(text._content.peek(TAR_HEADER)) is not None:
-                raise BadObject("archive", f"member {member!r} is an archive, too; unpack it")
+                raise BadObject("archive", "it is an archive within an archive; unpack it")
             yield text
             while text.stream.read(CHUNK):  # what a record's limit has left: damage is at the end, too
                 pass
