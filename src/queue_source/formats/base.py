@@ -66,7 +66,12 @@ class BadRecord:
 
 
 class BadRecords:
-    """Collects the bad records of one object (or part), in their order."""
+    """Collects the bad records of one object (or part), in their order.
+
+    Attributes:
+        member: Of an archive, the member that is read; None elsewhere.
+        before: Bytes of the members before this one, unpacked.
+    """
 
     def __init__(self, mode: str) -> None:
         self.keeps = mode == "PERMISSIVE"
@@ -74,6 +79,8 @@ class BadRecords:
         self.reported: list[BadRecord] = []
         self.count = 0
         self.last = 0
+        self.member: str | None = None
+        self.before = 0
 
     def add(self, offset: int, reason: str, record: bytes) -> None:
         """Count a bad record.
@@ -82,6 +89,8 @@ class BadRecords:
         """
         if self.fails:
             raise BadObject("corrupt-object", shorten(f"record at byte {offset}: {reason}"), offset)
+        if self.member is not None:
+            reason, offset = f"member {self.member!r}, byte {offset}: {reason}", self.before + offset
         self.count += 1
         self.last = offset
         if len(self.reported) < MAX_REPORTED:

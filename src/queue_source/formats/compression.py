@@ -1,21 +1,21 @@
-"""Compressed objects: which codec, by the first bytes or else by suffix, and their content as a stream. No archives.
+"""Compressed objects: which codec, by the first bytes or else by suffix, and their content as a stream; and archives.
 
 Nothing is held but the piece that was asked for, so an object of a few bytes that expands to terabytes costs no
-memory; and one that expands beyond all measure is refused.
+memory; and one that expands beyond all measure is refused. What is in an archive, `text/archives.py` reads.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from itertools import chain
 from typing import Protocol
 
 import pyarrow as pa
 
-from queue_source.errors import BadObject
+from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.storage.open_files import AT_LEAST, ObjectFile
 
 ALWAYS_ALLOWED = 256 << 20
@@ -34,12 +34,13 @@ _ARCHIVES = {
     b"7z\xbc\xaf\x27\x1c": "7z", b"Rar!\x1a\x07": "rar",
 }  # fmt: skip
 _TAR = re.compile(rb"[ \0]*([0-7]+)[ \0]")  # the checksum of a member's header
-_TAR_HEADER = 512
+TAR_HEADER = 512
+"""Bytes by which every archive is known."""
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
 _TEXT = re.compile(rb"(?!BZh|\(\xb5)[^\0-\x08\x0e-\x1a\x1c-\x1f\x7f]+")  # no codec begins so, even damaged
 _GZIP = 31  # zlib's number for this format
 _ZEROS = re.compile(rb"\0+")
-_CHUNK = 1 << 20  # not more: pyarrow makes room for all that it is asked for, however little there is
+CHUNK = 1 << 20  # not more: pyarrow makes room for all that it is asked for, however little there is
 _FIRST_BYTES = 256
 
 
@@ -61,27 +62,51 @@ def codec_of(uri: str, first: bytes) -> str | None:
     name = uri.rpartition("/")[2].lower()
     by_name = next((codec for suffix, codec in _SUFFIXES.items() if name.endswith(suffix)), None)
     has_magic = by_name not in ("snappy", "deflate")
-    return None if has_magic and _TEXT.fullmatch(first[:_TAR_HEADER]) else by_name
+    return None if has_magic and _TEXT.fullmatch(first[:TAR_HEADER]) else by_name
+
+
+def archive_of(first: bytes) -> str | None:
+    """Return the kind of archive that content begins as (`zip`, `tar`, `7z`, `rar`); None where it is none."""
+    header = first[:TAR_HEADER]
+    if len(header) == TAR_HEADER and b"\0" in header and (told := _TAR.match(header, 148, 156)):
+        others = header[:148] + b" " * 8 + header[156:]
+        signed = sum(others) - 256 * sum(byte > 127 for byte in others)  # as some old programs have it
+        if int(told[1], 8) in (sum(others), signed):
+            return "tar"
+    return next((kind for magic, kind in _ARCHIVES.items() if first.startswith(magic)), None)
 
 
 def refuse_archive(first: bytes) -> None:
-    """Raise BadObject("archive") where content begins as an archive does: its members are no records, nor text."""
-    kind = next((kind for magic, kind in _ARCHIVES.items() if first.startswith(magic)), None)
-    header = first[:_TAR_HEADER]
-    if len(header) == _TAR_HEADER and b"\0" in header and (told := _TAR.match(header, 148, 156)):
-        others = header[:148] + b" " * 8 + header[156:]
-        signed = sum(others) - 256 * sum(byte > 127 for byte in others)  # as some old programs have it
-        kind = "tar" if int(told[1], 8) in (sum(others), signed) else None
-    if kind is not None:
+    """Raise BadObject("archive") where content begins as an archive does: its bytes are no records."""
+    if (kind := archive_of(first)) is not None:
         raise BadObject("archive", f"it is a {kind} archive; unpack it, and announce what is in it")
 
 
-def decompressed(file: ObjectFile, codec: str, max_expansion: int) -> Stream:
-    """Return the content of a compressed object. Its `read` raises BadObject("corrupt-object").
+class Expansion:
+    """How much an object may grow when it is unpacked, all its layers and members together."""
+
+    def __init__(self, size: int, max_expansion: int) -> None:
+        self._size, self._allowed, self._total = size, max(ALWAYS_ALLOWED, size * max_expansion), 0
+
+    def bounded(self, pieces: Iterable[bytes], codec: str) -> Iterator[bytes]:
+        """Yield the unpacked pieces. Raises BadObject("corrupt-object") instead of one piece too many."""
+        for piece in pieces:
+            self._total += len(piece)
+            if self._total > self._allowed:
+                raise BadObject(
+                    "corrupt-object",
+                    f"{codec}: {self._size} bytes expand to more than {self._allowed}; a larger maxExpansion allows "
+                    "more",
+                )
+            yield piece
+
+
+def decompressed(file: ObjectFile | Stream, codec: str, expansion: Expansion) -> Stream:
+    """Return the content of a compressed object, or member. Its `read` raises BadObject("corrupt-object").
 
     Raises that itself for a codec that versions up to 0.3 read.
     """
-    if codec == "lz4" and file.size() and file.peek(len(_LZ4_FRAME)) != _LZ4_FRAME:
+    if codec == "lz4" and file.peek(len(_LZ4_FRAME)) not in (_LZ4_FRAME, b""):
         codec = "lz4 without frames, as Hadoop writes it,"
     if codec in ("snappy", "deflate") or codec.startswith("lz4 "):
         raise BadObject(
@@ -90,54 +115,70 @@ def decompressed(file: ObjectFile, codec: str, max_expansion: int) -> Stream:
             "(docs/how-to/references.md)",
         )
     file.at_least = AT_LEAST
-    return Stream(_content(file, codec, max_expansion))
+    return Stream(_content(file, codec, expansion))
 
 
 class Stream:
-    """Pieces of any size as a stream of bytes: its `read` returns fewer than it is asked for only at the end."""
+    """Pieces of any size as a stream of bytes: its `read` returns fewer than it is asked for only at the end.
+
+    Attributes:
+        failure, at_least, closed: As those of an ObjectFile, of which nothing fails but what `read` raises.
+    """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
-        self._rest = b""
+        self._ahead = b""
+        self._place = 0
+        self.failure: BadObject | ObjectStoreError | None = None
+        self.at_least = 0
+        self.closed = False
 
     def read(self, size: int) -> bytes:
         whole = BytesIO()  # unlike parts that are joined it is never there twice
         while (missing := size - whole.tell()) > 0:
-            if (piece := self._rest or next(self._pieces, None)) is None:
+            if (piece := self._ahead or next(self._pieces, None)) is None:
                 break
-            self._rest = piece[missing:]
+            self._ahead = piece[missing:]
             whole.write(piece[:missing])
+        self._place += whole.tell()
         return whole.getvalue()
 
+    def peek(self, size: int) -> bytes:
+        """Return what `read` returns next."""
+        data = self.read(size)
+        self._place -= len(data)
+        self._ahead = data + self._ahead
+        return data
 
-def _content(file: ObjectFile, codec: str, max_expansion: int) -> Iterator[bytes]:
-    """Decompress an object in pieces: no more than is allowed. What the codec raises becomes BadObject."""
-    allowed = max(ALWAYS_ALLOWED, file.size() * max_expansion)
+    def tell(self) -> int:
+        """Return how many bytes were read."""
+        return self._place
 
-    def bounded(pieces: Iterator[bytes]) -> Iterator[bytes]:
-        total = 0
-        for piece in pieces:
-            total += len(piece)
-            if total > allowed:
-                raise BadObject(
-                    "corrupt-object",
-                    f"{codec}: {file.size()} bytes expand to more than {allowed}; a larger maxExpansion allows more",
-                )
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all that comes, in pieces of the size that it has."""
+        ahead, self._ahead = self._ahead, b""
+        for piece in chain((ahead,), self._pieces):
+            self._place += len(piece)
             yield piece
 
+    def close(self) -> None:
+        """Do nothing, as an ObjectFile."""
+
+    def readable(self) -> bool:
+        return True
+
+
+def _content(file: ObjectFile | Stream, codec: str, expansion: Expansion) -> Iterator[bytes]:
+    """Decompress an object in pieces: no more than is allowed. What the codec raises becomes BadObject."""
     try:
         if codec == "gzip":
-            pieces = bounded(_inflated(file))
+            content = Stream(expansion.bounded(_inflated(file), codec))
+            if content.peek(len(_GZIP_MAGIC)) == _GZIP_MAGIC:  # a sender packed what a service packs again
+                content = Stream(expansion.bounded(_inflated(content), codec))
+            yield from content.pieces()
         else:  # any number of members; one that is cut off is an error
-            content = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
-            pieces = bounded(iter(lambda: content.read(_CHUNK), b""))
-        first = _first_of(pieces)
-        if codec == "gzip" and first.startswith(_GZIP_MAGIC):  # a sender packed what a service packs again
-            pieces = bounded(_inflated(Stream(chain((first,), pieces))))
-            first = _first_of(pieces)
-        refuse_archive(first)
-        yield first
-        yield from pieces
+            native = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
+            yield from expansion.bounded(iter(lambda: native.read(CHUNK), b""), codec)
     except MemoryError:  # one of them is an ArrowException
         raise
     except (OSError, ValueError, zlib.error, pa.ArrowException) as error:
@@ -146,40 +187,32 @@ def _content(file: ObjectFile, codec: str, max_expansion: int) -> Iterator[bytes
         raise BadObject("corrupt-object", f"{codec}: {error}") from error
 
 
-def _first_of(pieces: Iterator[bytes]) -> bytes:
-    """Take the first pieces, until an archive or another codec would show."""
-    first = b""
-    while len(first) < _TAR_HEADER and (piece := next(pieces, None)) is not None:
-        first += piece
-    return first
-
-
 def _inflated(file: Readable) -> Iterator[bytes]:
     """Decompress members of gzip, of any number.
 
     A new one is fed little at first, since it copies what it leaves over: there may be very many short ones. Zeros
     behind a member of gzip are padding, as to gzip itself: tapes and copies by block leave them.
     """
-    data, place, step = file.read(_CHUNK), 0, _FIRST_BYTES
+    data, place, step = file.read(CHUNK), 0, _FIRST_BYTES
     machine, begun = zlib.decompressobj(_GZIP), bool(data)
     while data:
         if machine.eof:
             if padded := _ZEROS.match(data, place):
                 place = padded.end()
             if place == len(data):
-                data, place = file.read(_CHUNK), 0
+                data, place = file.read(CHUNK), 0
                 continue
             machine, step = zlib.decompressobj(_GZIP), _FIRST_BYTES
         part = data[place : place + step]
-        place, step = place + len(part), min(2 * step, _CHUNK)
+        place, step = place + len(part), min(2 * step, CHUNK)
         while part and not machine.eof:
-            piece = machine.decompress(part, _CHUNK)
+            piece = machine.decompress(part, CHUNK)
             part = machine.unconsumed_tail
             if piece:  # of empty members there may be very many
                 yield piece
         place -= len(machine.unused_data)
         if place == len(data):
-            data, place = file.read(_CHUNK), 0
+            data, place = file.read(CHUNK), 0
     if begun:
         yield machine.flush()
         if not machine.eof:

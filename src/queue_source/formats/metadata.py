@@ -34,6 +34,7 @@ _TYPES: dict[str, pa.DataType] = {
     "queue": pa.string(),
     "receive_count": pa.int32(),
     "delivery_hash": pa.string(),
+    "archive_member": pa.string(),
 }
 METADATA_FIELDS = tuple(_TYPES)
 """The names that a declared `_metadata` struct may have, in any order, each with its own type or a wider one."""
@@ -41,7 +42,7 @@ METADATA_FIELDS = tuple(_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class ObjectMetadata:
-    """The values of `_metadata` for one range of one object. Sizes in bytes; None becomes null.
+    """The values of `_metadata` for one range of one object, or one member. Sizes in bytes; None becomes null.
 
     `file_path` is the URI, `file_name` its last part. `file_modification_time` is aware. When built by the reader,
     `file_size` and the block default to the whole object.
@@ -58,6 +59,7 @@ class ObjectMetadata:
     queue: str | None = None
     receive_count: int | None = None
     delivery_hash: str | None = None
+    archive_member: str | None = None
 
 
 assert tuple(f.name for f in fields(ObjectMetadata)) == METADATA_FIELDS

@@ -150,7 +150,7 @@ def read_object(
             with memory:
                 tables = format.open(OpenObject(uri, file, size, storage), part, data_columns, options, bad)
                 first = next(tables.rows, None)
-            read = _batches(memory.each(tables.rows, first), schema, filled, from_path)
+            read = _batches(memory.each(tables.rows, first), schema, filled, from_path, bad)
             del first
             batches = _of_one_version(read, file)
             for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:
@@ -230,10 +230,16 @@ def _complete(file: ObjectFile, size: int, schema: pa.Schema, announced: ObjectM
 
 
 def _batches(
-    tables: Iterator[pa.Table], schema: pa.Schema, metadata: ObjectMetadata | None, from_path: dict[str, pa.Scalar]
+    tables: Iterator[pa.Table],
+    schema: pa.Schema,
+    metadata: ObjectMetadata | None,
+    from_path: dict[str, pa.Scalar],
+    bad: BadRecords,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of bounded size, with the columns that are the same for every row."""
+    """Yield batches of bounded size, with the columns that are the same for every row of an object, or member."""
     for table in tables:
+        if metadata is not None:
+            metadata = replace(metadata, archive_member=bad.member)
         for batch in table.to_batches(max_chunksize=BATCH_ROWS):
             if batch.num_rows == 0:
                 continue

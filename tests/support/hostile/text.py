@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
+import tarfile
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from support.hostile import Hostile
 
-_RECORD, _OBJECT, _COLUMNS, _FINE = "bad-record", "corrupt-object", "wrong-columns", ""
+_RECORD, _OBJECT, _COLUMNS, _ARCHIVE, _FINE = "bad-record", "corrupt-object", "wrong-columns", "archive", ""
 _PIECE = 1 << 20
 _ALMOST = 44 << 20  # bytes of a record that is just short enough
 _LINE = b"x" * 99 + b"\n"
@@ -26,6 +29,7 @@ def objects(folder: Path) -> Iterator[Hostile]:
     yield from _wide()
     yield from _long()
     yield from _odd_bytes()
+    yield from _archives()
 
 
 def _json(name: str, cause: str, ddl: str, data: bytes, **options: str) -> Hostile:
@@ -134,3 +138,44 @@ def _odd_bytes() -> Iterator[Hostile]:
     for name, (data, cause) in odd.items():
         yield _csv(f"{name}.csv", cause, "a STRING, b INT", data)
         yield _json(f"{name}.json", _FINE if name == "cr" else _RECORD, "a STRING", data)
+
+
+def _zip(members: Iterable[tuple[str, bytes]]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+def _tar(members: Iterable[tuple[str, bytes]], **more: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size, member.type = len(data), more.get("type", tarfile.REGTYPE)
+            archive.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def _archives() -> Iterator[Hostile]:
+    """Bombs in one member or spread over many, members without number, names that climb, archives in archives."""
+    lines = _LINE * (30 << 20 >> 7)
+    yield _text("bomb.zip", _OBJECT, _zip((f"{at}", lines) for at in range(12)))
+    member = _tar([("a", lines)])[: 512 + len(lines)]
+    yield _text("bomb.tar.gz", _OBJECT, repeated(member, 300 << 20, "gzip"))
+    packed = gzip.compress(lines)
+    yield _text("bomb-of-gzip.tar", _OBJECT, _tar((f"{at}.gz", packed) for at in range(12)))
+    empty = [(f"{at:06}", b"") for at in range(100_001)]
+    yield _text("empty-members.zip", _FINE, _zip(empty[1:]))
+    yield _text("too-many.zip", _ARCHIVE, _zip(empty))
+    yield _text("too-many.tar.gz", _ARCHIVE, gzip.compress(_tar(empty), 1))
+    for name, pack in (("zip", _zip), ("tar", _tar)):
+        climbing = [("../../../../etc/passwd", b"x\n"), ("/etc/passwd", b"x\n"), ("C:\\a", b"x"), ("a\nb\x1b[2J", b"x")]
+        yield _text(f"climbing.{name}", _FINE, pack(climbing))
+        yield _text(f"nested.{name}", _ARCHIVE, pack([("a", b"x\n"), ("b", pack([("c", b"x")]))]))
+        yield _text(f"long-member.{name}", _RECORD, pack([("a", b"x" * (50 << 20)), ("b", b"x")]), wholeText="true")
+    extended = _tar([("a", b"9 a=1111\n" * (1 << 18))], type=tarfile.XHDTYPE)[: 512 + (9 << 18)]
+    yield _text("extended.tar.gz", _OBJECT, repeated(extended, 40 << 20, "gzip"))
+    digits = [("a", b"1" * (8 << 20))]
+    yield _text("digits.tar.gz", _OBJECT, gzip.compress(_tar(digits, type=tarfile.XHDTYPE), 1))

@@ -25,20 +25,21 @@ ALL = pa.struct(
         ("queue", pa.string()),
         ("receive_count", pa.int32()),
         ("delivery_hash", pa.string()),
+        ("archive_member", pa.string()),
     ]
 )
 NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
 
 
 def test_every_field_that_is_declared_is_filled() -> None:
-    values = ObjectMetadata("s3://b/a b", "a b", 7, 0, 7, NOON, "shard", "message", "queue", 3, "hash")
+    values = ObjectMetadata("s3://b/a b", "a b", 7, 0, 7, NOON, "shard", "message", "queue", 3, "hash", "a.csv")
     check_metadata_field(pa.schema([("_metadata", ALL)]))
     column = metadata_column(ALL, [values], 2)
     assert column.type == ALL
     row = dict(
         zip(
             METADATA_FIELDS,
-            ("s3://b/a b", "a b", 7, 0, 7, NOON, "shard", "message", "queue", 3, "hash"),
+            ("s3://b/a b", "a b", 7, 0, 7, NOON, "shard", "message", "queue", 3, "hash", "a.csv"),
             strict=True,
         )
     )
@@ -97,6 +98,7 @@ def test_the_reader_fills_what_the_object_tells_and_keeps_what_it_was_given(tmp_
                 "queue": "q",
                 "receive_count": 2,
                 "delivery_hash": None,
+                "archive_member": None,
             }
         ]
         * 2

@@ -331,22 +331,26 @@ class Csv(LineFormat):
 
         Types are those that all values of a column may have.
         """
-        reader = self.reader(pa.schema([]), options, BadRecords("PERMISSIVE"), source.uri)
-        text = TextObject(source, options, BadRecords("PERMISSIVE"), Part())
-        blocks = text.read_blocks(reader.separator, Part(0, limit))
-        lines = (line for block in blocks for line in reader.split_records(block.data))
-        names = reader.name_columns(next(lines, b"")) if options.header else None
+        bad = BadRecords("PERMISSIVE")
+        reader, before = self.reader(pa.schema([]), options, bad, source.uri), 0
         meanings = list_meanings(options) if types else []
-        columns = [TextColumn(meanings) for _ in names or ()]
-        for fields in map(reader.list_fields, lines):
-            if names is None:
-                columns += [TextColumn(meanings) for _ in fields[len(columns) :]]
-            for column, (value, quoted) in zip(columns, fields, strict=False):
-                if value != options.null_value and (value or (quoted and options.empty_value)):
-                    column.add_text(value)
-        names = [f"_c{at}" for at in range(len(columns))] if names is None else names
-        kinds = [column.infer_type() if types else pa.string() for column in columns]
-        return pa.schema(list(zip(names, kinds, strict=True)))
+        columns: dict[str, TextColumn] = {}
+        for text in TextObject.of(source, options, bad, Part()).members():
+            blocks = text.read_blocks(reader.separator, Part(0, limit - before))
+            lines = (line for block in blocks for line in reader.split_records(block.data))
+            names = reader.name_columns(next(lines, b"")) if options.header else []
+            present = [columns.setdefault(name, TextColumn(meanings)) for name in names]
+            for fields in map(reader.list_fields, lines):
+                if not options.header:
+                    names = [f"_c{at}" for at in range(len(present), len(fields))]
+                    present += [columns.setdefault(name, TextColumn(meanings)) for name in names]
+                for column, (value, quoted) in zip(present, fields, strict=False):
+                    if value != options.null_value and (value or (quoted and options.empty_value)):
+                        column.add_text(value)
+            before += text.stream.tell()
+            if before >= limit:
+                break
+        return pa.schema([(name, c.infer_type() if types else pa.string()) for name, c in columns.items()])
 
 
 def _pass_header(reader: CsvReader, blocks: Iterator[Block]) -> Iterator[Block]:

@@ -361,7 +361,7 @@ def _read_blocks(text: TextObject, reader: JsonReader, part: Part) -> Iterator[B
     if text.options.multi_line:
         return text.read_document(text.options.max_document_bytes)
     if text.options.records_path is not None:
-        return cut_elements(text.open_stream(), text.bad, text.options)
+        return cut_elements(text.stream, text.bad, text.options)
     return text.read_blocks(reader.separator, part)
 
 
@@ -436,18 +436,21 @@ class Json(LineFormat):
 
     def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:
         bad = BadRecords("PERMISSIVE")
-        text = TextObject(source, options, bad, Part())
 
         def records() -> Iterator[dict[str, Any]]:
-            reader = self.reader(pa.schema([]), options, bad, text.uri)
-            for block in _read_blocks(text, reader, Part(0, limit)):
-                for at, record in [(0, block.data)] if options.multi_line else reader.split_records(block.data):
-                    if block.offset + at >= limit:
-                        return
-                    try:
-                        yield from grammar.decode_objects(grammar.decode_text(record)) if record.strip() else ()
-                    except ValueError as error:  # UnicodeDecodeError is one
-                        bad.add(block.offset + at, str(error), record)
+            reader, before = self.reader(pa.schema([]), options, bad, source.uri), 0
+            for text in TextObject.of(source, options, bad, Part()).members():
+                for block in _read_blocks(text, reader, Part(0, limit - before)):
+                    for at, record in [(0, block.data)] if options.multi_line else reader.split_records(block.data):
+                        if block.offset + at >= limit - before:
+                            return
+                        try:
+                            yield from grammar.decode_objects(grammar.decode_text(record)) if record.strip() else ()
+                        except ValueError as error:  # UnicodeDecodeError is one
+                            bad.add(block.offset + at, str(error), record)
+                before += text.stream.tell()
+                if before >= limit:
+                    return
 
         schema = infer_records(records(), types=types)
         if bad.count and not schema.names:

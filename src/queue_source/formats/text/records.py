@@ -12,6 +12,7 @@ import codecs
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import StringIO
 from itertools import chain
 from typing import Any, Protocol
@@ -21,18 +22,31 @@ import pyarrow as pa
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import BadRecords, Format, OpenObject, Part, Tables, read_in_pieces
-from queue_source.formats.compression import Readable, Stream, codec_of, decompressed, refuse_archive
+from queue_source.formats.compression import (
+    CHUNK,
+    TAR_HEADER,
+    Expansion,
+    Readable,
+    Stream,
+    archive_of,
+    codec_of,
+    decompressed,
+    refuse_archive,
+)
 from queue_source.formats.text import blocks
+from queue_source.formats.text.archives import read_members
 from queue_source.formats.text.blocks import BOM, Block, Lines, Separator, cut_blocks, make_separator, unify_lines
 from queue_source.formats.text.values import quote_json
-from queue_source.formats.types import corrupt_column, is_text
+from queue_source.formats.types import corrupt_column, is_text, shorten
 from queue_source.options.content import FormatOptions
 from queue_source.storage.memory import usual_limit
+from queue_source.storage.open_files import ObjectFile
 
 SMALLEST_PIECE = 32 << 10
 _PIECES = 8
 _AHEAD = 64 << 10
 _DECODED_AT_ONCE = 1 << 20
+_ARCHIVES = (".zip", ".tar", ".tgz")
 _MEMORY_FACTOR = 12
 """How many times its size a record that is allowed may take in memory while it is read, with what is around it."""
 _MARKS = {
@@ -213,35 +227,79 @@ def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
 
 
 class TextObject:
-    """An open object of a format of text."""
+    """An open object of a format of text, or a member of one that is an archive.
 
-    def __init__(self, source: OpenObject, options: FormatOptions, bad: BadRecords, part: Part) -> None:
-        """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header.
+    Attributes:
+        uri: Of the object; "" is a message's body.
+        codec: By which it is compressed as a whole.
+        archive: The kind of archive that its first bytes are; one that is compressed shows behind its codec.
+    """
 
-        Raises BadObject("archive"), for every part of an object.
-        """
-        self.uri = source.uri
+    def __init__(
+        self,
+        uri: str,
+        file: ObjectFile | Stream,
+        options: FormatOptions,
+        bad: BadRecords,
+        expansion: Expansion,
+        *,
+        name: str = "",
+        ahead: int = _AHEAD,
+    ) -> None:
+        self.uri = uri
         self.options = options
         self.bad = bad
-        self._file = source.file
-        first = source.file.peek(_AHEAD if part.start else blocks.BLOCK_SIZE)
-        refuse_archive(first)
-        self.codec = codec_of(source.uri, first)
+        self._file = file
+        self._expansion = expansion
+        first = file.peek(ahead)
+        self.archive = archive_of(first)
+        self.codec = None if self.archive else codec_of(name or uri, first)
+
+    @classmethod
+    def of(cls, source: OpenObject, options: FormatOptions, bad: BadRecords, part: Part) -> TextObject:
+        """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header."""
+        expansion = Expansion(source.size, options.max_expansion)
+        ahead = _AHEAD if part.start else blocks.BLOCK_SIZE
+        return cls(source.uri, source.file, options, bad, expansion, ahead=ahead)
+
+    def members(self) -> Iterator[TextObject]:
+        """Yield what is read as an object: the members of an archive, each before the next is opened, or else itself.
+
+        Raises BadObject for an archive that cannot be read, or is none of records.
+        """
+        if self.codec is not None:
+            self.archive = archive_of(self._content.peek(TAR_HEADER))
+        if self.archive is None:
+            yield self
+            return
+        if not self.uri:
+            raise BadObject("archive", f"a message's body is a {self.archive} archive, of which objects alone are read")
+        for member, content in read_members(self.archive, self._content, self._expansion):
+            self.bad.member = member
+            text = TextObject(self.uri, content, self.options, self.bad, self._expansion, name=member)
+            if archive_of(text._content.peek(TAR_HEADER)) is not None:
+                raise BadObject("archive", "it is an archive within an archive; unpack it")
+            yield text
+            while text.stream.read(CHUNK):  # what a record's limit has left: damage is at the end, too
+                pass
+            self.bad.before += text.stream.tell()
+            self.bad.member = None
 
     def read_blocks(self, separator: Separator, part: Part | None = None) -> Iterator[Block]:
         """Read the records that begin in the part, in blocks."""
         part = part or Part()
         if part.start:
+            assert isinstance(self._file, ObjectFile), "members are read whole"
             self._file.seek(part.start - separator.length)
             stream: Readable = self._file
         else:
-            stream = self.open_stream()
+            stream = self.stream
         longest = self.options.max_record_bytes
         yield from cut_blocks(stream, separator, self.bad, offset=part.start, until=part.end, longest=longest)
 
     def read_document(self, longest: int) -> Iterator[Block]:
         """Read all of the object. One of more than `longest` bytes is a bad record."""
-        data = self.open_stream().read(longest + 1)
+        data = self.stream.read(longest + 1)
         if len(data) > longest:
             self.bad.add(
                 0, f"a document of more than {longest} bytes is skipped; a larger maxRecordBytes reads it", data
@@ -249,12 +307,15 @@ class TextObject:
             return
         yield Block(0, data)
 
-    def open_stream(self) -> Readable:
-        """Open the text at its beginning, decompressed and as UTF-8. It can be read once."""
-        stream: Readable = self._file
-        if self.codec is not None:
-            stream = decompressed(self._file, self.codec, self.options.max_expansion)
-        return stream if self.options.plain_utf8 else Stream(_decode_pieces(stream, self.options.encoding))
+    @cached_property
+    def _content(self) -> ObjectFile | Stream:
+        return self._file if self.codec is None else decompressed(self._file, self.codec, self._expansion)
+
+    @cached_property
+    def stream(self) -> ObjectFile | Stream:
+        """The text from its beginning, decompressed and as UTF-8. It can be read once."""
+        content = self._content
+        return content if self.options.plain_utf8 else Stream(_decode_pieces(content, self.options.encoding))
 
 
 def _decode_pieces(stream: Readable, encoding: str) -> Iterator[bytes]:
@@ -294,21 +355,38 @@ class LineFormat(Format):
 
     def may_be_cut(self, uri: str, options: FormatOptions, *, all_or_nothing: bool) -> bool:
         may_fail = options.mode == "FAILFAST"
-        return self.splittable(options) and (all_or_nothing or not may_fail) and codec_of(uri, b"") is None
+        is_plain = codec_of(uri, b"") is None and not uri.lower().endswith(_ARCHIVES)
+        return self.splittable(options) and (all_or_nothing or not may_fail) and is_plain
 
     def open(
         self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions, bad: BadRecords
     ) -> Tables:
         """Read a part of the object.
 
-        A compressed object that was cut, since only its first bytes show it, is read with its first part.
+        A compressed object or an archive that was cut, since only its first bytes show it, is read with its first part.
         """
-        text = TextObject(source, options, bad, part)
-        if text.codec is not None or not self.splittable(options):
-            rows = self.read(text, Part(), schema) if part.start == 0 else iter(())
+        text = TextObject.of(source, options, bad, part)
+        is_packed = text.codec is not None or text.archive is not None
+        if not is_packed and self.splittable(options):
+            rows = self._read_members(text, part, schema)
         else:
-            rows = self.read(text, part, schema)
-        return Tables(rows, may_fail_late=text.codec is not None or bad.fails or options.records_path is not None)
+            rows = self._read_members(text, Part(), schema) if part.start == 0 else iter(())
+        return Tables(rows, may_fail_late=is_packed or bad.fails or options.records_path is not None)
+
+    def _read_members(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Read all members of an archive, or the part of another object. An error names its member."""
+        bad = text.bad
+        try:
+            for member in text.members():
+                yield from self.read(member, part, schema)
+        except BadObject as error:
+            if bad.member is None:
+                raise
+            where = shorten(f"member {bad.member!r}: {error.detail}")
+            problem = BadObject(error.cause, where, bad.before + error.offset)
+        else:
+            return
+        raise problem  # here it is not chained to frames that hold the object's content
 
     def combines(self, options: FormatOptions) -> bool:
         return self.splittable(options)
