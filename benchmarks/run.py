@@ -13,6 +13,7 @@ from typing import TypeVar
 from rich.console import Console
 
 import benchmarks.buckets
+import benchmarks.compacting
 import benchmarks.competing
 import benchmarks.growth
 import benchmarks.latency

@@ -91,6 +91,7 @@ def test_a_running_query_is_watched_and_its_bad_object_is_found_and_reopened(
             world.publish([bad.as_uri()])
             eventually("the bad object", lambda: any(one.total.errors for one in store.status()))
             page.goto(address)
+            page.wait_for_selector("#causes tbody tr")  # the page is live, and one reading of the store serves a second
             [cause] = page.locator("#causes tbody tr td:first-child").all_inner_texts()
             page.fill("input[name=q]", bad.as_uri())
             page.click("text=Find")

@@ -64,6 +64,14 @@ ROUTING_POINTS = (
 """Of receivers, and of readers with `queueUrl=store`, alone."""
 
 
+COMPACTING_POINTS = (
+    "files-joined",  # compact: the new file is durable, the store does not know it
+    "files-replaced",  # compact: the transaction that shows it has written all, and is not committed
+    "files-compacted",  # compact: it is committed
+)
+"""Of `cuesqueue compact` alone."""
+
+
 class FailpointReached(Exception):
     """Raised by the action `raise`; only tests ever see it."""
 
@@ -74,7 +82,7 @@ def _parse(text: str) -> dict[str, tuple[int, str, str]]:
         place, _, action = part.partition("=")
         place, _, subject = place.partition("~")
         name, _, nth = place.partition("@")
-        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *ROUTING_POINTS)):
+        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *ROUTING_POINTS, *COMPACTING_POINTS)):
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(points)}")
         armed[name] = (int(nth or 1), subject, action)
     return armed

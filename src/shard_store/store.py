@@ -48,7 +48,8 @@ from shard_store.model import (
     ShardKey,
     Split,
 )
-from shard_store.operators import repair, shards, status, views
+from shard_store.operators import compacting, repair, shards, status, views
+from shard_store.operators.compacting import CurrentFile
 from shard_store.operators.repair import Reset, ShardsChanged
 from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
 from shard_store.operators.status import Hour, PipelineStatus
@@ -615,8 +616,8 @@ class ShardStore:
     def key_ranges(self, size: int) -> list[KeyRange]:
         return self._read(views.key_ranges, size)
 
-    def published_names(self, paths: Sequence[str]) -> set[str]:
-        return self._read(views.published_names, paths)
+    def published_names(self, paths: Sequence[str], replaced_since: int = 0) -> set[str]:
+        return self._read(views.published_names, paths, replaced_since)
 
     def announced_uris(self, uris: Sequence[str]) -> set[str]:
         return self._read(views.announced_uris, uris)
@@ -662,6 +663,19 @@ class ShardStore:
     def paths(self, files: DataFiles) -> Iterator[str]:
         """Yield the paths of a part, a page at a time."""
         return views.paths(self.database, files)
+
+    def pipelines_with_files(self) -> list[str]:
+        return self._read(compacting.pipelines_with_files)
+
+    def small_files(self, pipeline: str, smaller_than: int) -> Iterator[CurrentFile]:
+        """Yield the pipeline's data files with fewer bytes, a page at a time."""
+        return compacting.small_files(self.database, pipeline, smaller_than)
+
+    def replace_files(self, pipeline: str, ids: Sequence[int], joined: Split) -> bool:
+        return self._write(compacting.replace, pipeline, ids, joined)
+
+    def forget_replaced(self, before: int) -> int:
+        return self._write(compacting.forget_replaced, before)
 
     def win_interval(self, name: str, interval: float) -> bool:
         """Return True for one caller over all pipelines in each `interval` seconds."""

@@ -261,13 +261,32 @@ def test_inferred_columns_are_kept_and_new_ones_come_with_the_next_start(lake: L
     query.objects(objects(tmp_path, 1))
     wider = written(tmp_path / "in" / "wider.json", {"id": 2, "name": "n2", "price": 1.5})
     query.announce(wider)
-    with pytest.raises(SchemaChanged, match="'price'"):
+    with pytest.raises(SchemaChanged, match="price DOUBLE"):
         query.attempt(query.references([wider]))
     query.restart()
     query.attempt(query.references([wider]))
     query.end()
     assert [row.get("price") for row in query.rows()] == [None, 1.5]
     assert [row["name"] for row in query.rows()] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("lake", ["sqlite-table", "sqlite-delta"], indirect=True)
+def test_inferred_columns_have_the_names_of_the_table_where_only_case_differs(lake: Lake, tmp_path: Path) -> None:
+    maker = Loading(lake, "maker", options={"schema": "id BIGINT, Name STRING, Part STRUCT<Kind: STRING>"})
+    maker.objects(objects(tmp_path, 1))
+    query = Loading(lake, options={"schemaLocation": str(tmp_path / "schemas")})
+    del query.options["schema"]
+    wider = written(tmp_path / "in" / "2.json", {"ID": 2, "name": "n2", "part": {"kind": "k"}})
+    query.objects([wider])
+    assert query.rows()[1] == {"id": 2, "Name": "n2", "Part": {"Kind": "k"}, "_rescued_data": None}
+    again = written(tmp_path / "in" / "3.json", {"iD": 3, "NAME": "n3", "Price": 1.5})
+    query.announce(again)
+    with pytest.raises(SchemaChanged, match="lacks: Price DOUBLE; version 1"):
+        query.attempt(query.references([again]))
+    query.restart()
+    query.attempt(query.references([again]))
+    query.end()
+    assert query.rows()[2] == {"id": 3, "Name": "n3", "Part": None, "_rescued_data": None, "Price": 1.5}
 
 
 @sqlite_only

@@ -217,11 +217,11 @@ def test_objects_that_were_unreadable_only_while_columns_were_inferred_are_not_l
     query, paths = inferring(lake, tmp_path), objects(tmp_path, 1)
     query.announce(*paths)
 
-    def fail(*_: object) -> None:
-        raise ObjectStoreError("the store does not answer")
+    def fail(items: Sequence[Content], *_: object) -> Iterator[ObjectStoreError]:
+        return (ObjectStoreError("the store does not answer") for _ in items)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sampling, "infer_content", fail)
+        patch.setattr(sampling, "infer_each", fail)
         with pytest.raises(SchemaChanged):
             query.attempt(query.references(paths))
     query.restart()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -125,8 +127,10 @@ def test_a_second_run_changes_nothing_and_says_so(ministack_url: str, bucket: st
 def test_a_dry_run_prints_what_would_be_done_and_does_nothing(
     ministack_url: str, s3: Any, sqs: Any, bucket: str
 ) -> None:
-    planned = setup(ministack_url, f"s3://{bucket}/in/", "--dry-run")
-    found = json.loads(planned.stdout)
+    lines = setup(ministack_url, f"s3://{bucket}/in/", "--dry-run").stdout.splitlines()
+    assert lines[0] == "would be done:"
+    assert lines[1].startswith(f"  1. create-queue: {default_name(bucket, 'in/')}-dead: {{")
+    found = result(ministack_url, f"s3://{bucket}/in/", "--dry-run")
     assert found["dry_run"] is True
     assert notifications(s3, bucket) == {}
     assert sqs.list_queues(QueueNamePrefix=default_name(bucket, "in/")).get("QueueUrls", []) == []
@@ -171,6 +175,38 @@ def test_a_server_that_is_not_there_is_told_in_one_line() -> None:
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.splitlines()) == 1
     assert "--endpoint-url" in done.stderr
+
+
+def test_a_server_without_sts_is_told_in_one_line() -> None:
+
+    class WithoutSts(BaseHTTPRequestHandler):
+        """It answers a call that it does not know with a page."""
+
+        def do_GET(self) -> None:
+            self.answer(200, b"<LocationConstraint/>")
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            is_sqs = b"GetCallerIdentity" not in body
+            self.answer(400, b'{"__type": "com.amazonaws.sqs#QueueDoesNotExist"}') if is_sqs else self.answer(200, b"")
+
+        def answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing is said."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), WithoutSts) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        done = setup(f"http://127.0.0.1:{server.server_port}", "s3://bucket/in/", "--dry-run")
+        server.shutdown()
+        thread.join()
+    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
+    assert "STS" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["bucket/in", "s3://", "s3://UPPER/in", "gs://bucket/in", "s3:///in"])

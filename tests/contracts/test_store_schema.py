@@ -26,6 +26,7 @@ from shard_store.sql.schema import (
     metadata,
     pipelines,
     registered,
+    splits,
     version,
 )
 from shard_store.store import open_store
@@ -194,7 +195,7 @@ def test_an_older_schema_is_refused_with_the_command_to_run(url: str, database: 
         open_store(url)
 
 
-@pytest.mark.parametrize("done", [1, 2, 3, 4])
+@pytest.mark.parametrize("done", [1, 2, 3, 4, 5])
 def test_a_migration_that_died_between_two_steps_goes_on(url: str, database: Database, done: int) -> None:
     """Where a database commits changes of tables one by one; after the last one it was not stamped."""
     made_before(url, database)
@@ -205,6 +206,10 @@ def test_a_migration_that_died_between_two_steps_goes_on(url: str, database: Dat
             connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {column} {kind}{rest}")
         if done > len(COLUMNS):
             registered.create(connection)
+        if done > len(COLUMNS) + 1:
+            connection.exec_driver_sql("ALTER TABLE cuesqueue_splits ADD COLUMN replaced_by BIGINT")
+            (index,) = [index for index in splits.indexes if index.name == "cuesqueue_splits_replaced"]
+            index.create(connection)
     assert installing.migrate(database) == (BEFORE, REVISION)
     with open_store(url) as store:
         assert Pipeline.start(store).deliver("a")
@@ -266,7 +271,7 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    revisions = {"0013_version_0_3.py", "0014_versions.py"}
+    revisions = {"0013_version_0_3.py", "0014_versions.py", "0015_joined_files.py"}
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included

@@ -70,9 +70,10 @@ def test_the_recipes_for_duckdb_read_the_rows_and_the_list_of_paths(reader: Read
 
 
 def test_the_commands_work_on_a_store(reader: Reader) -> None:
-    files, vacuum = COMMANDS
+    files, compact, vacuum = COMMANDS
     reader.run(files)
     assert (reader.folder / "paths.txt").read_text("utf-8") == f"{reader.folder / 'published' / 'orders.parquet'}\n"
+    assert "would be joined" in reader.run(compact)
     reader.run(vacuum)
 
 

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -183,6 +185,56 @@ def test_the_command_loads_what_it_finds_and_tells_what_it_did(world: World) -> 
     )
 
 
+@pytest.mark.parametrize(("place", "kills"), [("path", False), ("table", True), ("delta", True)])
+def test_the_command_goes_on_when_objects_have_new_columns(
+    world: World, iceberg_threads: None, place: str, kills: bool
+) -> None:
+    """As often as needed. After a kill the batch that failed is read again, by its plan."""
+    days = [{"id": day, f"a{day}": day, f"b{day}": {"x": "y"}} for day in range(4)]
+    (world.root / "in").mkdir()
+    for day, row in enumerate(days):
+        (world.root / "in" / f"{day}.json").write_text(json.dumps(row), "utf-8")
+    into = {"path": f"{world.root}/out", "table": "db.events", "delta": f"{world.root}/out"}[place]
+    command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load", f"--{place}", into]
+    command += ["--prefix", f"file://{world.root}/in/", "--format", "json", "--json", "--store", world.store_url]
+    options = {"source": "files", "maxFilesPerTrigger": 1, "schemaLocation": (world.root / "schemas").as_uri()}
+    options |= {"warehouse": world.root / "lake"} if place == "table" else {}
+    command += [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
+    lines, hashes = list[str](), set[str]()
+
+    def begin() -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=world.root, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+    if kills:
+        with begin() as running:
+            assert running.stderr is not None
+            lines.append(next(line for line in running.stderr if "going on" in line))
+            os.killpg(running.pid, signal.SIGKILL)
+        with open_store(world.store_url) as store:
+            hashes = {status.plan.delivery_hash for status in store.status() if status.plan}
+    with begin() as running:
+        printed, errors = running.communicate(timeout=300)
+    assert running.returncode == 0, errors
+    lines += [line for line in errors.splitlines() if "going on" in line]
+    of_days = {f"2 columns added: a{day} BIGINT, b{day} STRUCT<`x`: STRING>; going on" for day in range(4)}
+    assert len(lines) == len(of_days & {line.rstrip() for line in lines}) == 3  # those of the first were inferred
+    told = json.loads(printed)
+    assert (told["objects"], told["rows"], told["errors"]) == (4 - kills, 4 - kills, {})
+    with open_store(world.store_url) as store:
+        if place == "path":
+            tables = [pq.read_table(split["path"]) for split in rows(store, "splits")]
+            table = pa.concat_tables(tables, promote_options="default")
+        elif place == "table":
+            table = Lake(store, {}, {"type": "sql", "uri": world.store_url}).table().scan().to_arrow()
+        else:
+            table = DeltaTable(into).to_pyarrow_table()
+    loaded = table.sort_by("id").to_pylist()
+    assert [{name: value for name, value in row.items() if value is not None} for row in loaded] == days
+    assert hashes <= {attempt["delivery_hash"] for attempt in world.view("attempts")}
+    assert (len(hashes), world.view("errors")) == (kills, [])
+
+
 def text_of(terminal: int) -> Iterator[str]:
     """What is written to its other end, until that is closed."""
     try:
@@ -218,19 +270,23 @@ def test_the_command_shows_on_a_terminal_how_far_it_is(world: World) -> None:
 
 
 def test_the_command_that_watches_ends_in_order_when_it_is_terminated(world: World) -> None:
-    """As a service's manager does it: Java gets the same signal."""
-    written = world.write(0, 3)[1]
+    """As a service's manager does it: Java gets the same signal. New columns have not ended it."""
+    written = [*world.write(0, 3)[1], (4, "x"), (5, "y")]
+    for number, name in written[-2:]:
+        record = {"id": number, "name": name, f"new{number}": True}
+        (world.root / "in" / f"{number}.json").write_text(json.dumps(record), "utf-8")
     command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load", "--watch"]
     command += ["--prefix", f"file://{world.root}/in/", "--path", f"{world.root}/out", "--format", "json", "--json"]
-    command += ["--store", world.store_url, "--option", "source=files", "--schema", SCHEMA]
+    command += ["--store", world.store_url, "--option", "source=files", "--option", "maxFilesPerTrigger=1"]
     with subprocess.Popen(
         command, cwd=world.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as running:
-        eventually("published", lambda: (world.root / "store.db").exists() and world.view("attempts"))
+        eventually("published", lambda: (world.root / "store.db").exists() and len(world.view("attempts")) == 5)
         os.killpg(running.pid, signal.SIGTERM)
         printed, errors = running.communicate(timeout=60)
     assert running.returncode == 0, errors
     assert "py4j" not in errors
     assert "KeyboardInterrupt" not in errors
+    assert "1 column added: new" in errors
     assert json.loads(printed)["rows"] == len(written)
     assert published_rows(world) == sorted(written)

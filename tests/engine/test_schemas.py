@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from support.engine.queries import Query, described, run, run_until_settled
+from support.engine.queries import Query, described, run, run_until_settled, start
 from support.engine.world import World
+from support.snippets import ROOT, blocks
 
 pytestmark = pytest.mark.engine
 
@@ -45,15 +47,28 @@ def test_new_columns_and_wider_types_end_the_query_and_a_restart_goes_on_with_th
     ]
     put(world, "10.json", *wide)
     put(world, "11.json", {"id": 12, "name": "y"})
-    with pytest.raises(Exception, match="'n BIGINT', 'price', 'tags'; version 1 in schemaLocation"):
+    with pytest.raises(Exception, match="n BIGINT, price DOUBLE, tags STRUCT<`eu`: BOOLEAN>; version 1 in"):
         run(spark, query)
     assert sum(split["rows"] for split in world.view("splits")) == 3
-    run_until_settled(spark, [(world, query)])  # what the failed run had planned is leased to it for a while
-    nothing: dict[str, Any] = {"price": None, "tags": None, "_rescued_data": None}
+    put(world, "12.json", {"id": 13, "name": "z", "more": True})
+    page = next(block for block in blocks(ROOT / "docs" / "how-to" / "schema.md") if "SchemaChanged" in block.text)
+    names: dict[str, Any] = {}
+    exec(page.text, names)
+    starts = list[StreamingQuery]()
+
+    def load_and_start() -> StreamingQuery:
+        starts.append(start(spark, query))
+        return starts[-1]
+
+    names["run"](load_and_start)
+    assert [query.exception() is None for query in starts] == [False, True]
+    run_until_settled(spark, [(world, query)])  # what a failed run had received is leased to it for a while
+    nothing: dict[str, Any] = {"price": None, "tags": None, "more": None, "_rescued_data": None}
     expected = [
         *({**nothing, "id": number, "name": f"n{number}", "n": number} for number in range(3)),
         *({**nothing, **row} for row in wide),
         {**nothing, "id": 12, "name": "y", "n": None},
+        {**nothing, "id": 13, "name": "z", "n": None, "more": True},
     ]
     assert rows_of(spark, world) == Counter(json.dumps(row, sort_keys=True) for row in expected)
     assert not world.view("errors")

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import cuesqueue
+from queue_source.commands.compact import compact
 from queue_source.spark.process import arrow_schema
 from shard_store import open_store
 from support.engine.queries import described, run
@@ -72,6 +73,25 @@ def test_views_tell_what_was_published(spark: SparkSession, world: World) -> Non
     assert all(file.discovery_time <= file.processed_time <= file.commit_time for file in files)
     assert sorted((file.rows is None, file.batch_rows) for file in files) == [(False, 5), (True, 10), (True, 10)]
     assert view(spark, world, "shards", pipeline="another").count() == 0
+
+
+def test_the_view_has_the_same_rows_while_files_are_joined_between_its_planning_and_its_tasks(
+    spark: SparkSession, world: World
+) -> None:
+    rows = world.feed(0, 4)
+    for _ in range(4):  # a batch in each run before Spark 4.2
+        run(spark, described(world, maxFilesPerTrigger=1))
+    first, *_ = view(spark, world, "attempts").where("shards > 0").orderBy("end_seq").collect()
+    planned = view(spark, world, "data")
+    partitions = planned.rdd.getNumPartitions()  # from now on it has its files
+    with open_store(world.store_url) as store:
+        before = [*cuesqueue.published(store).paths()]
+        assert compact(store, smaller_than=1 << 20, target=1 << 30).files == len(before) == 4
+    for data in (planned, view(spark, world, "data")):
+        assert sorted((row.id, row.name) for row in data.collect()) == sorted(rows)
+    assert partitions == 1
+    assert view(spark, world, "data", asOfAttempt=first.delivery_hash).count() == first.rows < len(rows)
+    assert view(spark, world, "splits").count() == 1
 
 
 def test_a_view_of_a_store_without_rows_says_so_and_of_no_store_makes_none(spark: SparkSession, world: World) -> None:

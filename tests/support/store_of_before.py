@@ -1,18 +1,29 @@
-"""A store as version 0.3 has left it, of one that this version has made: without what migration 0014 brings."""
+"""A store as version 0.3 has left it, of one that this version has made: without what its migrations bring."""
 
 from __future__ import annotations
 
 from shard_store.sql.database import Database
-from shard_store.sql.schema import applied, registered, version
+from shard_store.sql.schema import applied, registered, splits, version
 
 BEFORE = "0013"
 COLUMNS = {"cuesqueue_shards": "later", "cuesqueue_attempts": "changed", "cuesqueue_receivers": "changed"}
+"""Of migration 0014."""
+OF_FILES = {
+    "cuesqueue_splits": ("compacted_at", "joined", "first_id", "first_at", "replaced_by", "replaced_at"),
+    "cuesqueue_pipelines": ("data_files", "data_bytes"),
+}
+"""Of migration 0015."""
+_OF_FILES = ("cuesqueue_splits_compacted", "cuesqueue_splits_replaced")
 
 
 def take_back(database: Database) -> None:
     with database.engine.begin() as connection:
         registered.drop(connection)
-        for table, column in COLUMNS.items():
+        for index in splits.indexes:
+            if index.name in _OF_FILES:
+                index.drop(connection)
+        every = [*COLUMNS.items(), *((table, column) for table, names in OF_FILES.items() for column in names)]
+        for table, column in every:
             connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
         connection.execute(applied.update().values(version_num=BEFORE))
         connection.execute(version.update().values(version_num="0007"))

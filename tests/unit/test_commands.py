@@ -24,6 +24,9 @@ from queue_source.commands import output
 from queue_source.commands.main import app, whole_program
 from queue_source.commands.queue import SET
 from queue_source.errors import QueueUnavailable
+from queue_source.options.connections import StorageOptions
+from queue_source.schema.columns import parse_columns
+from queue_source.schema.location import SchemaLocation
 from shard_store.errors import StoreConfigurationError, StoreUnavailable
 from shard_store.model import ErrorRecord
 from shard_store.upkeep.pruning import PruneResult
@@ -350,3 +353,33 @@ def test_a_reader_who_has_seen_enough_ends_a_command_without_a_word(arguments: t
         os.close(writing)
     assert done.stderr == b""
     assert done.returncode in (1, 141)
+
+
+def test_load_ends_when_the_schema_that_is_kept_has_not_got_what_has_ended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where executors keep columns in a folder of their own machine: the next start would end the same way."""
+    location = SchemaLocation(str(tmp_path / "schemas"), StorageOptions())
+    starts = 0
+
+    class Ending:
+        """A query of Spark."""
+
+        def awaitTermination(self, timeout: float) -> bool:
+            nonlocal starts
+            starts += 1
+            if starts < 3:
+                location.record(parse_columns(f"id INT, price{starts} DOUBLE"))
+            raise RuntimeError("Job aborted: queue_source.errors.SchemaChanged: objects have columns\n  at Spark")
+
+    monkeypatch.setattr("queue_source.spark.load.quiet_session", lambda master: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr("queue_source.spark.load.LoadQuery.start", lambda *_, **__: Ending())
+    arguments = ["load", "--prefix", f"file://{tmp_path}/", "--format", "json", "--path", str(tmp_path / "out")]
+    options = ["--option", "source=files", "--option", f"schemaLocation={tmp_path}/schemas"]
+    ended = cuesqueue(*arguments, *options, "--store", f"sqlite:///{tmp_path}/store.db")
+    assert (ended.exit_code, starts) == (1, 3)
+    assert ended.stderr.splitlines() == [
+        "2 columns added: id INT, price1 DOUBLE; going on",
+        "1 column added: price2 DOUBLE; going on",
+        "error: objects have columns",
+    ]

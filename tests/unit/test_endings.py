@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import DataSource
 
-from queue_source.common.logs import HIDE, last_line, one_line_errors, sentence_of, whole_errors
+from queue_source.common.logs import HIDE, error_of, last_line, one_line_errors, whole_errors
 from queue_source.errors import OptionError, QueueNotFound, SinkFailed
 from queue_source.queues.urls import KINDS
 from queue_source.spark.source import CuesqueueSource
@@ -87,9 +87,11 @@ def test_a_wrong_python_is_said_with_the_variable_that_names_the_right_one() -> 
     assert last_line("ModuleNotFoundError: No module named 'pyarrow'") is None  # of the script itself
 
 
-def test_the_sentence_alone_is_that_of_the_innermost_text() -> None:
-    assert sentence_of(OF_SPARK_4_3) == "queue 'sqs://ordres': the queue does not exist; create it"
-    assert sentence_of("ValueError: not ours") is None
+def test_class_and_sentence_are_those_of_the_innermost_text() -> None:
+    kind, sentence = error_of(OF_SPARK_4_3) or ("", "")
+    assert sentence == "queue 'sqs://ordres': the queue does not exist; create it"
+    assert kind.startswith("Queue")
+    assert error_of("ValueError: not ours") is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +77,33 @@ def test_a_task_counts_its_requests_that_were_sent_again_for_its_pipeline(store:
         for expected in (2, 2):
             assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 3
             assert [status.object_retries for status in opened.status()] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("options", "most"), [({"maxConcurrentRequests": "3"}, 3), ({"readAheadBytes": "1"}, 1), ({}, 9)]
+)
+def test_a_task_keeps_to_the_options_for_requests_and_bytes(
+    store: PlanStore, options: dict[str, str], most: int
+) -> None:
+    together: list[int] = []
+    under_way = threading.Semaphore(0)
+
+    def answer(*_: object) -> None:
+        under_way.release()
+        together.append(under_way._value)
+        time.sleep(0.1)
+        under_way.acquire()
+
+    with s3_server() as s3:
+        s3.objects |= {f"b/{place}": b'{"id": 1}' for place in range(10)}
+        s3.changes["b/"] = answer
+        uris = [f"s3://b/{place}" for place in range(10)]
+        ranges = [Range(shard_key("files", uri), Content(uri, uri, 9), BEGINNING, end_at(9)) for uri in uris]
+        content = parse_reader_options({**LEAST, "allowedPrefixes": "s3://", **s3.options, **options}).content
+        task = Work(IDENTITY, whole_pieces(ranges), content, store)
+        assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 10
+    assert max(together) <= most
+    assert most < 9 or max(together) > 3
 
 
 def test_a_task_with_a_bad_object_reports_it_in_the_store_of_its_plan(store: PlanStore, tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_looking_at_a_queue_that_is_not_there_says_so_and_creates_nothing(url: str, tmp_path: Path) -> None:
     assert result_of("info", url)["exists"] is False
-    assert result_of("peek", url)["messages"] == []
+    peeked = cuesqueue("peek", url)
+    assert (peeked.exit_code, peeked.stdout) == (2, "")
+    assert "the queue does not exist; create it" in peeked.stderr
     assert result_of("delete", url, "--yes")["deleted"] is False
     assert list(tmp_path.iterdir()) == []
 

@@ -163,7 +163,7 @@ def test_new_columns_of_all_that_a_task_reads_are_kept_at_once(place: Place) -> 
     uris = [place.put(f"{number}.json", {"id": number, f"c{number}": "x"}) for number in range(3)]
     task = place.work([Content(uri, uri) for uri in uris])
     for _ in range(2):  # tasks are tried again, and many of them meet the same
-        with pytest.raises(SchemaChanged, match=r"'c0', 'c1', 'c2'; version 0 in schemaLocation .* start the query"):
+        with pytest.raises(SchemaChanged, match=r"c0 STRING, c1 STRING, c2 STRING; version 0 in .* start the query"):
             read(task)
     assert place.kept() == "0: id BIGINT, c0 STRING, c1 STRING, c2 STRING"
 
@@ -174,14 +174,14 @@ def test_messages_with_new_columns_widen_the_schema_too(place: Place) -> None:
         Content(f"m{at}", "message:", message_id=f"m{at}", payload=Payload(body, f"m{at}"))
         for at, body in enumerate(bodies)
     ]
-    with pytest.raises(SchemaChanged, match="'new', 'other'; version 0"):
+    with pytest.raises(SchemaChanged, match="new DOUBLE, other BOOLEAN; version 0"):
         read(place.work(contents, content="message"))
     assert place.kept() == "0: id BIGINT, new DOUBLE, other BOOLEAN"
 
 
 def test_fail_on_new_columns_keeps_nothing_and_the_other_modes_go_on(place: Place) -> None:
     uri = place.put("1.json", {"id": 1, "new": 5})
-    with pytest.raises(SchemaChanged, match="'new'; schemaEvolutionMode is failOnNewColumns"):
+    with pytest.raises(SchemaChanged, match="new BIGINT; schemaEvolutionMode is failOnNewColumns"):
         read(place.work([Content(uri, uri)], schemaEvolutionMode="failOnNewColumns"))
     assert not (place.root / "schemas").exists()
     ((row,), errors) = read(place.work([Content(uri, uri)], schemaEvolutionMode="rescue"))
@@ -215,7 +215,7 @@ def test_wider_types_of_files_are_kept_and_read_after_a_restart(place: Place) ->
     wide = pa.table({"id": [1 << 40], "d": pa.array([1], pa.timestamp("us")), "f": [0.1], "new": ["x"]})
     second = put_table(place, "2.parquet", wide)
     for _ in range(2):
-        with pytest.raises(SchemaChanged, match=r"'id BIGINT', 'd TIMESTAMP_NTZ', 'f DOUBLE', 'new'"):
+        with pytest.raises(SchemaChanged, match="id BIGINT, d TIMESTAMP_NTZ, f DOUBLE, new STRING"):
             read(place.work([first, second], **options), schema)
     schema = declared(place, **options)
     assert format_columns(schema).replace("`", "") == "id BIGINT, d TIMESTAMP_NTZ, f DOUBLE, new STRING"
@@ -236,7 +236,7 @@ def test_a_wider_type_alone_is_noticed_in_any_depth(place: Place) -> None:
     place.publish(first.uri)
     schema = declared(place, **options)
     second = put_table(place, "2.parquet", pa.table({"s": pa.array(row, wide)}))
-    with pytest.raises(SchemaChanged, match=r"'s\.l\.element INT', 's\.m\.value INT'; version 1"):
+    with pytest.raises(SchemaChanged, match=r"s\.l\.element INT, s\.m\.value INT; version 1"):
         read(place.work([second], **options), schema)
     rows, errors = read(place.work([first, second], **options), declared(place, **options))
     assert (rows, errors) == ([{"s": row[0]}] * 2, [])
@@ -251,7 +251,7 @@ def test_a_number_alone_is_noticed(place: Place, value: float, column: str) -> N
     place.publish(place.put("1.json", {"n": 1}))
     schema = declared(place, **options)
     uri = place.put("2.json", {"n": value})
-    with pytest.raises(SchemaChanged, match=f"{re.escape(column)}'; version 1"):
+    with pytest.raises(SchemaChanged, match=f"{re.escape(column)}; version 1"):
         read(place.work([Content(uri, uri)], **options), schema)
     ((row,), errors) = read(place.work([Content(uri, uri)], **options), declared(place, **options))
     assert (row["n"], errors) == (value, [])
@@ -312,7 +312,7 @@ def test_the_next_start_has_room_for_what_was_noticed(
 ) -> None:
     place.publish(place.put("1.json", first))
     contents = [Content(uri, uri) for uri in (place.put("2.json", second), place.put("3.json", other))]
-    with pytest.raises(SchemaChanged, match=r"lacks: '\S.*; version 1"):
+    with pytest.raises(SchemaChanged, match=r"lacks: \S.*; version 1"):
         read(place.work(contents, **options), declared(place, **options))
     rows, _ = read(place.work(contents, **options), declared(place, **options))
     assert len(rows) == 2
@@ -354,7 +354,7 @@ def test_numbers_of_json_widen_from_where_hints_let_them_begin(place: Place) -> 
         place.put("3.json", {"n": 1 << 40, "id": 1 << 70, "s": {"n": 40_000}, "l": [1, 1 << 33], "f": 1.5}),
     )
     contents = [Content(uri, uri) for uri in (fits, wide)]
-    with pytest.raises(SchemaChanged, match="'n BIGINT', 'id DECIMAL"):
+    with pytest.raises(SchemaChanged, match="n BIGINT, id DECIMAL"):
         read(place.work(contents, **options), schema)
     schema = declared(place, **options)
     assert format_columns(schema).replace("`", "") == (
@@ -379,7 +379,7 @@ def test_what_other_samples_have_does_not_hinder_what_was_noticed(place: Place) 
     schema = declared(place, **WIDENING)
     uris = [place.put("2.json", {"n": 1 << 70}), place.put("3.json", {"n": "text"})]
     contents = [Content(uri, uri) for uri in uris]
-    with pytest.raises(SchemaChanged, match="'n DECIMAL"):
+    with pytest.raises(SchemaChanged, match="n DECIMAL"):
         read(place.work(contents, **WIDENING), schema)
     rows, errors = read(place.work(contents, **WIDENING), declared(place, **WIDENING))
     assert [row["n"] for row in rows] == [1 << 70, None]

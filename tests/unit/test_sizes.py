@@ -12,7 +12,7 @@ from queue_source.coordinator import sizes as module
 from queue_source.coordinator.sizes import Sizes
 from queue_source.read.partitions import partition, whole_pieces
 from queue_source.storage.fetching import WHOLE
-from queue_source.storage.files import ObjectStat, answers_tell
+from queue_source.storage.files import ObjectStat, answers_with_facts
 from shard_store.model import (
     BEGINNING,
     DELIVERY,
@@ -59,7 +59,7 @@ def looked_up(
         return [ObjectStat(100, None, "etag")] * len(some)
 
     given: dict[str, Any] = {"fileFormat": "parquet", "allowedPrefixes": "s3://,gs://", **options}
-    sizes = Sizes(make_session(Store(finished, sink), **given), stat, answers_tell)
+    sizes = Sizes(make_session(Store(finished, sink), **given), stat, answers_with_facts)
     if not sizes.spares:  # all are looked up as before
         assert sizes.spared(uris) == []
         return len(uris)
@@ -99,7 +99,7 @@ def test_objects_of_other_stores_are_looked_up() -> None:
 
 def test_the_store_is_asked_where_a_size_is_unknown_and_not_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(700)
-    sizes = Sizes(make_session(store), lambda uris: [None] * len(uris), answers_tell)
+    sizes = Sizes(make_session(store), lambda uris: [None] * len(uris), answers_with_facts)
     assert sizes.usual_of([Content("a", "a", 10)]) == 0
     assert store.asked == 0
     assert sizes.usual_of([Content("a", "a", 10), Content("b", "b")]) == 700

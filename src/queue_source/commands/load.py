@@ -12,14 +12,24 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queue_source.announcements.routes import read_routes
-from queue_source.commands.output import FAILED, UNHEALTHY, Json, on_signals, print_error, print_result, progress, tell
+from queue_source.commands.output import (
+    FAILED,
+    UNHEALTHY,
+    Json,
+    counted,
+    on_signals,
+    print_error,
+    print_result,
+    progress,
+    tell,
+)
 from queue_source.commands.parameters import DryRun, NewStore, QueueUrl, argument, flag, named_options, option
-from queue_source.common.logs import sentence_of
+from queue_source.common.logs import error_of
 from queue_source.coordinator.receivers import Receiver
 from queue_source.coordinator.session import Threads
 from queue_source.errors import OptionError
@@ -30,6 +40,9 @@ from queue_source.options.types import check_name
 from queue_source.queues import open_queue, queue_name
 from shard_store.operators.status import PipelineStatus, Published
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
+
+if TYPE_CHECKING:
+    from queue_source.options import ContentOptions
 
 _POLL = 0.5  # seconds between two looks at the store
 
@@ -68,7 +81,10 @@ def load(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Load the objects that a queue announces into files or a table, each once. Runs Spark on this machine."""
+    """Load the objects that a queue announces into files or a table, each once. Runs Spark on this machine.
+
+    It names the new columns that objects bring (schemaEvolutionMode addNewColumns), and loads them, too.
+    """
     if format is None:
         raise OptionError("--format", f"is required: name the format of the objects: {', '.join(FILE_FORMATS)}")
     if not prefix:
@@ -95,7 +111,6 @@ def load(
 
         advance = stack.enter_context(progress("objects", None, not as_json))
         advance(0, description="starting Spark")
-        running = query.start(spark, available_now=not watch)
         before = _status(opened, query.pipeline)
 
         def follow() -> None:
@@ -107,7 +122,7 @@ def load(
             total = done["objects"] + now.files_outstanding + (now.queue_depth or 0)
             advance(done["objects"], total=total, description=text)
 
-        problem = _run(running, follow)
+        problem = _run(lambda: query.start(spark, available_now=not watch), query.content, follow)
         loaded = _loaded(before, _status(opened, query.pipeline))
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": query.pipeline, "into": into, **loaded, "seconds": seconds}
@@ -134,9 +149,18 @@ def _for_people(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
     return {name: line(value) for name, value in result.items()}
 
 
-def _run(query: Any, follow: Callable[[], None]) -> str | None:
-    """Wait for the end of the query, and return what it failed with. Ctrl-C and SIGTERM stop it."""
-    is_stopped = False
+def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[[], None]) -> str | None:
+    """Run the query to its end, and return what it failed with. Ctrl-C and SIGTERM stop it.
+
+    Where new columns have ended it, and are kept in `schemaLocation`, it is started again: the same batch is read with
+    them. So each start has more columns than the one before, or is the last.
+    """
+    from queue_source.schema.location import SchemaLocation, added, listed  # late: it imports Arrow
+
+    place, is_stopped, kept = content.schema.schema_location, False, None
+    location = SchemaLocation(place, content.storage) if place and content.schema.adds_columns else None
+    if location is not None:
+        kept = location.latest()
 
     def stop() -> None:
         """Let a call to Java end by itself, since py4j would print the trace of an interrupted one."""
@@ -147,18 +171,32 @@ def _run(query: Any, follow: Callable[[], None]) -> str | None:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
 
-    try:
-        with on_signals(stop):
-            while not is_stopped and not query.awaitTermination(timeout=_POLL):
+    with on_signals(stop):
+        while True:
+            try:
+                query = start()
+                while not is_stopped and not query.awaitTermination(timeout=_POLL):
+                    follow()
+                if is_stopped:
+                    query.stop()
+            except OptionError:
+                raise
+            except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
+                text = str(error)
+            else:
                 follow()
+                return None
             if is_stopped:
-                query.stop()
-    except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
-        text = str(error)
-        lines = filter(None, map(str.strip, text.splitlines()))
-        return None if is_stopped else sentence_of(text) or next(lines, "the query failed")
-    follow()
-    return None
+                return None
+            lines = filter(None, map(str.strip, text.splitlines()))
+            kind, sentence = error_of(text) or ("", next(lines, "the query failed"))
+            if location is None or kind != "SchemaChanged":
+                return sentence
+            before, kept = kept, location.latest()
+            if not (columns := added(before, kept)):
+                return sentence
+            verb = "added or widened" if content.schema.widens_types else "added"
+            tell(f"{counted(len(columns), 'column')} {verb}: {listed(columns)}; going on")
 
 
 def _status(store: ShardStore, pipeline: str) -> PipelineStatus | None:

@@ -43,6 +43,11 @@ _COMMANDS = {
         "Remove finished shards that are older than the deduplication window, and all else that nothing needs any "
         "more.",
     ),
+    "compact": (
+        "compact:compact_command",
+        "Join small files that the sink with path has published into large ones: views show the same rows at each "
+        "moment.",
+    ),
     "vacuum": (
         "vacuum:vacuum_command",
         "Remove what was never published: files in the sink's folder, and messages staged in the store's database.",

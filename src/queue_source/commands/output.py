@@ -48,7 +48,7 @@ def hide_secrets(text: str) -> str:
 
 def tell(text: str) -> None:
     """Print one remark on standard error."""
-    stderr().print(hide_secrets(text), markup=False)
+    sys.stderr.write(f"{hide_secrets(text)}\n")  # a console of its own would write into a progress bar
 
 
 def stderr() -> Console:

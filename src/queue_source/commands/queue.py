@@ -18,7 +18,7 @@ import typer
 from queue_source.announcements.contents import iso_time, s3_record
 from queue_source.commands.output import Json, print_result, print_table, progress, tell
 from queue_source.commands.parameters import QueueUrl, argument, flag, named_options, option
-from queue_source.errors import OptionError, QueueConfigurationError
+from queue_source.errors import OptionError, QueueConfigurationError, QueueNotFound
 from queue_source.queues import open_queue
 from queue_source.queues.base import Administered, Queue, administered
 from shard_store.redaction import quote
@@ -178,8 +178,10 @@ def peek(
     RabbitMQ marks them as redelivered. SQS and Pub/Sub count this as a delivery, also for their dead-letter policies.
     """
     with _administered(queue_url, "peek") as (queue, manager):
+        if not manager.exists():
+            raise QueueNotFound(queue.name, "the queue does not exist; create it, or correct its name")
         messages: list[dict[str, Any]] = []
-        for message in manager.peek(max_messages) if manager.exists() else ():
+        for message in manager.peek(max_messages):
             try:
                 body = {"body": message.body.decode()}
             except UnicodeDecodeError:

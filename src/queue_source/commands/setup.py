@@ -274,7 +274,7 @@ def aws(
     queue: Annotated[str | None, option("NAME", "Name of the queue; otherwise made of bucket and prefix.")] = None,
     profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
     endpoint_url: Annotated[str | None, option("URL", "Address of a service that speaks AWS's protocols.")] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Print what would be done as JSON, and do nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, and do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make an SQS queue with its dead-letter queue, and let the bucket announce new objects of the prefix to it.
@@ -285,14 +285,12 @@ def aws(
     try:
         from queue_source.commands import setup_aws
     except ModuleNotFoundError as error:
-        raise OptionError(
-            "aws", f"needs {error.name!r}, which is not installed: pip install 'cuesqueue[sqs]'"
-        ) from None
+        raise CuesqueueError(f"setup aws needs {error.name}: pip install 'cuesqueue[sqs]'") from None
 
     bucket, inner = setup_aws.parse_prefix(prefix)
     name = queue or setup_aws.default_name(bucket, inner)
     with closing(setup_aws.Setup(bucket, inner, name, profile, endpoint_url)) as setup:
-        _set_up(setup, dry_run, as_json, "publish them once")
+        _set_up(setup, dry_run, as_json, "send them once (cuesqueue send --notification s3)")
 
 
 @app.command()
@@ -316,9 +314,7 @@ def azure(
     auth_mode: Annotated[
         str, option("MODE", "How az makes queue and container: login, or key, the account's.")
     ] = "login",
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Print what would be done, with the commands, as JSON; do nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, with the commands; do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a storage queue, and let Event Grid announce new objects of the prefix to it, by Azure's command line, az.
@@ -341,18 +337,20 @@ def _set_up(setup: Any, dry_run: bool, as_json: bool, hint: str) -> None:
     if not dry_run:
         setup.apply(changes)
     options = setup.reader_options()
-    if dry_run or as_json:
+    if as_json:
         listed = [{part: value for part, value in change.items() if part != "arguments"} for change in changes]
         print_result({"changes": listed, "dry_run": dry_run, "options": options}, True, title="")
         return
-    done = {}
+    # each in one piece on a line of its own, so that it can be copied
+    lines = ["would be done:" if dry_run else "done:"]
     for number, change in enumerate(changes, 1):
         about = change.get("name") or change.get("queue") or change["bucket"]
         what = change.get("attributes") or change.get("configuration")
-        done[f"{number}. {change['action']}"] = f"{about}: {json.dumps(what)}" if what else about
-    print_result(done or {"nothing to change": "everything was there"}, False, title="done")
-    typer.echo("options of the reader:")
-    for name, value in options.items():  # each in one piece on a line of its own, so that it can be copied
-        typer.echo(hide_secrets(f"  {name}  {value}"))
+        text = change["command"] if dry_run and "command" in change else about
+        lines.append(f"  {number}. {change['action']}: {text}{f': {json.dumps(what)}' if what else ''}")
+    lines += [] if changes else ["  nothing to change: everything was there"]
+    lines += ["options of the reader:", *(f"  {name}  {value}" for name, value in options.items())]
+    for line in lines:
+        typer.echo(hide_secrets(line))
     if changes:
         tell(f"objects that were there before are not announced: {hint}")

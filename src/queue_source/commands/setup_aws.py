@@ -19,6 +19,7 @@ import boto3
 import tenacity
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+from botocore.parsers import ResponseParserError
 
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.queues.sqs.address import RETENTION
@@ -206,7 +207,14 @@ class Setup:
 
     @cached_property
     def _caller(self) -> list[str]:
-        return str(self._client("sts", self.region).get_caller_identity()["Arn"]).split(":")
+        try:
+            return str(self._client("sts", self.region).get_caller_identity()["Arn"]).split(":")
+        except (ResponseParserError, KeyError):  # botocore's own, of an answer that is not one of STS
+            raise CuesqueueError(
+                "GetCallerIdentity: the answer is not one of STS, by which setup finds out the account; use an "
+                "--endpoint-url that has STS, too, or make the queue with `cuesqueue queue create` and let the bucket "
+                "announce to it"
+            ) from None
 
     @property
     def _partition(self) -> str:

@@ -174,6 +174,12 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
     yield "rate", f"{number(status.rows_per_second)} rows/s, {size_text(status.bytes_per_second)}/s in the last minutes"
     yield "last hour", amounts(status.last_hour)
     yield "in all", amounts(status.total)
+    if status.data_files is not None:
+        mean = (status.data_bytes or 0) / max(1, status.data_files)
+        yield (
+            "data files",
+            f"{number(status.data_files)} of {size_text(status.data_bytes)}, {size_text(mean)} on average",
+        )
     if status.changed:
         yield "changed", f"{counted(status.changed, 'announcement')} of other versions of what is published: not read"
     if status.object_retries:

@@ -22,7 +22,7 @@ from queue_source.commands.parameters import (
     option,
 )
 from queue_source.commands.status import limits_of
-from queue_source.errors import OptionError
+from queue_source.errors import CuesqueueError, OptionError
 from queue_source.messages import MESSAGE_URI
 from queue_source.options.reader import DEFAULT_WINDOW
 from shard_store.shards.changes import Audit
@@ -229,7 +229,7 @@ def serve(
     try:
         from queue_source.serve import app
     except ModuleNotFoundError as error:
-        raise OptionError("serve", f"needs {error.name}: pip install 'cuesqueue[serve]'") from None
+        raise CuesqueueError(f"serve needs {error.name}: pip install 'cuesqueue[serve]'") from None
     access = app.access_of(host, token or None, allowed_host or [])
     limits = limits_of(max_lag, max_silence, max_errors)
     with shard_store.open_store(store, create=False, patience=2.0) as opened:  # seconds for one read

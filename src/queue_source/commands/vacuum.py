@@ -1,9 +1,9 @@
 """`cuesqueue vacuum`: removes what was never published, and what no transaction will publish any more.
 
 Data files (splits) that attempts which died have left in the sink's folder: only the store knows which are published,
-and it never forgets one. They are recognised by their names, which are unique: so the spelling of the folder does not
-matter. A file that was announced to a source of the store is an object, and may be registered in a table where it is:
-it stays, whatever its name is.
+and it never forgets one. And those that `cuesqueue compact` has replaced some time ago. They are recognised by their
+names, which are unique: so the spelling of the folder does not matter. A file that was announced to a source of the
+store is an object, and may be registered in a table where it is: it stays, whatever its name is.
 
 And messages that tasks have staged for a SQL queue in the store's database: a pipeline removes those of its own failed
 attempts after its next batch, so those are left whose pipelines were given up, or write to another place now.
@@ -35,7 +35,7 @@ from queue_source.storage.files import resolve
 from queue_source.storage.open_files import S3_SCHEMES, file_time, is_local, raise_mapped
 from shard_store import open_store
 from shard_store.model import MICROSECOND
-from shard_store.sql.database import Transaction, chunks
+from shard_store.sql.database import ROWS_PER_STATEMENT, Transaction, chunks
 from shard_store.sql.schema import attempts, pipelines
 from shard_store.store import ShardStore
 
@@ -59,7 +59,10 @@ def vacuum_command(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Remove what was never published: files in the sink's folder, and messages staged in the store's database."""
+    """Remove what was never published: files in the sink's folder, and messages staged in the store's database.
+
+    And files that compact has replaced for longer than --older-than: the past before that cannot be read any more.
+    """
     age = duration_of("--older-than", older_than)
     counts: dict[str, int] = {}
     with open_store(store, create=False) as opened:
@@ -104,13 +107,15 @@ def vacuum(
 ) -> VacuumResult:
     """Remove the split files in `folder` that are older than `older_than` and not published in `store`.
 
-    `older_than` must be longer than any micro-batch takes: its files are not published before it ends. Refuses a folder
-    if the store knows none of its files: they belong to another store, which must not lose them. `progress` is called
-    with the number of files that were compared so far.
+    And those that others have replaced (`compact`) for that long: the store forgets them first, so that it refuses
+    views of that past before a file is gone. `older_than` must be longer than any micro-batch takes: its files are not
+    published before it ends. Refuses a folder if the store knows none of its files: they belong to another store, which
+    must not lose them. `progress` is called with the number of files that were compared so far.
     """
     filesystem, inner = resolve(f"{folder.rstrip('/')}/x", storage)
     inner = inner.rpartition("/")[0]
     limit = datetime.now(timezone.utc) - older_than
+    replaced_since = store.database_time() - older_than // MICROSECOND
     split_files = 0
     for page in _pages(filesystem, inner, folder):
         if store.published_names([file.path for file in page]):
@@ -127,10 +132,12 @@ def vacuum(
             f"source {moved[0]!r} was moved from {store.database.name} to another store by version 0.3, and only that "
             "one knows what it has published since; name that one",
         )
+    while not dry_run and store.forget_replaced(replaced_since) == ROWS_PER_STATEMENT:
+        pass
     compared = published = announced = young = removed = size = 0
     with ThreadPoolExecutor(_THREADS) as threads:
         for page in _pages(filesystem, inner, folder):
-            published_names = store.published_names([file.path for file in page])
+            published_names = store.published_names([file.path for file in page], replaced_since)
             orphans = [file for file in page if file.path not in published_names]
             old = [file for file in orphans if file.modified < limit]
             fresh = [file for file in orphans if file.modified >= limit]

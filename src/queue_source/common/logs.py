@@ -284,16 +284,19 @@ def whole_errors() -> Iterator[None]:
         raise
 
 
-def sentence_of(text: str) -> str | None:
-    """Return our own sentence out of Spark's text of an exception; None where it has none."""
+def error_of(text: str) -> tuple[str, str] | None:
+    """Return class and sentence of our own error in Spark's text of an exception; None where it has none.
+
+    The class is "" where Spark leaves it out.
+    """
     matches = list(_OURS.finditer(text))
-    return matches[-1]["sentence"].strip() if matches else None
+    return (matches[-1]["kind"] or "", matches[-1]["sentence"].strip()) if matches else None
 
 
 def last_line(text: str) -> str | None:
     """Return what a user needs of an exception's class and text: cause, next step, page; None if it is not about us."""
-    if matches := list(_OURS.finditer(text)):
-        kind, sentence = matches[-1]["kind"] or "", matches[-1]["sentence"].strip()
+    if (error := error_of(text)) is not None:
+        kind, sentence = error
         if "docs/" in sentence:
             return sentence
         if sentence.startswith("queue '"):

@@ -19,16 +19,16 @@ class Sizes:
     """Looks up what plans need to know of objects that were announced without a size.
 
     An object that one request brings whole says its size and version in the answer to that, and its task records them
-    (`Work.meets`): it is not looked up where the source's objects are that small on the average. `is_told` says of
-    which objects the answers have both. Any thread may use it.
+    (`Work.meets`): it is not looked up where the source's objects are that small on the average. `answers_with_facts`
+    tells of which objects the answers have both. Any thread may use it.
     """
 
-    def __init__(self, session: Session, stat: Stat, is_told: Callable[[str], bool] | None) -> None:
-        self._session, self._stat, self._is_told = session, stat, is_told
+    def __init__(self, session: Session, stat: Stat, answers_with_facts: Callable[[str], bool] | None) -> None:
+        self._session, self._stat, self._answers_with_facts = session, stat, answers_with_facts
         content, notifications = session.options.content, session.options.notifications
         # rows of references have sizes and times; and without shards nothing could be recorded
         self.spares = (
-            is_told is not None
+            answers_with_facts is not None
             and session.semantics.final_at_delivery
             and content.kind.is_announced
             and not (notifications.by_reference or notifications.chooses_by_time)
@@ -55,10 +55,11 @@ class Sizes:
 
     def spared(self, uris: Iterable[str]) -> list[str]:
         """Select those of these objects, whose sizes are unknown, that are planned without a look-up."""
-        told = [uri for uri in uris if self._is_told is not None and self._is_told(uri)]
-        if not (told and self.spares) or (usual := self.usual) is None or usual > WHOLE:
+        answers_with_facts, options = self._answers_with_facts, self._session.options
+        candidates = [] if answers_with_facts is None or not self.spares else [*filter(answers_with_facts, uris)]
+        if not candidates or (usual := self.usual) is None or usual > WHOLE:
             return []
-        return [uri for uri in told if not may_come_in_pieces(self._session.options, uri, usual)]
+        return [uri for uri in candidates if not may_come_in_pieces(options, uri, usual)]
 
     def stat(self, uris: Iterable[str], needed: Collection[str] = ()) -> dict[str, Stated | None]:
         """Look up those of these objects, whose sizes are unknown, that are `needed`, or not spared."""

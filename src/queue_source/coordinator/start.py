@@ -48,7 +48,7 @@ def prepare(
     runtime: Runtime | None = None,
     error_queue: Queue | None = None,
     open_bucket: OpenBucket,
-    is_told: Callable[[str], bool] | None = None,
+    answers_with_facts: Callable[[str], bool] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Coordinator:
     """Recover the pipeline and build its coordinator, which receives nothing yet. Runs in the reader process.
@@ -56,7 +56,7 @@ def prepare(
     May be repeated after a crash at any moment. `queues` by name, `store` already open, `error_queue`: the
     coordinator's `stop` closes all of them; they are left open when this raises (ShardStoreError, QueueError). `driver`
     identifies the driver that runs us, `presence` records its other readers and is entered here, `runtime` is shown to
-    operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`. `is_told`: see `Sizes`.
+    operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`. `answers_with_facts`: see `Sizes`.
     """
     if taken := queues.keys() & set(WITHOUT_MESSAGE):
         raise OptionError(
@@ -84,7 +84,7 @@ def prepare(
     errors, error_log = ErrorQueue(session, error_queue), ErrorLog(session, in_flight.log_id)
     error_log.of_plans(started.with_errors)
     errors.forward()
-    sizes = Sizes(session, stat, is_told)
+    sizes = Sizes(session, stat, answers_with_facts)
     ownership = Ownership(session, in_flight, stat, sizes)
     if released := in_flight.recover(ownership.with_facts(started.unfinished), started.unconfirmed, started.recent):
         store.release(started.token, released)

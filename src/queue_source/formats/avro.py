@@ -319,10 +319,13 @@ class Avro(TypedFormat):
         with damage_is_bad(file, "Avro"):
             blocks = Blocks(file, limits)
             types = _types(blocks)
-            if options.watch_new_columns or options.rescued_data_column is not None:
-                written = pa.schema([(name, types.column(kind).arrow) for name, kind in types.fields.items()])
-            else:  # only declared columns are read: some types have no equal
-                written = pa.schema([(name, pa.null()) for name in types.fields])
+            reads_all = options.watch_new_columns or options.rescued_data_column is not None
+            declared = {name.casefold() for name in schema.names}  # only these are read else: some types have no equal
+            kinds = [
+                types.column(kind).arrow if reads_all or name.casefold() in declared else pa.null()
+                for name, kind in types.fields.items()
+            ]
+            written = pa.schema(list(zip(types.fields, kinds, strict=True)))
             chosen = choose(schema, written, options, file.uri)
             columns = {name: types.column(types.fields[name]) for name in chosen.names}
             portions = _portions(blocks, _Decoder(types))

@@ -114,12 +114,15 @@ def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False) 
     if special_struct(declared) is not None:
         return {}  # what is in it are no columns
     if pt.is_struct(declared) and pt.is_struct(written):
-        fold = str if exactly else str.casefold
-        types_by_name = {fold(field.name): field.type for field in fields_of(declared)}
+        kinds = {field.name: field.type for field in fields_of(declared)}
+        names = {field.name for field in fields_of(written)}
+        # what is there itself is not there in another case, too
+        folded = {} if exactly else {name.casefold(): name for name in kinds if name not in names}
         tree: dict[str, Any] = {}
         for field in fields_of(written):
-            if fold(field.name) in types_by_name:
-                inner = more(types_by_name[fold(field.name)], field.type, exactly=exactly)
+            name = field.name if field.name in kinds else folded.get(field.name.casefold())
+            if name is not None:
+                inner = more(kinds[name], field.type, exactly=exactly)
                 if inner:
                     tree[field.name] = inner
             elif not holds_nothing(field.type):

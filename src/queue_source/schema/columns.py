@@ -196,8 +196,28 @@ def _widened(kept: pa.DataType, seen: pa.DataType, types: bool) -> pa.DataType:
     return (wider_type(kept, seen) or kept) if types else kept
 
 
+def spelled(schema: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """Return the columns by the names that a table has for them, where these differ in case alone; also in structs."""
+    return pa.schema(fields_of(_spelled(pa.struct(list(schema)), pa.struct(list(table)))))
+
+
+def _spelled(kind: pa.DataType, table: pa.DataType) -> pa.DataType:
+    if pt.is_struct(kind) and pt.is_struct(table):
+        names = {**_by_name(table), **{field.name: field for field in fields_of(table)}}
+        fields = []
+        for field in fields_of(kind):
+            like = names.get(field.name) or names.get(field.name.casefold(), field)
+            fields.append(pa.field(like.name, _spelled(field.type, like.type)))
+        return pa.struct(fields)
+    if pt.is_list(kind) and pt.is_list(table):
+        return pa.list_(_spelled(kind.value_type, table.value_type))
+    if pt.is_map(kind) and pt.is_map(table):
+        return pa.map_(kind.key_type, _spelled(kind.item_type, table.item_type))
+    return kind
+
+
 def news(kept: pa.Schema, wider: pa.Schema) -> list[str]:
-    """Return the paths of the columns that `wider` has and `kept` has not, or not in such a wide type (`id BIGINT`)."""
+    """Return what `wider` has and `kept` has not, or not in such a wide type: paths with types (`tags.id BIGINT`)."""
     return _news(pa.struct(list(kept)), pa.struct(list(wider)), "")
 
 
@@ -207,7 +227,10 @@ def _news(kept: pa.DataType, wider: pa.DataType, path: str) -> list[str]:
         paths = []
         for name, field in _by_name(wider).items():
             whole = f"{path}{field.name}"
-            paths += _news(before[name].type, field.type, f"{whole}.") if name in before else [whole]
+            if name in before:
+                paths += _news(before[name].type, field.type, f"{whole}.")
+            else:
+                paths.append(f"{whole} {format_type(field.type)}")
         return paths
     if pt.is_list(kept) and pt.is_list(wider):
         return _news(kept.value_type, wider.value_type, f"{path}element.")

@@ -47,10 +47,11 @@ _NAMED = 20  # columns in a message
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The content of a location: the number of its newest version, and the columns of all versions."""
+    """The content of a location: the number of its newest version, the columns of all versions, those of the first."""
 
     version: int
     schema: pa.Schema
+    first: pa.Schema
 
 
 class SchemaLocation:
@@ -87,7 +88,7 @@ class SchemaLocation:
                     "schemaLocation",
                     f"{self._folder}/{name} holds no schema ({error}); remove it, or name another folder",
                 ) from error
-        return Recorded(numbers[names[-1]], reduce(partial(widened, types=True), versions))
+        return Recorded(numbers[names[-1]], reduce(partial(widened, types=True), versions), versions[0])
 
     def record(self, schema: pa.Schema, *, types: bool = False) -> Recorded:
         """Keep the columns that are not kept yet, in a next version; idempotent, and safe for any number of callers.
@@ -113,7 +114,7 @@ class SchemaLocation:
                 stream.write(text.encode())
             if draft != final:
                 filesystem.move(draft, final)
-        return self.latest() or Recorded(version, schema)
+        return self.latest() or Recorded(version, schema, schema)
 
     @contextmanager
     def _mapped(self, uri: str) -> Iterator[None]:
@@ -123,6 +124,15 @@ class SchemaLocation:
             raise ObjectStoreError(
                 f"schemaLocation: {uri!r} cannot be read or written: {redact_text(str(error))}"
             ) from None
+
+
+def added(before: Recorded | None, after: Recorded | None) -> list[str]:
+    """Return the columns that a location has got, with their types; where it was empty, since they were inferred."""
+    if after is None:
+        return []
+    if before is not None:
+        return news(before.schema, after.schema)
+    return news(after.first if after.version else pa.schema([]), after.schema)
 
 
 def schema_changed(
@@ -140,7 +150,7 @@ def schema_changed(
     if not options.adds_columns:
         wide = widened(declared, _new_columns(noticed, content, format, []), no_data(format))
         return SchemaChanged(
-            f"objects have columns that the schema lacks: {_listed(news(declared, wide))}; schemaEvolutionMode is "
+            f"objects have columns that the schema lacks: {listed(news(declared, wide))}; schemaEvolutionMode is "
             "failOnNewColumns: add them to the schema, or remove the objects, and start the query again"
         )
     assert options.schema_location is not None
@@ -160,7 +170,7 @@ def schema_changed(
     recorded = location.record(wide, types=types)
     names = news(declared, widened(declared, recorded.schema, no_data(format), types=types))
     return SchemaChanged(
-        f"objects have columns that the schema of this stream lacks: {_listed(names)}; version {recorded.version} in "
+        f"objects have columns that the schema of this stream lacks: {listed(names)}; version {recorded.version} in "
         f"schemaLocation {options.schema_location} has them: load and start the query again, and it goes on with them "
         "where it stopped; nothing of this micro-batch was published"
     )
@@ -174,9 +184,7 @@ def _new_columns(
     samples, options = [], content.schema
     limit = max(1, options.schema_sample_bytes // options.schema_sample_files)
     sampled = infer_each([*itertools.islice(unread, options.schema_sample_files)], content, format, limit)
-    samples += [
-        sample for sample in sampled if isinstance(sample, pa.Schema)
-    ]  # bad ones are reported when they are read
+    samples += [sample for sample in sampled if isinstance(sample, pa.Schema)]  # reading reports bad ones
     if noticed.record is not None:
         samples.append(infer_records([dict(noticed.record)], types=content.schema.infer_column_types))
     elif noticed.found is not None:
@@ -222,6 +230,7 @@ def infer_each(
                 yield error
 
 
-def _listed(names: list[str]) -> str:
-    listed = ", ".join(repr(name) for name in names[:_NAMED])
-    return listed if len(names) <= _NAMED else f"{listed} and {len(names) - _NAMED} more"
+def listed(columns: Sequence[str]) -> str:
+    """List columns in one line, whatever their names have in them; the first of many."""
+    text = ", ".join(repr(column)[1:-1] for column in columns[:_NAMED])
+    return text if len(columns) <= _NAMED else f"{text} and {len(columns) - _NAMED} more"

@@ -132,6 +132,12 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
         ("cause",),
     ),
     Exported(
+        "cuesqueue_data_files",
+        "Parquet files of the sink with path that are published now; missing where none was.",
+        _single(lambda s: s.data_files),
+    ),
+    Exported("cuesqueue_data_bytes", "Bytes of all of them.", _single(lambda s: s.data_bytes)),
+    Exported(
         "cuesqueue_changed_objects_total",
         "Announcements of other versions of what is published, which are not read.",
         _single(lambda s: s.changed),

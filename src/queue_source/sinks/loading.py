@@ -22,12 +22,13 @@ from queue_source.read.fixed_rows import PARTS, names_parts
 from queue_source.read.isolation import KILLS
 from queue_source.read.partitions import Piece, PlanStore, from_tuples, to_tuples, whole_pieces
 from queue_source.read.task import Alone, Beside, Work, read_marked
-from queue_source.schema.columns import parse_columns
+from queue_source.schema.columns import parse_columns, spelled
 from queue_source.sinks.base import Batch, Sink, check_object_columns, open_target
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
     BEGINNING,
     WHOLE,
+    Content,
     ErrorRecord,
     Plan,
     PlanIdentity,
@@ -309,7 +310,8 @@ class LoadingSink(Sink):
     def _columns(self, store: ShardStore, plan: Plan, content: ContentOptions) -> pa.Schema:
         """Return the columns to read; none where they are to be inferred, and no object has any yet.
 
-        A new table gets those of the first batch, and keeps them. Raises OptionError.
+        A new table gets those of the first batch, and keeps them; the names of an existing one stay as they are.
+        Raises OptionError.
         """
         # here: tasks know their columns
         from queue_source.schema.location import SchemaLocation
@@ -323,17 +325,23 @@ class LoadingSink(Sink):
                 raise OptionError("schema", str(error)) from error
         location = content.schema.schema_location
         is_fixed = format_of(content.format).fixed_schema is not None
-        if location is None and not is_fixed and (own := self._target.own_columns(store)) is not None:
+        own = None if is_fixed else self._target.own_columns(store)
+        if location is None and own is not None:
             return own
+
+        def inferred(samples: Sequence[Content]) -> pa.Schema:
+            columns = kept_columns(content, partial(tuple, samples), [], _nothing_inferred)
+            return columns if own is None else spelled(columns, own)
+
         is_kept = location is not None and SchemaLocation(location, content.storage).latest() is not None
         named = named_samples(content.schema)
         if is_fixed or is_kept or named:
-            return kept_columns(content, partial(tuple, named), [], _nothing_inferred)
+            return inferred(named)
         count = content.schema.schema_sample_files
         for start in range(0, len(plan.ranges), count):
             samples = [entry.content for entry in plan.ranges[start : start + count]]
             with suppress(_NothingInferred):  # all of them are empty or bad: the tasks find out which
-                return kept_columns(content, partial(tuple, samples), [], _nothing_inferred)
+                return inferred(samples)
         return pa.schema([])
 
 

@@ -149,6 +149,13 @@ class LoadQuery:
         parse_sink_options(writing)
         return cls(urls, into, pipeline, reading, writing, of_spark)
 
+    @property
+    def content(self) -> ContentOptions:
+        """How the objects are read."""
+        load = parse_sink_options(self.writing).load
+        assert load is not None
+        return load.content
+
     def start(self, spark: SparkSession, *, available_now: bool) -> StreamingQuery:
         """Start the query. What it keeps beside the store is in Spark's working folder, unless options say more.
 
@@ -166,7 +173,7 @@ class LoadQuery:
                     f"load(..., {missing[0]}='s3a://lake/checkpoints/orders'), or any absolute path or URI of the "
                     "server",
                 )
-        if "schemaLocation" in writing:
+        if writing.get("schemaLocation") == f"{_SCHEMAS}/{self.pipeline}":  # ours; another one may be a URI
             writing["schemaLocation"] = str(folder / writing["schemaLocation"])
         # the shown URL: it has no password, which may change
         of_store = hashlib.sha256(str(parse_sink_options(writing).store).encode()).hexdigest()[:8]

@@ -54,7 +54,8 @@ def published(
 
     Raises:
         OptionError: An option, a name or a time is wrong.
-        StoreConfigurationError: There is no such store, or no such attempt.
+        StoreConfigurationError: There is no such store, or no such attempt; or files of this past were joined, and
+            vacuum has removed them.
 
     Process:
         Any, without Java.
@@ -76,13 +77,17 @@ def published(
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """A Parquet file that is published. `bytes` is its size; all files of one publish have one `published_at`."""
+    """A Parquet file that is published. `bytes` is its size; all files of one publish have one `published_at`.
+
+    A file that was joined from others (`cuesqueue compact`) has that of the last of them, and no `delivery_hash` where
+    they are of several attempts.
+    """
 
     path: str
     rows: int
     bytes: int
     published_at: datetime
-    delivery_hash: str
+    delivery_hash: str | None
     source: str
     pipeline: str
 
@@ -91,7 +96,8 @@ class Published:
     """The files that were published at one moment, in the order in which they were: the result of `published`.
 
     Each method asks the store anew and has the same result, as long as `cuesqueue prune --data-older-than` has not
-    removed any of them.
+    removed any of them. Files that were joined (`cuesqueue compact`) come after those that were published before that;
+    once vacuum has removed what they replaced, `StoreConfigurationError` refuses the moments before.
     """
 
     def __init__(
@@ -167,26 +173,31 @@ def read_data_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOpt
     for path in paths:
         filesystem, inner = resolve(path, storage)
         with pq.ParquetFile(inner, filesystem=filesystem) as file:
-            present = set(file.schema_arrow.names)
-            names = [field.name for field in schema if field.name in present]
-            for batch in file.iter_batches(batch_size=_ROWS, columns=names):
-                arrays = []
-                for field in schema:
-                    if field.name not in present:  # a column that was added later
-                        arrays.append(pa.nulls(batch.num_rows, field.type))
-                        continue
-                    column = batch.column(field.name)
-                    try:
-                        if _loses(column.type, field.type):
-                            raise pa.ArrowInvalid("that would lose digits, or times of a day")
-                        arrays.append(column.cast(field.type))
-                    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                        raise OptionError(
-                            "pipeline",
-                            f"column {field.name!r} of {path!r} is {column.type} and cannot be read as {field.type}, "
-                            f"as published last ({error}); name the pipeline or source whose rows have one type",
-                        ) from error
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield from rows_of(file, path, schema)
+
+
+def rows_of(file: pq.ParquetFile, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an open file, as `read_data_files`; `path` names it."""
+    present = set(file.schema_arrow.names)
+    names = [field.name for field in schema if field.name in present]
+    for batch in file.iter_batches(batch_size=_ROWS, columns=names):
+        arrays = []
+        for field in schema:
+            if field.name not in present:  # a column that was added later
+                arrays.append(pa.nulls(batch.num_rows, field.type))
+                continue
+            column = batch.column(field.name)
+            try:
+                if _loses(column.type, field.type):
+                    raise pa.ArrowInvalid("that would lose digits, or times of a day")
+                arrays.append(column.cast(field.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise OptionError(
+                    "pipeline",
+                    f"column {field.name!r} of {path!r} is {column.type} and cannot be read as {field.type}, "
+                    f"as published last ({error}); name the pipeline or source whose rows have one type",
+                ) from error
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _loses(kind: pa.DataType, target: pa.DataType) -> bool:

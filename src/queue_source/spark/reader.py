@@ -53,7 +53,7 @@ from queue_source.spark.process import (
     task_name,
 )
 from queue_source.spark.writer import NotedPlan
-from queue_source.storage.files import ObjectStat, answers_tell, stat_objects
+from queue_source.storage.files import ObjectStat, answers_with_facts, stat_objects
 from shard_store.model import Semantics
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence |
             runtime=runtime(),
             error_queue=errors,
             open_bucket=bucket,
-            is_told=answers_tell,
+            answers_with_facts=answers_with_facts,
         )
         undone.pop_all()
     return coordinator, plan_store, presence

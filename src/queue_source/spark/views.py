@@ -94,7 +94,7 @@ class CuesqueueViewReader(DataSourceReader):
             if options.view != "data":
                 return [ViewPartition(own)]
             files = store.data_files(_PARTITION_BYTES, source=options.source, pipeline=options.pipeline, as_of=as_of)
-        return [ViewPartition(own, part) for part in files or [DataFiles(1, 0)]]  # Spark wants one partition
+        return [ViewPartition(own, part) for part in files or [DataFiles(1, 0, 0)]]  # Spark wants one partition
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self._schema)

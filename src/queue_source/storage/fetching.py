@@ -222,17 +222,6 @@ class Fetcher:
             future.add_done_callback(_close)
 
 
-@contextmanager
-def open_requested(requested: Requested, storage: StorageOptions | None) -> Iterator[ObjectFile]:
-    """Open a single object, with one request for what is read of it first. Raises as `open_version`."""
-    file = ObjectFile(requested.uri, open_version(requested.uri, storage or StorageOptions(), *requested.range()))
-    try:
-        yield file
-    finally:
-        file.closed = True
-        file.version.close()
-
-
 def _fetch(uri: str, storage: StorageOptions, start: int, end: int) -> ObjectVersion:
     """Open the object with these bytes, as far as there are any; where the library has no request for both, by two."""
     version = open_version(uri, storage, start, end)

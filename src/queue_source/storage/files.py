@@ -148,7 +148,7 @@ def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:
     return ObjectStat(info.size, info.mtime)
 
 
-def answers_tell(uri: str) -> bool:
+def answers_with_facts(uri: str) -> bool:
     """Tell whether the request that reads an object also brings its size and version."""
     return _is_read_by_boto3(uri)
 
@@ -173,13 +173,16 @@ def stat_objects(uris: Iterable[str], storage: StorageOptions | None = None) -> 
 
 
 @contextmanager
-def open_object(uri: str, storage: StorageOptions | None = None, *, size: int | None = None) -> Iterator[ObjectFile]:
-    """Open an object for random reads, and close it at the end. The announced `size` spares bytes.
+def open_object(
+    uri: str, storage: StorageOptions | None = None, *, size: int | None = None, first: tuple[int, int] | None = None
+) -> Iterator[ObjectFile]:
+    """Open an object for random reads, and close it at the end.
 
-    Raises as `open_version`.
+    The request that opens it brings the bytes `first`, or those that the announced `size` makes worth it. Raises as
+    `open_version`.
     """
-    end = 1 if size is not None and size > _AHEAD else _AHEAD
-    file = ObjectFile(uri, open_version(uri, storage or StorageOptions(), 0, end))
+    start, end = first or (0, 1 if size is not None and size > _AHEAD else _AHEAD)
+    file = ObjectFile(uri, open_version(uri, storage or StorageOptions(), start, end))
     try:
         yield file
     finally:
@@ -188,7 +191,7 @@ def open_object(uri: str, storage: StorageOptions | None = None, *, size: int | 
 
 
 def open_version(uri: str, storage: StorageOptions, start: int, end: int) -> ObjectVersion:
-    """Open what is there now, with these bytes of it where the store has them in the same answer.
+    """Open the present version of an object, with these bytes where the store has them in the same answer.
 
     Raises BadObject (`missing-object`, `unsupported-key`; of local files also `corrupt-object`, `forbidden-object`),
     ObjectRefused, ObjectStoreError.

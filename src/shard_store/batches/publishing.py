@@ -515,4 +515,7 @@ def _record(
     )
     seen = counted(transaction, delivery.row, now, amounts, batch)
     schema = {} if output.row_schema is None else {"row_schema": output.row_schema}
-    transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **schema, **seen}])
+    row, size_of_files = delivery.row, sum(file.size for file in files)
+    counts = {"data_files": (row.data_files or 0) + len(files), "data_bytes": (row.data_bytes or 0) + size_of_files}
+    changes: dict[str, Any] = seen | schema | (counts if files else {})
+    transaction.execute(of_pipeline, [{"of": pipeline, "published_at": now, **changes}])

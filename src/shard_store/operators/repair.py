@@ -291,7 +291,7 @@ def reset(
         begun=_count(transaction, shards, begun),
         adopted=0 if adopted else _count(transaction, shards, read_elsewhere),
         cleaned=_count(transaction, shards, sa.and_(finished, shards.c.shard_key.in_(away))),
-        files=_count(transaction, splits, of_sink),
+        files=_count(transaction, splits, sa.and_(of_sink, splits.c.replaced_by.is_(None))),
         beyond_memory=bool(only) and _have_forgotten(transaction, names),
     )
     if dry_run:
@@ -432,6 +432,8 @@ def _begin_anew(transaction: Transaction, row: Row[Any]) -> None:
             last_seq=row.last_seq + 1,
             confirmed_seq=row.last_seq + 1,
             plan_attempt=None,
+            data_files=None,
+            data_bytes=None,
             **dict.fromkeys(_PLAN),
         )
     )

@@ -160,7 +160,8 @@ _LISTED = 1000
 class Attempted:
     """A plan with the shard that was delivered: what became visible with it. Times are microseconds since 1970 UTC.
 
-    `files` are those of the whole micro-batch, up to 1,000; empty where another sink took the rows.
+    `files` are those of the whole micro-batch, up to 1,000; empty where another sink took the rows, and without files
+    that were joined with those of other attempts.
     """
 
     delivery_hash: str
@@ -285,7 +286,9 @@ def _attempts(transaction: Transaction, row: Row[Any] | None, hashes: Sequence[s
     related_attempts = []
     query = sa.select(attempts).where(related).order_by(attempts.c.published_at, attempts.c.end_seq)
     for attempt in transaction.execute(query).all():
-        files = sa.select(splits.c.path).where(splits.c.delivery_hash == attempt.lead_hash)
+        files = sa.select(splits.c.path).where(
+            splits.c.delivery_hash == attempt.lead_hash, splits.c.replaced_by.is_(None)
+        )
         related_attempts.append(
             Attempted(
                 delivery_hash=attempt.delivery_hash,

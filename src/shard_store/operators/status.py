@@ -154,8 +154,10 @@ class PipelineStatus(NotebookTable):
         bytes_per_second: The same.
         total: What it has published since its first start.
         counters: Of its reader, since the pipeline's first start, as in the query's progress.
+        data_files: Parquet files of the sink with `path` that are published now; None: none was.
+        data_bytes: All of them together.
         changed: Announcements of other versions of what is published, which are not read.
-        object_retries: Requests for objects that its tasks have sent again, since the store had failed or was busy.
+        object_retries: Requests for objects that successful tasks have sent again, as where a bucket is busy.
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
         backfill: The last listing of its source.
@@ -189,6 +191,8 @@ class PipelineStatus(NotebookTable):
     bytes_per_second: float | None
     total: Published
     counters: Mapping[str, int]
+    data_files: int | None
+    data_bytes: int | None
     changed: int
     object_retries: int
     all_outside: int
@@ -440,7 +444,7 @@ def _status(
 
 _AS_STORED = (
     *("pipeline", "source", "incarnation", "semantics", "host", "spark_version", "cuesqueue_version"),
-    *("last_seq", "confirmed_seq"),
+    *("last_seq", "confirmed_seq", "data_files", "data_bytes"),
 )
 
 

@@ -11,12 +11,13 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Row
 
 from shard_store.batches.positions import MARKS
 from shard_store.completeness.comparing import EMPTY, UNPUBLISHED, Category
 from shard_store.error_table.records import error_state
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Pending, ShardState, micros, shard_key, split_key
+from shard_store.model import Pending, ShardState, micros, shard_key, split_key, time_of
 from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import (
     AnyText,
@@ -56,7 +57,10 @@ _LEAD = attempts.alias("lead_attempts")
 _ONLY_SPLIT = sa.case(
     (
         _LEAD.c.splits == 1,
-        sa.select(splits.c.path).where(splits.c.delivery_hash == _LEAD.c.delivery_hash).limit(1).scalar_subquery(),
+        sa.select(splits.c.path)
+        .where(splits.c.delivery_hash == _LEAD.c.delivery_hash, splits.c.replaced_by.is_(None))
+        .limit(1)
+        .scalar_subquery(),
     )
 )
 _ONLY_ROWS = sa.case((attempts.c.shards == 1, attempts.c.rows))
@@ -74,7 +78,11 @@ _VERDICT = sa.case(
 )
 
 VIEWS: dict[str, tuple[Column, ...]] = {
-    "splits": _columns(splits, "path rows:integer bytes:integer source pipeline delivery_hash published_at:time"),
+    "splits": (
+        *_columns(splits, "path rows:integer bytes:integer source pipeline"),
+        Column("delivery_hash", "text", sa.func.nullif(splits.c.delivery_hash, "")),
+        *_columns(splits, "published_at:time"),
+    ),
     "shards": (
         *_columns(shards, "source shard_id state position size:integer etag queue message_id receive_count:integer"),
         Column("pipeline", "text", shards.c.owner),
@@ -233,39 +241,56 @@ def pages(
         query = query.where((table.c.owner if table is shards else table.c.pipeline) == pipeline)
     if keys is not None:
         query = query.where(*keys.conditions())
-    if files is not None:
+    if view == "splits":
+        files = files or published_files(database, source=source, pipeline=pipeline, as_of=as_of)
         query = query.where(*files.conditions())
-    if as_of is not None and (as_of.time is not None or as_of.attempt is not None):
-        database.write(await_publishes)
-        if as_of.time is not None:
-            query = query.where(splits.c.published_at <= micros(as_of.time))
-        if (attempt := as_of.attempt) is not None:
-            query = query.where(splits.c.id <= database.read(lambda t: _last_split(t, attempt)))
-    yield from _by_key(database, query, next(iter(table.primary_key.columns)))
+    yield from by_key(database, query, next(iter(table.primary_key.columns)), files)
 
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
     """Which data files a query reads: their ids from `first` to `last`, and the filters that hold among them.
 
-    A few numbers, however many files there are: the tasks of a query get one each, and list their own files.
+    A few numbers, however many files there are: the tasks of a query get one each, and list their own files. Whenever
+    they do, they find the same: a file that was joined with others (`compacting`) counts until the one in its place
+    does, and that counts if its id is up to `newest`, and its time up to `until`.
     """
 
     first: int
     last: int
+    newest: int
     source: str | None = None
     pipeline: str | None = None
     until: int | None = None  # published by then, in microseconds
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
-        conditions: list[sa.ColumnElement[bool]] = [splits.c.id.between(self.first, self.last)]
-        if self.source is not None:
-            conditions.append(splits.c.source == self.source)
-        if self.pipeline is not None:
-            conditions.append(splits.c.pipeline == self.pipeline)
+        c = splits.c
+        is_shown = sa.or_(c.replaced_by.is_(None), c.replaced_by > self.newest)
         if self.until is not None:
-            conditions.append(splits.c.published_at <= self.until)
-        return conditions
+            is_shown = sa.or_(is_shown, c.replaced_at > self.until)
+            is_shown = sa.and_(is_shown, sa.func.coalesce(c.compacted_at, c.published_at) <= self.until)
+        return [c.id.between(self.first, self.last), is_shown, *self._chosen(splits)]
+
+    def refuse_lost(self, transaction: Transaction) -> None:
+        """Raise StoreConfigurationError where files of this past were joined later, and vacuum has removed them."""
+        joined = splits.alias("joined")
+        c = joined.c
+        is_later, begins = c.id > self.newest, c.first_id <= self.newest
+        if self.until is not None:
+            is_later, begins = sa.or_(is_later, c.compacted_at > self.until), sa.and_(begins, c.first_at <= self.until)
+        kept = sa.select(sa.func.count()).where(splits.c.replaced_by == c.id).scalar_subquery()
+        lost = c.compacted_at.is_not(None), is_later, begins, kept < c.joined, *self._chosen(joined)
+        since: int | None = transaction.execute(sa.select(sa.func.max(c.compacted_at)).where(*lost)).scalar_one()
+        if since is not None:
+            raise StoreConfigurationError(
+                "data files of this past were joined by `cuesqueue compact`, and `cuesqueue vacuum` or `prune` has "
+                f"removed them from {transaction.database!r}; read what is published now, or was at "
+                f"{time_of(since).isoformat()} or later"
+            )
+
+    def _chosen(self, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
+        names = {"source": self.source, "pipeline": self.pipeline}
+        return [table.c[column] == name for column, name in names.items() if name is not None]
 
 
 def published_files(
@@ -283,7 +308,9 @@ def published_files(
     last = database.write(last_published)
     if (attempt := as_of.attempt) is not None:
         last = database.read(lambda t: _last_split(t, attempt))
-    return DataFiles(0, last, source, pipeline, until)
+    files = DataFiles(0, last, last, source, pipeline, until)
+    database.read(files.refuse_lost)  # also where no file is left, and so nothing is listed
+    return files
 
 
 def data_files(
@@ -312,7 +339,7 @@ def data_files(
 def paths(database: Database, files: DataFiles) -> Iterator[str]:
     """Yield the paths of the files, in the order in which they were published; memory holds one page."""
     query = sa.select(splits.c.path).where(*files.conditions())
-    for page in _by_key(database, query, splits.c.id):
+    for page in by_key(database, query, splits.c.id, files):
         yield from (path for (path,) in page)
 
 
@@ -326,13 +353,24 @@ def await_publishes(transaction: Transaction) -> None:
     transaction.execute(locked).all()
 
 
-def _by_key(database: Database, query: sa.Select[Any], key: sa.Column[Any]) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield pages of the query, each of which continues after the last key: as quick at the end as at the beginning."""
+def by_key(
+    database: Database, query: sa.Select[Any], key: sa.Column[Any], files: DataFiles | None = None
+) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield pages of the query, each of which continues after the last key: as quick at the end as at the beginning.
+
+    Of `files`, it is made sure after each page that none has gone before it.
+    """
     query = query.add_columns(key.label("_key")).order_by(key).limit(PAGE)
     last: Any = None
+
+    def read_page(transaction: Transaction) -> Sequence[Row[Any]]:
+        page = transaction.execute(query if last is None else query.where(key > last)).all()
+        if files is not None:
+            files.refuse_lost(transaction)
+        return page
+
     while True:
-        page_query = query if last is None else query.where(key > last)
-        page = database.read(lambda t, q=page_query: t.execute(q).all())  # type: ignore[misc]
+        page = database.read(read_page)
         if not page:
             return
         yield [tuple(row[:-1]) for row in page]
@@ -346,11 +384,16 @@ def _last_split(transaction: Transaction, delivery_hash: str) -> int:
     attempt = transaction.execute(
         sa.select(attempts.c.lead_hash, attempts.c.published_at).where(attempts.c.delivery_hash == delivery_hash)
     ).one_or_none()
-    last = sa.select(sa.func.max(splits.c.id))
+    c = splits.c
     lead = delivery_hash if attempt is None else attempt.lead_hash  # of a pruned attempt the splits are still there
-    split_id = transaction.execute(last.where(splits.c.delivery_hash == lead)).scalar_one()
+    own = sa.select(sa.func.max(c.id)).where(c.delivery_hash == lead, c.compacted_at.is_(None))
+    split_id = transaction.execute(own).scalar_one()
     if split_id is None and attempt is not None:
-        split_id = transaction.execute(last.where(splits.c.published_at <= attempt.published_at)).scalar_one() or 0
+        # of what was joined later at least the beginning: where its files are gone, the past is refused
+        at = attempt.published_at
+        place = sa.case((c.compacted_at > at, c.first_id), else_=c.id)
+        before = sa.select(sa.func.max(place)).where(sa.func.coalesce(c.first_at, c.published_at) <= at)
+        split_id = transaction.execute(before).scalar_one() or 0
     if split_id is None:
         raise StoreConfigurationError(
             f"option 'asOfAttempt': the store {transaction.database!r} has no attempt {delivery_hash[:64]!r}; take a "
@@ -378,8 +421,9 @@ def announced_uris(transaction: Transaction, uris: Sequence[str]) -> set[str]:
     return {by_key[bytes(key)] for (key,) in rows} | {uri for (uri,) in with_version}
 
 
-def published_names(transaction: Transaction, paths: Sequence[str]) -> set[str]:
-    """Return which of the paths name a split, whatever their folder is called."""
-    by_key = {split_key(path): path for path in paths}
-    rows = transaction.select_among(sa.select(splits.c.name_key), splits.c.name_key, by_key)
-    return {by_key[bytes(key)] for (key,) in rows}
+def published_names(transaction: Transaction, paths: Sequence[str], replaced_since: int = 0) -> set[str]:
+    """Return which of the paths name a split, whatever their folder is called; not those replaced before a time."""
+    by_name = {split_key(path): path for path in paths}
+    is_kept = sa.func.coalesce(splits.c.replaced_at, replaced_since) >= replaced_since
+    rows = transaction.select_among(sa.select(splits.c.name_key).where(is_kept), splits.c.name_key, by_name)
+    return {by_name[bytes(key)] for (key,) in rows}

@@ -13,13 +13,13 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Content, Reference
 
-REVISION = "0014"
+REVISION = "0015"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
-READERS_FROM = "0014"
+READERS_FROM = "0015"
 """Code of this revision and of all later ones can use these tables (decision 0053). A migration that only adds what
-such code does not need leaves it as it is; one that takes something away sets it to its own revision. Code before 0014
-knows a batch by another hash, and would not recognise what this code has delivered."""
+such code does not need leaves it as it is; one that takes something away sets it to its own revision. Code before 0015
+would read the rows of files that others have replaced once more."""
 
 metadata = sa.MetaData()
 _OPTIONS: dict[str, Any] = {
@@ -170,6 +170,8 @@ pipelines = _table(
     sa.Column("changes", sa.BigInteger),  # how often a reader has changed this row: see sql/engines.py
     sa.Column("stores", LongText),  # whose offsets are read beside this store's own (JSON, see progress.py)
     sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
+    sa.Column("data_files", sa.BigInteger),  # of the sink with `path`, which views show now; NULL: none yet
+    sa.Column("data_bytes", sa.BigInteger),  # of all of them
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
 """Changes the columns that it is given beside `of`. Made once, as other statements of each batch: building one costs
@@ -259,19 +261,29 @@ sa.Index("cuesqueue_attempts_published", attempts.c.published_at)
 splits = _table(
     "cuesqueue_splits",
     sa.Column("id", Serial, primary_key=True, autoincrement=True),
-    sa.Column("delivery_hash", Hex, nullable=False),
+    sa.Column("delivery_hash", Hex, nullable=False),  # "" where it was joined from files of several attempts
     sa.Column("source", Name, nullable=False),
     sa.Column("pipeline", Name, nullable=False),
     sa.Column("path", AnyText, nullable=False),
     sa.Column("name_key", Hash, nullable=False),  # of the path's last part, which no other split has: see vacuum
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
-    sa.Column("published_at", sa.BigInteger, nullable=False),
+    sa.Column("published_at", sa.BigInteger, nullable=False),  # of a joined file: the last of its rows
+    # of a joined file (see operators/compacting.py), else NULL: when it took the place of how many others, and of
+    # which publish the first of its rows are
+    sa.Column("compacted_at", sa.BigInteger),
+    sa.Column("joined", sa.BigInteger),
+    sa.Column("first_id", sa.BigInteger),
+    sa.Column("first_at", sa.BigInteger),
+    sa.Column("replaced_by", sa.BigInteger),  # the id of the file that has its rows now; NULL: it has them itself
+    sa.Column("replaced_at", sa.BigInteger),
 )
 sa.Index("cuesqueue_splits_hash", splits.c.delivery_hash)
 sa.Index("cuesqueue_splits_name", splits.c.name_key)
 sa.Index("cuesqueue_splits_pipeline", splits.c.pipeline)
 sa.Index("cuesqueue_splits_published", splits.c.published_at)
+_index("cuesqueue_splits_compacted", splits.c.compacted_at, where=splits.c.compacted_at.is_not(None))
+_index("cuesqueue_splits_replaced", splits.c.replaced_by, where=splits.c.replaced_by.is_not(None))
 
 errors = _table(
     "cuesqueue_errors",

@@ -15,7 +15,7 @@ from shard_store.batches.starting import first_since
 from shard_store.error_table.handling import UNDELIVERED, awaits_delivery
 from shard_store.error_table.records import FINAL
 from shard_store.model import BEGINNING, MICROSECOND, WITHOUT_MESSAGE, Semantics, micros
-from shard_store.shards.activity import last_report
+from shard_store.shards.activity import last_report, locked_now
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction
 from shard_store.sql.schema import (
     attempts,
@@ -24,6 +24,7 @@ from shard_store.sql.schema import (
     errors,
     history,
     leases,
+    of_pipeline,
     pipelines,
     read_marks,
     shard_changes,
@@ -165,6 +166,9 @@ def prune(
             sleep((clock() - began) * (1 / share - 1))
         else:
             timed_out = True
+    if policy.data is not None:
+        for row in rows:
+            database.write(lambda t, p=row.pipeline: _count_files(t, p))  # type: ignore[misc]
     return PruneResult(timed_out=timed_out, ahead=ahead, windows=longer, **removed)
 
 
@@ -214,7 +218,19 @@ def _targets(
     yield _Target(history, sa.and_(old_hour, _of_source(history, policy)), (history.c.hour,))
     if policy.data is not None:
         old_file = splits.c.published_at < at - policy.data // MICROSECOND
-        yield _Target(splits, sa.and_(old_file, _of_source(splits, policy)), (splits.c.published_at,))
+        # what was joined goes after the files that were joined to it
+        order = splits.c.published_at, splits.c.id
+        yield _Target(splits, sa.and_(old_file, _of_source(splits, policy)), order)
+
+
+def _count_files(transaction: Transaction, pipeline: str) -> None:
+    """Count the data files of the pipeline anew, while it cannot publish: a publish counts from what is there."""
+    row = locked_now(transaction, pipeline)
+    if row is not None and row.data_files is not None:
+        current = splits.c.pipeline == pipeline, splits.c.replaced_by.is_(None)
+        counts = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(splits.c.bytes), 0)).where(*current)
+        files, size = transaction.execute(counts).one()
+        transaction.execute(of_pipeline, [{"of": pipeline, "data_files": files, "data_bytes": int(size)}])
 
 
 def _of_source(table: sa.Table, policy: RetentionPolicy) -> sa.ColumnElement[bool]:

@@ -94,7 +94,7 @@ class Reader:
                     {queue.name: queue for queue in queues},
                     stat_objects,
                     open_bucket=world.open_bucket,
-                    is_told=(lambda uri: True) if world.spares else None,
+                    answers_with_facts=(lambda uri: True) if world.spares else None,
                     clock=lambda: world.now,
                 )
         except BaseException:

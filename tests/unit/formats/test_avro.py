@@ -78,3 +78,11 @@ def test_bad_avro_is_a_bad_object(codec: str) -> None:
     for at in range(0, len(data), len(data) // 50):
         with contextlib.suppress(BadObject):  # any other error fails this test
             read_with_problems(data[:at] + b"\xff" + data[at + 1 :], ONE, AVRO)
+
+
+def test_a_part_of_a_column_in_another_case_is_another_one_where_the_option_says_so() -> None:
+    part = {"type": "record", "name": "Part", "fields": [{"name": "kind", "type": "string"}]}
+    data = avro([{"name": "id", "type": "long"}, {"name": "part", "type": part}], [{"id": 1, "part": {"kind": "k"}}])
+    schema = pa.schema([("id", pa.int64()), ("part", pa.struct([("Kind", pa.string())]))])
+    assert read_bytes(data, schema, FormatOptions("avro")) == [{"id": 1, "part": {"Kind": "k"}}]
+    assert refused(data, schema, FormatOptions("avro", reader_case_sensitive=True)).cause == "wrong-columns"

@@ -339,6 +339,19 @@ def test_a_name_in_another_case_that_is_not_taken_is_rescued_or_its_record_is_ba
         assert '"ID":1' in rows[1]["_rescued"]
 
 
+@pytest.mark.parametrize("multi_line", [False, True])
+def test_a_name_that_fits_two_columns_in_another_case_is_rescued_or_its_record_is_bad(multi_line: bool) -> None:
+    schema = pa.schema([("Id", pa.int64()), ("ID", pa.int64()), ("b", pa.string())])
+    options = FormatOptions("json", multi_line=multi_line)
+    data = b'[{"id":1,"b":"x"},{"Id":2,"b":"x"}]' if multi_line else b'{"id":1,"b":"x"}\n{"Id":2,"b":"x"}'
+    problems = read_with_problems(data, schema, options)
+    assert problems.rows == [{"Id": None, "ID": None, "b": "x"}, {"Id": 2, "ID": None, "b": "x"}]
+    assert "column 'ID' or 'Id': it is there as 'id', and it is not known which one is meant" in problems.reasons
+    rescuing = replace(options, rescued_data_column="_rescued")
+    row, _ = read_bytes(data, schema.append(pa.field("_rescued", pa.string())), rescuing)
+    assert json.loads(row["_rescued"])["id"] == 1
+
+
 def test_an_array_of_objects_is_as_many_rows() -> None:
     assert read_column(b'{"a":1}\n[{"a":2},{"a":3}]\n[]\n{"a":4}', pa.int64(), JSON) == [1, 2, 3, 4]
 

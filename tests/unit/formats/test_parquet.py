@@ -4,6 +4,7 @@ import datetime as dt
 import gzip
 import io
 import itertools
+import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -167,6 +168,10 @@ def test_names_in_another_case_are_other_names_where_the_option_says_so(rescued:
             (row,) = read_bytes(data, schema, read)
             assert (row["a"], row["b"]) == (None, 2)
             assert '"A":' in row["_rescued"].replace('"A": ', '"A":')
+            (row,) = read_bytes(
+                parquet(pa.table({"A": [1], "a": [3]})), schema, replace(PARQUET, rescued_data_column=rescued)
+            )
+            assert (row["a"], json.loads(row["_rescued"])["A"]) == (3, 1)  # also where the option does not say so
         else:
             error = refused(data, schema, read)
             assert (error.cause, "'a' is there as 'A'" in error.detail) == ("wrong-columns", True)

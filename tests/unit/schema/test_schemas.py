@@ -211,7 +211,7 @@ def test_types_widen_within_columns_only_where_that_is_asked_for() -> None:
     assert ddl(widened(kept, seen)) == f"{ddl(kept)}, new INT"
     wide = widened(kept, seen, types=True)
     assert ddl(wide) == "id BIGINT, s STRUCT<a: ARRAY<DOUBLE>, m: MAP<STRING, TIMESTAMP_NTZ>>, new INT"
-    assert news(kept, wide) == ["id BIGINT", "s.a.element DOUBLE", "s.m.value TIMESTAMP_NTZ", "new"]
+    assert news(kept, wide) == ["id BIGINT", "s.a.element DOUBLE", "s.m.value TIMESTAMP_NTZ", "new INT"]
     assert news(wide, kept) == []
 
 

@@ -42,24 +42,27 @@ class NameMatcher:
         self._names = frozenset(names)
         self._exactly = options.reader_case_sensitive
         self._rescues = options.rescued_data_column is not None
-        self._declared = {fold: name for fold, name in _by_fold(self._names).items() if name is not None}
+        self._declared: dict[str, list[str]] = {}
+        for name in sorted(self._names):
+            self._declared.setdefault(folded(name), []).append(name)
 
     def match(self, value: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
         """Return declared names to the names of the object that differ from them, and what is wrong with the names."""
         if value.keys() <= self._names:
             return _NONE, None
-        candidates: dict[str, list[str]] = {}
+        candidates: dict[tuple[str, ...], list[str]] = {}
         for name in value:
-            declared = None if name in self._names else self._declared.get(folded(name))
-            if declared is not None and declared not in value:
-                candidates.setdefault(declared, []).append(name)
+            declared = () if name in self._names else self._declared.get(folded(name), ())
+            if any(column not in value for column in declared):
+                candidates.setdefault(tuple(declared), []).append(name)
         matches, wrong = {}, None
-        for declared, names in candidates.items():
-            if len(names) == 1 and not self._exactly:
-                matches[declared] = names[0]
+        for columns, names in candidates.items():
+            if len(columns) == len(names) == 1 and not self._exactly:
+                matches[columns[0]] = names[0]
             elif not self._rescues:
                 why = "readerCaseSensitive is true" if self._exactly else "it is not known which one is meant"
-                wrong = f"column {declared!r}: it is there as {' and '.join(map(repr, names))}, and {why}"
+                listed = " or ".join(map(repr, columns))
+                wrong = f"column {listed}: it is there as {' and '.join(map(repr, names))}, and {why}"
         return matches, wrong
 
     def any_in(self, names: Iterable[str]) -> bool:

@@ -27,7 +27,8 @@ from queue_source.sinks.iceberg.footers import Footer, read_footer
 from queue_source.sinks.iceberg.landed import Candidate, TableOfFiles, covers, same_place
 from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, tried_again
 from queue_source.sinks.marks import OnceIn
-from queue_source.storage.fetching import LEAST, Requested, open_requested
+from queue_source.storage.fetching import LEAST, Requested
+from queue_source.storage.files import open_object
 from queue_source.uris import azure_uri
 from shard_store.batches.plans import planned_ranges
 from shard_store.error_table.records import reject
@@ -294,7 +295,8 @@ class _Task:
 
     def _footer(self, named: Named) -> Footer | BadObject | ObjectRefused:
         try:
-            with open_requested(Requested(named.uri, named.size, None, LEAST), self._options.storage) as file:
+            end = Requested(named.uri, named.size, None, LEAST).range()
+            with open_object(named.uri, self._options.storage, first=end) as file:
                 check_unchanged(named.uri, file, file.size(), named.expected)
                 return read_footer(file)
         except (BadObject, ObjectRefused) as error:
