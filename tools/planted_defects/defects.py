@@ -189,9 +189,9 @@ DEFECTS = (
     Defect(
         "archives-as-text",
         "V12: csv, json and text made rows of the bytes of an archive.",
-        "queue_source/formats/compression.py",
-        '    if kind is not None:\n        raise BadObject("archive"',
-        '    if kind == "":\n        raise BadObject("archive"',
+        "queue_source/formats/text/records.py",
+        "        self.archive = archive_of(first)\n",
+        "        self.archive = None\n",
     ),
     # --- the reader process ---
     Defect(
