@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count, window
 
@@ -70,6 +71,16 @@ def test_rows_of_a_batch_without_new_data_are_published_once(spark: SparkSession
     feed(world, 1, [6, 6, 9])
     run_until(spark, world, query, 4)
     assert published(spark, world) == [(1, 2), (2, 1), (5, 1), (6, 2)]
+
+
+def test_complete_mode_is_refused_since_all_results_would_be_appended_with_each_batch(
+    spark: SparkSession, world: World
+) -> None:
+    query = described(world)
+    feed(world, 0, [1, 1, 2])
+    stream = spark.readStream.format("cuesqueue").schema(SCHEMA).options(**query["source"]).load()
+    with pytest.raises(AnalysisException, match="complete gives all results with each batch"):
+        start_frame(stream.groupBy("name").count(), query, "complete")
 
 
 @pytest.mark.parametrize("published_before", [False], ids=["not published"])  # True: integration/test_left_out_spark.py

@@ -94,6 +94,12 @@ class CuesqueueSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from queue_source.spark.writer import CuesqueueStreamWriter
 
+        if overwrite:
+            raise OptionError(
+                "outputMode",
+                "= complete gives all results with each batch, and what this sink has published never changes; replace "
+                "them in foreachBatch with cuesqueue.delivery, or write append with a watermark",
+            )
         register_queues(self.queues)
         return CuesqueueStreamWriter(parse_sink_options(self.options), schema, self.queues)
 

@@ -105,8 +105,8 @@ def _reader_runs() -> bool:
     return False
 
 
-def start_frame(frame: DataFrame, query: Query) -> StreamingQuery:
-    writer = frame.writeStream.option("checkpointLocation", query["checkpoint"])
+def start_frame(frame: DataFrame, query: Query, output_mode: str = "append") -> StreamingQuery:
+    writer = frame.writeStream.outputMode(output_mode).option("checkpointLocation", query["checkpoint"])
     writer = writer.trigger(**query.get("trigger", {"availableNow": True}))
     sink = query.get("sink", "cuesqueue")
     if sink in ("foreign", "appending"):
