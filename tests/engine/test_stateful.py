@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from pyspark.errors import AnalysisException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count, window
 
@@ -79,8 +79,9 @@ def test_complete_mode_is_refused_since_all_results_would_be_appended_with_each_
     query = described(world)
     feed(world, 0, [1, 1, 2])
     stream = spark.readStream.format("cuesqueue").schema(SCHEMA).options(**query["source"]).load()
-    with pytest.raises(AnalysisException, match="complete gives all results with each batch"):
-        start_frame(stream.groupBy("name").count(), query, "complete")
+    running = start_frame(stream.groupBy("name").count(), query, "complete")
+    with pytest.raises(StreamingQueryException, match="complete gives all results with each batch"):
+        running.awaitTermination(60)
 
 
 @pytest.mark.parametrize("published_before", [False], ids=["not published"])  # True: integration/test_left_out_spark.py
