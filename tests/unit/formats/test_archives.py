@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import gzip
 import io
+import lzma
 import re
 import struct
 import tarfile
@@ -269,6 +270,7 @@ def encrypted() -> bytes:
         (gzip.compress(zip_of(THREE)), "compressed once more"),
         (b"7z\xbc\xaf\x27\x1c" + bytes(99), "7z"),
         (b"Rar!\x1a\x07\x00" + bytes(99), "rar"),
+        (lzma.compress(tar_of(THREE)), "xz"),
     ],
 )
 def test_what_is_no_archive_of_records_is_refused_as_one(data: bytes, words: str) -> None:
