@@ -218,7 +218,7 @@ def _unified(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
 
 
 def _has_required(kind: pa.DataType) -> bool:
-    """Tell whether a struct in it has a field that is never null, as VARIANT: Parquet takes no null struct of Arrow's."""
+    """Tell whether a struct in it has a field that is never null, as VARIANT: Arrow writes no null struct of such."""
     if pt.is_struct(kind) and not all(field.nullable for field in fields_of(kind)):
         return True
     return any(map(_has_required, inner_types(kind)))

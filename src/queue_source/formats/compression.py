@@ -66,7 +66,7 @@ def codec_of(uri: str, first: bytes) -> str | None:
 
 
 def archive_of(first: bytes) -> str | None:
-    """Return the kind of archive that content begins as (`zip`, `tar`, `7z`, `rar`, and `xz`); None where it is none."""
+    """Return the kind of archive that content begins as (`zip`, `tar`, `7z`, `rar`), or `xz`; None where it is none."""
     header = first[:TAR_HEADER]
     if len(header) == TAR_HEADER and b"\0" in header and (told := _TAR.match(header, 148, 156)):
         others = header[:148] + b" " * 8 + header[156:]
