@@ -23,6 +23,7 @@ from queue_source.commands import compact as compacting
 from queue_source.commands.compact import CompactResult, compact
 from queue_source.commands.main import app
 from queue_source.commands.vacuum import vacuum
+from queue_source.formats.variants import VARIANT
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.splits import write_split
 from queue_source.spark.process import spark_schema
@@ -138,6 +139,24 @@ def test_a_type_that_became_wider_goes_into_another_file(store: ShardStore, tmp_
     assert published_rows(store) == before
     types = [pq.read_schema(path).field("id").type for path in cuesqueue.published(store).paths()]
     assert types == [pa.int32(), pa.int64(), pa.int32(), pa.int64()]
+
+
+@pytest.mark.parametrize("within", [False, True])
+@on_sqlite
+def test_a_column_that_has_parts_which_are_never_null_goes_into_files_that_all_have_it(
+    store: ShardStore, tmp_path: Path, within: bool
+) -> None:
+    us, data = Pipeline.start(store), {"value": b"\x0c\x01", "metadata": b"\x01\0\0"}
+    inner = pa.struct([("n", pa.int64()), ("v", VARIANT)])
+    before = pa.table({"id": [1], "s": pa.array([{"n": 1}], pa.struct([("n", pa.int64())]))})
+    after = before.set_column(1, "s", pa.array([{"n": 1, "v": data}], inner)) if within else before
+    after = after if within else after.append_column(pa.field("v", VARIANT), pa.array([data], VARIANT))
+    for table in (before, before, after, after):
+        publish(us, tmp_path / "out", table)
+    rows = published_rows(store)
+    result = compact(store, smaller_than=SMALL, target=TARGET)
+    assert (result.files, result.into, result.failures) == (4, 2, ())
+    assert published_rows(store) == rows
 
 
 @on_sqlite

@@ -143,6 +143,17 @@ def test_an_attempt_without_files_of_its_own_shows_what_was_there_or_is_refused(
     assert world.shown(attempt=later.identity.delivery_hash) == ["a", "b"]
 
 
+def test_an_attempt_of_whose_files_some_were_joined_is_refused_once_these_are_gone(world: World) -> None:
+    first = world.publish("a", "b")
+    world.backend.clock.advance(60)
+    world.publish("c")
+    world.join("b", "c")
+    assert world.shown(attempt=first) == ["a", "b"]
+    world.forget()
+    with pytest.raises(StoreConfigurationError, match="joined by"):
+        world.shown(attempt=first)
+
+
 @pytest.mark.parametrize("by", ["now", "time", "attempt"])
 def test_a_reader_that_has_begun_lists_the_same_files_whatever_is_joined_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch, by: str

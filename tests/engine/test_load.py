@@ -235,6 +235,22 @@ def test_the_command_goes_on_when_objects_have_new_columns(
     assert (len(hashes), world.view("errors")) == (kills, [])
 
 
+def test_many_new_columns_in_one_object_take_few_starts(world: World) -> None:
+    (world.root / "in").mkdir()
+    records = [{"id": number, f"column_{number}": number} for number in range(12)]
+    (world.root / "in" / "a.json").write_text("\n".join(map(json.dumps, records)), "utf-8")
+    command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load", "--format", "json"]
+    command += ["--prefix", f"file://{world.root}/in/", "--path", f"{world.root}/out", "--store", world.store_url]
+    options = {"source": "files", "schemaSampleBytes": "1k", "schemaLocation": (world.root / "schemas").as_uri()}
+    command += [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
+    done = subprocess.run(command, cwd=world.root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("going on") < 5
+    with open_store(world.store_url) as store:
+        (split,) = rows(store, "splits")
+    assert len(pq.read_schema(split["path"]).names) == 14
+
+
 def text_of(terminal: int) -> Iterator[str]:
     """What is written to its other end, until that is closed."""
     try:

@@ -17,11 +17,13 @@ from typing import Annotated, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 import typer
 
 from queue_source.commands.output import FAILED, Json, print_change, progress, tell, without_unknown
 from queue_source.commands.parameters import DryRun, Pipeline, Store, option
 from queue_source.errors import CuesqueueError, ObjectStoreError, OptionError
+from queue_source.formats.types import fields_of, inner_types
 from queue_source.options.connections import StorageOptions
 from queue_source.options.types import parse_size
 from queue_source.sinks.splits import write_split
@@ -179,7 +181,7 @@ def _folder(file: CurrentFile) -> str:
 def _groups(
     files: Sequence[CurrentFile], storage: StorageOptions | None, threads: ThreadPoolExecutor
 ) -> Iterator[_Group]:
-    """Divide files where a column gets another type. One that some files lack is null for their rows.
+    """Divide files where columns do not go together. One that some files lack is null for their rows.
 
     Of a file whose neighbours have other types there is no group.
     """
@@ -197,16 +199,29 @@ def _groups(
         return
     groups: list[_Group] = []
     for file, (schema, compression) in zip(files, threads.map(look, files), strict=True):
-        merged = schema
-        try:
-            if groups:
-                merged = pa.unify_schemas([groups[-1].schema, schema])
-        except (pa.ArrowInvalid, pa.ArrowTypeError):  # a column has another type
+        if not groups or (merged := _unified(groups[-1].schema, schema)) is None:
             groups.append(_Group([], schema, compression))
-        groups = groups or [_Group([], schema, compression)]
+            merged = schema
         groups[-1].files.append(file)
         groups[-1] = groups[-1]._replace(schema=merged, compression=compression)
     yield from (group for group in groups if len(group.files) > 1)
+
+
+def _unified(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
+    """Return the columns of both; None where a column has another type, or parts of it that are never null are new."""
+    try:
+        both = pa.unify_schemas([one, other])
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+    required = [field for field in both if _has_required(field.type)]
+    return both if all(field in schema for field in required for schema in (one, other)) else None
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    """Tell whether a struct in it has a field that is never null, as VARIANT: Arrow writes no null struct of such."""
+    if pt.is_struct(kind) and not all(field.nullable for field in fields_of(kind)):
+        return True
+    return any(map(_has_required, inner_types(kind)))
 
 
 def _join(

@@ -122,7 +122,13 @@ def load(
             total = done["objects"] + now.files_outstanding + (now.queue_depth or 0)
             advance(done["objects"], total=total, description=text)
 
-        problem = _run(lambda: query.start(spark, available_now=not watch), query.content, follow)
+        def start() -> Any:
+            nonlocal query
+            started = query.start(spark, available_now=not watch)
+            query = query.sampling_more()  # should it be started again
+            return started
+
+        problem = _run(start, query.content, follow)
         loaded = _loaded(before, _status(opened, query.pipeline))
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": query.pipeline, "into": into, **loaded, "seconds": seconds}

@@ -31,7 +31,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _MAGIC = {_GZIP_MAGIC: "gzip", b"\x28\xb5\x2f\xfd": "zstd", _LZ4_FRAME: "lz4", _SNAPPY_FRAMES: "snappy"}
 _ARCHIVES = {
     b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"PK\x07\x08": "zip",
-    b"7z\xbc\xaf\x27\x1c": "7z", b"Rar!\x1a\x07": "rar",
+    b"7z\xbc\xaf\x27\x1c": "7z", b"Rar!\x1a\x07": "rar", b"\xfd7zXZ\0": "xz",
 }  # fmt: skip
 _TAR = re.compile(rb"[ \0]*([0-7]+)[ \0]")  # the checksum of a member's header
 TAR_HEADER = 512
@@ -66,7 +66,7 @@ def codec_of(uri: str, first: bytes) -> str | None:
 
 
 def archive_of(first: bytes) -> str | None:
-    """Return the kind of archive that content begins as (`zip`, `tar`, `7z`, `rar`); None where it is none."""
+    """Return the kind of archive that content begins as (`zip`, `tar`, `7z`, `rar`), or `xz`; None where it is none."""
     header = first[:TAR_HEADER]
     if len(header) == TAR_HEADER and b"\0" in header and (told := _TAR.match(header, 148, 156)):
         others = header[:148] + b" " * 8 + header[156:]

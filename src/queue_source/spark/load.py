@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,17 @@ class LoadQuery:
         load = parse_sink_options(self.writing).load
         assert load is not None
         return load.content
+
+    def sampling_more(self) -> LoadQuery:
+        """Return it with twice the sample of json objects with new columns: so each start brings more of them at once.
+
+        Else an object of which each record has another new column would take a start for each.
+        """
+        content, option = self.content, "schemaSampleBytes"
+        if content.format is None or content.format.file_format != "json":
+            return self
+        others = {name: text for name, text in self.writing.items() if not name.lower().endswith(option.lower())}
+        return replace(self, writing={**others, option: str(2 * content.schema.schema_sample_bytes)})
 
     def start(self, spark: SparkSession, *, available_now: bool) -> StreamingQuery:
         """Start the query. What it keeps beside the store is in Spark's working folder, unless options say more.

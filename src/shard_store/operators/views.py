@@ -386,9 +386,13 @@ def _last_split(transaction: Transaction, delivery_hash: str) -> int:
     ).one_or_none()
     c = splits.c
     lead = delivery_hash if attempt is None else attempt.lead_hash  # of a pruned attempt the splits are still there
-    own = sa.select(sa.func.max(c.id)).where(c.delivery_hash == lead, c.compacted_at.is_(None))
-    split_id = transaction.execute(own).scalar_one()
-    if split_id is None and attempt is not None:
+    last = sa.func.max(c.id), sa.func.max(c.published_at)
+    own = sa.select(*last).where(c.delivery_hash == lead, c.compacted_at.is_(None))
+    split_id, at = transaction.execute(own).one()
+    if split_id is not None:  # of its files, some may have been joined later
+        begun = sa.select(sa.func.max(c.first_id)).where(c.first_at == at)
+        split_id = max(split_id, transaction.execute(begun).scalar_one() or 0)
+    elif attempt is not None:
         # of what was joined later at least the beginning: where its files are gone, the past is refused
         at = attempt.published_at
         place = sa.case((c.compacted_at > at, c.first_id), else_=c.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -154,6 +155,13 @@ def test_a_fault_of_an_element_is_a_bad_record(odd: bytes, block: int, monkeypat
     assert refused(data, CORRUPT, RECORDS).offset == found.offsets[0]
     alone = read_with_problems(document(odd), CORRUPT, RECORDS)
     assert ([row["a"] for row in alone.rows], alone.offsets) == ([None], [12])
+
+
+def test_a_long_key_is_looked_at_once_however_many_brackets_follow() -> None:
+    data = b'{"' + b"k" * 100_000 + b'"' + b"{}" * 50_000 + b"}"
+    began = time.monotonic()
+    assert refused(data, ONE, RECORDS).cause == "corrupt-object"
+    assert time.monotonic() - began < 20  # in minutes otherwise
 
 
 def test_an_element_longer_than_allowed_is_skipped_and_a_long_document_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

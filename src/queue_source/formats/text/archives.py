@@ -28,6 +28,7 @@ MOST_BYTES = 16 << 20
 """Bytes of what is read at once: the directory of a zip, an extended header of a tar."""
 _LONGEST_NAME = 1024  # as of keys in buckets; rows repeat it
 _MARK = 4  # bytes that may come before the first member: "PK00", of a zip that might have been split
+_LOCAL_HEADER = 30  # bytes of a zip before the name and data of a member
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of bzip2 zipfile unpacks 4 KB at once, which may be gigabytes
 _KINDS_OF_DOCUMENTS = {"[Content_Types].xml": "an Office document", "META-INF/MANIFEST.MF": "a jar"}
 
@@ -103,10 +104,14 @@ def _zip_members(file: ObjectFile, expansion: Expansion) -> Iterator[Member]:
         archive = zipfile.ZipFile(_ZipFile(file))
     except damage as error:
         raise BadObject("corrupt-object", f"zip: {error}") from error
+    end = 0
     for number, entry in enumerate(sorted(archive.infolist(), key=lambda info: info.header_offset)):
         _count(number)
         if number == 0 and entry.header_offset > _MARK:
             raise BadObject("corrupt-object", "zip: there are bytes before its first member, as where zips are joined")
+        if entry.header_offset < end:
+            raise BadObject("corrupt-object", "zip: two members of its directory share their bytes")
+        end = entry.header_offset + _LOCAL_HEADER + entry.compress_size
         if entry.filename.endswith("/") or stat.S_ISLNK(entry.external_attr >> 16):
             continue
         if entry.flag_bits & 1:

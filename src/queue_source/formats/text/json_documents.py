@@ -174,8 +174,9 @@ class _Documents:
             self._level += kind == _OBJECT
             self._item = len(self._around)
             return kind == _ARRAY
+        if is_value:
+            self._item = len(self._around) - (kind in OPENING)  # a bracket is no key: one is looked at once
         if is_value and kind not in OPENING:
-            self._item = len(self._around)
             self._level = depth
             if depth == 0:
                 self._end_document()
