@@ -207,14 +207,14 @@ def _groups(
     yield from (group for group in groups if len(group.files) > 1)
 
 
-def _unified(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
+def _unified(first: pa.Schema, second: pa.Schema) -> pa.Schema | None:
     """Return the columns of both; None where a column has another type, or parts of it that are never null are new."""
     try:
-        both = pa.unify_schemas([one, other])
+        both = pa.unify_schemas([first, second])
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return None
     required = [field for field in both if _has_required(field.type)]
-    return both if all(field in schema for field in required for schema in (one, other)) else None
+    return both if all(field in schema for field in required for schema in (first, second)) else None
 
 
 def _has_required(kind: pa.DataType) -> bool:

@@ -157,15 +157,13 @@ class LoadQuery:
         return load.content
 
     def sampling_more(self) -> LoadQuery:
-        """Return it with twice the sample of json objects with new columns: so each start brings more of them at once.
+        """Return the query with twice the sample of objects with new columns: so each start brings more of them.
 
         Else an object of which each record has another new column would take a start for each.
         """
-        content, option = self.content, "schemaSampleBytes"
-        if content.format is None or content.format.file_format != "json":
-            return self
+        option = "schemaSampleBytes"
         others = {name: text for name, text in self.writing.items() if not name.lower().endswith(option.lower())}
-        return replace(self, writing={**others, option: str(2 * content.schema.schema_sample_bytes)})
+        return replace(self, writing={**others, option: str(2 * self.content.schema.schema_sample_bytes)})
 
     def start(self, spark: SparkSession, *, available_now: bool) -> StreamingQuery:
         """Start the query. What it keeps beside the store is in Spark's working folder, unless options say more.
