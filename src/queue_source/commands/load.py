@@ -38,6 +38,7 @@ from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
 from queue_source.options.types import check_name
 from queue_source.queues import open_queue, queue_name
+from shard_store.errors import StoreConfigurationError
 from shard_store.operators.status import PipelineStatus, Published
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from queue_source.options import ContentOptions
 
 _POLL = 0.5  # seconds between two looks at the store
+_PATIENCE = 4.0  # seconds for a store that does not answer, before Spark is started
 
 Format = Enum("Format", {name: name for name in FILE_FORMATS}, type=str)  # type: ignore[misc]
 
@@ -95,13 +97,18 @@ def load(
     into = table or folder or f"delta:{delta}"
     options = {"logLevel": "warning", **named_options(option)}
     began = time.monotonic()
-    from queue_source.spark.load import LoadQuery, preview, quiet_session  # late: it imports Spark
+    from queue_source.spark.load import LoadQuery, check, preview, quiet_session  # late: it imports Spark
 
     query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)  # before Spark starts
     if dry_run:
         print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return
+    # a store without tables is made below; one that does not answer is said soon, and waited for only by the query
+    with suppress(StoreConfigurationError), open_store(store, create=False, patience=_PATIENCE):
+        pass
     with open_store(store) as opened, ExitStack() as stack:
+        before = _status(opened, query.pipeline)
+        check(query, is_first=before is None)
         spark = quiet_session(master)
 
         @stack.callback
@@ -111,7 +118,6 @@ def load(
 
         advance = stack.enter_context(progress("objects", None, not as_json))
         advance(0, description="starting Spark")
-        before = _status(opened, query.pipeline)
 
         def follow() -> None:
             if as_json or not sys.stderr.isatty() or (now := _status(opened, query.pipeline)) is None:
