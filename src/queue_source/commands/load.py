@@ -22,6 +22,7 @@ from queue_source.commands.output import (
     UNHEALTHY,
     Json,
     counted,
+    number,
     on_signals,
     print_error,
     print_result,
@@ -119,20 +120,24 @@ def load(
         advance = stack.enter_context(progress("objects", None, not as_json))
         advance(0, description="starting Spark")
 
-        def follow() -> None:
+        def follow(*, at_end: bool = False) -> None:
             if as_json or not sys.stderr.isatty() or (now := _status(opened, query.pipeline)) is None:
                 return
             done = _loaded(before, now)
             errors = sum(done["errors"].values())
             text = f"{done['rows']:,} rows, {done['bytes'] / 1e6:,.1f} MB, {errors:,} errors"
-            total = done["objects"] + now.files_outstanding + (now.queue_depth or 0)
-            advance(done["objects"], total=total, description=text)
+            waiting = 0 if at_end else now.files_outstanding + (now.queue_depth or 0)  # as of the last heartbeat
+            advance(done["objects"], total=done["objects"] + waiting, description=text)
 
         problem = _run(lambda: query.start(spark, available_now=not watch), query.content, follow)
         loaded = _loaded(before, _status(opened, query.pipeline))
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": query.pipeline, "into": into, **loaded, "seconds": seconds}
-    print_result(_for_people(result, as_json), as_json, title="not all is loaded" if problem else "loaded")
+    title = "not all is loaded" if problem else "loaded"
+    if problem is None and loaded["errors"] and not (loaded["objects"] or loaded["rows"]):
+        causes = ", ".join(sorted(loaded["errors"]))
+        title = problem = f"0 objects loaded, {number(sum(loaded['errors'].values()))} refused: {causes}"
+    print_result(_for_people(result, as_json), as_json, title=title)
     if loaded["errors"] and not as_json:
         tell("what was bad: 'cuesqueue errors list' with this store; repair and requeue it (docs/how-to/errors.md)")
     if problem:
@@ -155,7 +160,7 @@ def _for_people(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
     return {name: line(value) for name, value in result.items()}
 
 
-def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[[], None]) -> str | None:
+def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[..., None]) -> str | None:
     """Run the query to its end, and return what it failed with. Ctrl-C and SIGTERM stop it.
 
     Where new columns have ended it, and are kept in `schemaLocation`, it is started again: the same batch is read with
@@ -190,7 +195,7 @@ def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[[],
             except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
                 text = str(error)
             else:
-                follow()
+                follow(at_end=not is_stopped)
                 return None
             if is_stopped:
                 return None
