@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from queue_source.options import ContentOptions
 
 _POLL = 0.5  # seconds between two looks at the store
-_PATIENCE = 4.0  # seconds for a store that does not answer, before Spark is started
+_PATIENCE = 3.0  # seconds for a store that does not answer, before Spark is started
 
 Format = Enum("Format", {name: name for name in FILE_FORMATS}, type=str)  # type: ignore[misc]
 
