@@ -50,7 +50,7 @@ def test_the_server_of_the_page_answers_on_its_own_machine(address: str) -> None
     code, text = get(f"{address}/")
     assert (code, "orders" in text) == (200, True)
     assert 'cuesqueue_published_objects_total{pipeline="orders",source="orders"} 1.0' in get(f"{address}/metrics")[1]
-    assert json.loads(get(f"{address}/healthz?pipeline=orders")[1]) == {"healthy": True, "pipelines": {}}
+    assert json.loads(get(f"{address}/healthz?pipeline=orders")[1]) == {"healthy": True, "pipelines": {"orders": []}}
     assert get(f"{address}/healthz?pipeline=other")[0] == 503
     assert get(f"{address}/", Host="evil.example")[0] == 421
     assert "published by attempt" in get(f"{address}/search?q=s3://landing/1.json")[1]

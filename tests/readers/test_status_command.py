@@ -121,12 +121,14 @@ def test_a_store_that_is_not_there_is_wrong_use_and_not_unhealthy(world: World) 
 
 
 def test_many_pipelines_have_a_line_each(world: World) -> None:
+    names = [f"a pipeline with a long name that does not fit {number}" for number in range(5)]
     with world.store() as store:
-        for number in range(5):
-            Pipeline.start(store, f"a pipeline with a long name that does not fit {number}").open(f"of {number}")
+        for name in names:
+            Pipeline.start(store, name).open(f"of {name}")
     text = run().stdout
     assert "5 pipelines" in text
     assert text.count("running") == 5
+    assert [name for name in names if f"  {name}\n" not in text] == [], "in 80 columns"
     assert len(status("--source", "s")["pipelines"]) == 5
     assert status("--source", "t", code=3) == {"healthy": False, "pipelines": []}
 

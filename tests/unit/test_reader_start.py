@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -133,3 +135,37 @@ def test_a_reader_that_ends_in_a_later_batch_leaves_its_messages_the_time_of_a_r
         until(lambda: loop.coordinator.latest(done) > done, lambda: time.sleep(0.01))
         loop.coordinator.plan(done, loop.coordinator.latest(done))
     assert world.depth() == Depth(0, 1)
+
+
+# --- the end of its process ---
+
+_ENDED = """
+import os, signal, socket, sys
+from pyspark.sql.types import StructType
+from queue_source.options import parse_reader_options
+from queue_source.spark.process import stop_on_sigterm
+from queue_source.spark.reader import CuesqueueStreamReader
+
+options = parse_reader_options({"queueUrl": "sim://q", "fileFormat": "json", "allowedPrefixes": "s3://b/"})
+reader = CuesqueueStreamReader(options, StructType([]))
+ours, sparks = socket.socketpair()
+answers = ours.makefile("wb")
+stop_on_sigterm()
+try:
+    try:
+        sparks.close()
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:
+        reader.stop()
+except BaseException:
+    answers.write(b"what was raised")
+    answers.flush()
+    sys.exit(-1)
+"""
+
+
+def test_a_reader_process_that_spark_ends_prints_no_trace() -> None:
+    """It does what PySpark's does: it answers how it ended, when Spark has closed the socket."""
+    done = subprocess.run([sys.executable, "-c", _ENDED], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.returncode != 0) == ("", True)

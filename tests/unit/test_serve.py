@@ -35,6 +35,7 @@ from shard_store.errors import StoreUnavailable
 from shard_store.model import ErrorRecord, Position, Split
 from shard_store.operators.shards import ShardCriteria
 from shard_store.operators.status import StatusLimits
+from shard_store.shards.activity import Report
 from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import REVISION
 from shard_store.store import ShardStore, open_store
@@ -268,13 +269,26 @@ def test_health_has_the_limits_of_status(client: Callable[..., TestClient], stor
     plan = us.planned("a")
     store.record_errors("files", "files", [_bad(plan.identity.delivery_hash, "a")])
     us.publish(plan, Split("/x", 1, 1))
-    assert client().get("/healthz").json() == {"healthy": True, "pipelines": {}}
+    assert client().get("/healthz").json() == {"healthy": True, "pipelines": {"files": []}}
     strict = client(StatusLimits(max_errors=0))
     assert strict.get("/healthz").status_code == 503
     assert strict.get("/healthz?pipeline=other").status_code == 503
     assert client().get("/healthz?pipeline=files").status_code == 200
     assert client().get("/healthz?pipeline=other").status_code == 503
     assert client().get("/healthz?source=other").status_code == 503
+
+
+def test_a_pipeline_that_has_ended_with_nothing_to_do_is_done(
+    client: Callable[..., TestClient], store: ShardStore
+) -> None:
+    """As after a load; what still waits when its reader has ended makes it a stopped one."""
+    us = Pipeline.start(store, "files", "files")
+    store.retire(us.token, Report(stopped=True))
+    assert '<span class="state done">done</span>' in client().get("/").text
+    again = Pipeline.start(store, "files", "files")
+    again.open("a")
+    store.retire(again.token, Report(stopped=True))
+    assert '<span class="state stopped">stopped</span>' in client().get("/").text
 
 
 def _bad(delivery_hash: str, shard_id: str, cause: str = "malformed-record", detail: str = "why") -> ErrorRecord:

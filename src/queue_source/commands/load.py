@@ -22,6 +22,7 @@ from queue_source.commands.output import (
     UNHEALTHY,
     Json,
     counted,
+    number,
     on_signals,
     print_error,
     print_result,
@@ -38,6 +39,7 @@ from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
 from queue_source.options.types import check_name
 from queue_source.queues import open_queue, queue_name
+from shard_store.errors import StoreConfigurationError
 from shard_store.operators.status import PipelineStatus, Published
 from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from queue_source.options import ContentOptions
 
 _POLL = 0.5  # seconds between two looks at the store
+_PATIENCE = 3.0  # seconds for a store that does not answer, before Spark is started
 
 Format = Enum("Format", {name: name for name in FILE_FORMATS}, type=str)  # type: ignore[misc]
 
@@ -95,13 +98,18 @@ def load(
     into = table or folder or f"delta:{delta}"
     options = {"logLevel": "warning", **named_options(option)}
     began = time.monotonic()
-    from queue_source.spark.load import LoadQuery, preview, quiet_session  # late: it imports Spark
+    from queue_source.spark.load import LoadQuery, check, preview, quiet_session  # late: it imports Spark
 
     query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)  # before Spark starts
     if dry_run:
         print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return
+    # a store without tables is made below; one that does not answer is said soon, and waited for only by the query
+    with suppress(StoreConfigurationError), open_store(store, create=False, patience=_PATIENCE):
+        pass
     with open_store(store) as opened, ExitStack() as stack:
+        before = _status(opened, query.pipeline)
+        check(query, is_first=before is None)
         spark = quiet_session(master)
 
         @stack.callback
@@ -111,16 +119,15 @@ def load(
 
         advance = stack.enter_context(progress("objects", None, not as_json))
         advance(0, description="starting Spark")
-        before = _status(opened, query.pipeline)
 
-        def follow() -> None:
+        def follow(*, at_end: bool = False) -> None:
             if as_json or not sys.stderr.isatty() or (now := _status(opened, query.pipeline)) is None:
                 return
             done = _loaded(before, now)
             errors = sum(done["errors"].values())
             text = f"{done['rows']:,} rows, {done['bytes'] / 1e6:,.1f} MB, {errors:,} errors"
-            total = done["objects"] + now.files_outstanding + (now.queue_depth or 0)
-            advance(done["objects"], total=total, description=text)
+            waiting = 0 if at_end else now.files_outstanding + (now.queue_depth or 0)  # as of the last heartbeat
+            advance(done["objects"], total=done["objects"] + waiting, description=text)
 
         def start() -> Any:
             nonlocal query
@@ -132,7 +139,11 @@ def load(
         loaded = _loaded(before, _status(opened, query.pipeline))
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": query.pipeline, "into": into, **loaded, "seconds": seconds}
-    print_result(_for_people(result, as_json), as_json, title="not all is loaded" if problem else "loaded")
+    title = "not all is loaded" if problem else "loaded"
+    if problem is None and loaded["errors"] and not (loaded["objects"] or loaded["rows"]):
+        causes = ", ".join(sorted(loaded["errors"]))
+        title = problem = f"0 objects loaded, {number(sum(loaded['errors'].values()))} refused: {causes}"
+    print_result(_for_people(result, as_json), as_json, title=title)
     if loaded["errors"] and not as_json:
         tell("what was bad: 'cuesqueue errors list' with this store; repair and requeue it (docs/how-to/errors.md)")
     if problem:
@@ -155,7 +166,7 @@ def _for_people(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
     return {name: line(value) for name, value in result.items()}
 
 
-def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[[], None]) -> str | None:
+def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[..., None]) -> str | None:
     """Run the query to its end, and return what it failed with. Ctrl-C and SIGTERM stop it.
 
     Where new columns have ended it, and are kept in `schemaLocation`, it is started again: the same batch is read with
@@ -190,7 +201,7 @@ def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[[],
             except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
                 text = str(error)
             else:
-                follow()
+                follow(at_end=not is_stopped)
                 return None
             if is_stopped:
                 return None

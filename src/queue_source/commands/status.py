@@ -117,20 +117,26 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
 
 
 def _print_lines(statuses: Sequence[PipelineStatus], wrong: Mapping[str, Sequence[str]]) -> None:
+    """Print a line for each. The name comes last, or below where 80 columns have no room, and is never broken."""
     rows = [
-        [
-            status.pipeline,
+        (
             status.state,
             "" if status.last_batch is None else since(status, status.last_batch.published_at),
             number(status.files_outstanding),
             time_text(status.oldest_age),
             number(status.rows_per_second),
             number(sum(status.last_hour.errors.values())),
-        ]
+        )
         for status in statuses
     ]
-    columns = ("pipeline", "state", "batch", "waiting", "oldest", "rows/s", "errors/h")
-    print_table(f"{len(rows)} pipelines", columns, rows)
+    typer.echo(f"{len(rows)} pipelines")
+    table = [("state", "batch", "waiting", "oldest", "rows/s", "errors/h"), *rows]
+    names = ["pipeline", *(hide_secrets(status.pipeline) for status in statuses)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    is_wide = sum(widths) + 2 * len(widths) + max(map(len, names)) > WIDTH
+    for row, name in zip(table, names, strict=True):
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo(f"{cells.rstrip()}\n  {name}" if is_wide else f"{cells}  {name}")
     for name, sentences in wrong.items():
         for sentence in sentences:
             _line("unhealthy", f"{name}: {sentence}")

@@ -252,7 +252,7 @@ class Site:
         return Response(text, headers={"content-type": content_type})
 
     def healthz(self, request: Request) -> Response:
-        """Answer whether all is well, in a word; list the problems for those who may read."""
+        """Answer whether all is well, in a word; list the pipelines and their problems for those who may read."""
         name, source = _text(request, "pipeline", ""), _text(request, "source", "")
         try:
             statuses = [
@@ -264,9 +264,7 @@ class Site:
             return self._health(request, False, {"store": redact_text(str(error))})
         wrong = {status.pipeline: list(complaints(status, self._limits)) for status in statuses}
         healthy = not any(wrong.values()) and (bool(statuses) or not (name or source))
-        return self._health(
-            request, healthy, {"pipelines": {pipeline: text for pipeline, text in wrong.items() if text}}
-        )
+        return self._health(request, healthy, {"pipelines": wrong})
 
     def _health(self, request: Request, healthy: bool, details: dict[str, object]) -> Response:
         visible_details = details if self._access.may_read(request) else {}

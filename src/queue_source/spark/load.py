@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from queue_source.errors import OptionError, QueueError
+from queue_source.errors import OptionError, QueueUnavailable
 from queue_source.formats.base import format_of
 from queue_source.formats.metadata import METADATA_COLUMN
-from queue_source.options import connection_options, parse_reader_options, parse_sink_options
+from queue_source.options import ReaderOptions, connection_options, parse_reader_options, parse_sink_options
 from queue_source.options.content import INFERRED_FORMATS, ContentOptions, SchemaOptions
 from queue_source.options.declaring import options_of
 from queue_source.options.places import ALIASES, READER, SINK, SPARK_OWN, nearest
@@ -27,7 +27,7 @@ from queue_source.queues import open_queue
 from queue_source.schema.columns import format_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
-from queue_source.sinks.base import open_target
+from queue_source.sinks.base import open_sink, open_target
 from queue_source.spark.process import arrow_schema, driver_folder, is_remote
 from shard_store.model import Content
 
@@ -216,6 +216,21 @@ def _listed(texts: str | Sequence[str]) -> str:
 _SHOWN = 10
 
 
+def check(query: LoadQuery, *, is_first: bool) -> None:
+    """Raise what would surely end the query, before a session of Spark is started: it takes longer than all else.
+
+    A queue that does not answer is left to the query, which waits for it. `is_first`: no place is made yet.
+
+    Raises:
+        OptionError: A package is not installed, or the first start has no place to write to.
+        QueueConfigurationError: A queue is not there, or refuses us.
+    """
+    reader, sink = parse_reader_options(query.reading), open_sink(parse_sink_options(query.writing))
+    if is_first:
+        sink.check_place()
+    _waiting(reader)
+
+
 def preview(query: LoadQuery) -> dict[str, Any]:
     """Return what would be loaded, without a session of Spark. Nothing is acknowledged, and nothing is written."""
     reader, sink = parse_reader_options(query.reading), parse_sink_options(query.writing)
@@ -232,18 +247,16 @@ def preview(query: LoadQuery) -> dict[str, Any]:
     }
 
 
-def _waiting(reader: Any) -> int | None:
-    """Return how many messages wait; None where no queue says so."""
-    depths = []
+def _waiting(reader: ReaderOptions) -> int | None:
+    """Return how many messages wait; None where a queue does not say so. Asks each queue, also after such a one."""
+    depths: list[int | None] = []
     for url in reader.queue.urls:
         with open_queue(url.reveal(), **connection_options(url, reader.queue)) as queue:
-            if not queue.capabilities.reports_depth:
-                return None
             try:
-                depths.append(queue.depth().ready)
-            except QueueError:
-                return None
-    return sum(depths) if depths else None
+                depths.append(queue.depth().ready if queue.capabilities.reports_depth else None)
+            except QueueUnavailable:
+                depths.append(None)
+    return sum(depth for depth in depths if depth is not None) if depths and None not in depths else None
 
 
 def _columns(sink: SinkOptions, samples: list[Content], problems: list[str]) -> str:

@@ -250,6 +250,16 @@ def stop_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, handle)
 
 
+def end_without_trace() -> None:
+    """Have what this process still writes to Spark end it, if SIGTERM has.
+
+    Spark has closed the socket by then, and PySpark's answer would fail with a trace on the terminal. Not earlier: a
+    broken connection of a queue would end the process before it has given its messages back.
+    """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:  # by `stop_on_sigterm`
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
 def advice() -> list[str]:
     """Return sentences on how to make the Python processes of this Spark faster."""
     sentences = []

@@ -42,6 +42,7 @@ from queue_source.spark.process import (
     arrow_schema,
     default_read_limit,
     driver_identity,
+    end_without_trace,
     given_limits,
     is_repeated,
     keep_loaded,
@@ -190,12 +191,14 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         if self._noted is not None:
             self._noted.close()
             self._noted = None
-        if coordinator is not None:
-            try:
+        try:
+            if coordinator is not None:
                 coordinator.stop()
-            finally:
+        finally:
+            if coordinator is not None:
                 tell_left_out(end=True)
                 work_on(None)
+            end_without_trace()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with one_line_errors():  # not as a decorator: the body of a generator runs after the call

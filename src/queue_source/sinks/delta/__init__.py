@@ -35,6 +35,10 @@ class DeltaSink(Sink):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": None}
 
+    def check_place(self) -> None:
+        """Raise OptionError where delta-rs is not installed."""
+        import queue_source.sinks.delta.tables  # noqa: F401
+
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where needed; refuse what it cannot hold."""
         from queue_source.sinks.delta.tables import TableMaker

@@ -1,0 +1,76 @@
+"""`cuesqueue load` beside a reader without Spark: what it says when its query has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from queue_source.commands.main import app
+from shard_store.shards.activity import Report
+from shard_store.store import open_store
+from support.coordinator_world import World, uris
+from support.store_backends import STALE, Pipeline
+
+PREFIX = "s3://bucket/"
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command, with a function that does what the query does until it ends."""
+
+    def run(world: World, prefix: str, query: Callable[[], object]) -> Result:
+        def started(*_: object, **__: object) -> SimpleNamespace:
+            return SimpleNamespace(awaitTermination=lambda timeout: query() or True)
+
+        monkeypatch.setattr("queue_source.spark.load.quiet_session", lambda master: SimpleNamespace(stop=lambda: None))
+        monkeypatch.setattr("queue_source.spark.load.LoadQuery.start", started)
+        arguments = ["load", world.queue_url, "--prefix", prefix, "--format", "json", "--path", f"{tmp_path}/out"]
+        return CliRunner().invoke(app, [*arguments, "--store", world.store_url, "--option", "source=files"])
+
+    return run
+
+
+@pytest.mark.parametrize(("prefix", "code"), [("s3://buckte/", 1), (PREFIX, 0)])
+def test_a_load_of_which_all_is_refused_fails_and_says_why(
+    tmp_path: Path, load: Callable[..., Result], prefix: str, code: int
+) -> None:
+    world = World(tmp_path)
+    world.publish(*uris(3), "no notification")
+
+    def query() -> None:
+        with world.loop(allowedPrefixes=prefix) as loop:
+            loop.drain()
+
+    done = load(world, prefix, query)
+    says = "0 objects loaded, 4 refused: malformed-message, outside-prefixes" in done.stdout
+    assert (done.exit_code, says) == (code, code == 1), done.output
+    again = load(world, prefix, lambda: None)
+    assert again.exit_code == 0, "nothing came to this run"
+
+
+def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(
+    tmp_path: Path, load: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader counts what waits with each heartbeat, and Spark ends its process a moment after the query."""
+    world, bar = World(tmp_path), list[tuple[int, int]]()
+
+    class Bar:
+        def __enter__(self) -> Callable[..., None]:
+            return lambda done, total=None, description="": bar.append((done, total))
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def query() -> None:
+        with open_store(world.store_url) as store:
+            us = Pipeline.start(store, "files")
+            store.heartbeat(us.token, STALE, Report(depth=30))
+
+    monkeypatch.setattr("queue_source.commands.load.progress", lambda *_: Bar())
+    monkeypatch.setattr("queue_source.commands.load.sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True)))
+    assert load(world, PREFIX, query).exit_code == 0
+    assert bar[-1] == (0, 0)
