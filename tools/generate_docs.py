@@ -370,6 +370,7 @@ def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
     yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
     yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
+    yield "`help(cuesqueue.NAME)` also tells the type of each parameter."
     functions = public_functions()
     items = [item for function in functions.values() for item in _all_items(function.__doc__)]
     known = [item for item in dict.fromkeys(items) if items.count(item) >= _SHARED]
@@ -393,7 +394,7 @@ def _python_lines() -> Iterator[str]:
         if not issubclass(cls, BaseException) and cls.__name__ not in OF_OPERATORS:
             yield from ("", f"### `{cls.__name__}`", "", *_docstring_lines(cls.__doc__))
             for name, method in methods.items():
-                if name.startswith(f"{cls.__name__}."):
+                if name.startswith(f"{cls.__name__}.") and name != "Queue.publish":  # `send`, by its earlier name
                     yield from _callable_lines(name, method, level=4)
     yield from (
         "",
@@ -457,7 +458,7 @@ def _signature(function: Any) -> str:
     signature = inspect.signature(function)
     shown = [
         parameter.replace(
-            annotation=_AsWritten(parameter.annotation),
+            annotation=inspect.Parameter.empty,
             default=_AsWritten("...") if callable(parameter.default) and _has_default(parameter) else parameter.default,
         )
         for parameter in signature.parameters.values()
