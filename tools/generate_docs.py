@@ -372,17 +372,20 @@ def _python_lines() -> Iterator[str]:
     yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
     yield "`help(cuesqueue.NAME)` also tells the type of each parameter."
     functions = public_functions()
-    items = [item for function in functions.values() for item in _all_items(function.__doc__)]
+    shown = [function for name, function in functions.items() if name not in OPERATORS]
+    items = [item for function in shown for item in _all_items(function.__doc__)]
     known = [item for item in dict.fromkeys(items) if items.count(item) >= _SHARED]
-    yield from ("", "## Functions", "", "Where a function says nothing else:", "")
-    yield "- It may be called in any process while queries run, and raises `ShardStoreError` if the store fails."
-    yield "- With `dry_run` it returns what it would do."
-    yield from (item for item in known if re.match("- `[a-z]", item))
+    yield from ("", "## Functions", "")
+    yield "Where a function says nothing else, it may be called in any process while queries run, and raises"
+    yield "`ShardStoreError` if the store fails."
+    if parameters := [item for item in known if re.match("- `[a-z]", item)]:
+        yield from ("", *parameters)
     for name, function in functions.items():
         if name not in OPERATORS:
             yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
     yield from ("", "## Functions for operators", "")
-    yield "What the [commands](commands.md) do, for programs. `help(cuesqueue.NAME)` explains each parameter."
+    yield "What the [commands](commands.md) do, for programs. `store` is what `open_store` returns. With `dry_run` a function"
+    yield "changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
     yield from ("", "| function | what it does | command |", "|---|---|---|")
     for name, command in OPERATORS.items():
         parameters = ", ".join(inspect.signature(functions[name]).parameters)
