@@ -384,8 +384,8 @@ def _python_lines() -> Iterator[str]:
         if name not in OPERATORS:
             yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
     yield from ("", "## Functions for operators", "")
-    yield "What the [commands](commands.md) do, for programs. `store` is what `open_store` returns. With `dry_run` a function"
-    yield "changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
+    yield "What the [commands](commands.md) do, for programs. `store` is what `open_store` returns. With `dry_run` a"
+    yield "function changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
     yield from ("", "| function | what it does | command |", "|---|---|---|")
     for name, command in OPERATORS.items():
         parameters = ", ".join(inspect.signature(functions[name]).parameters)
