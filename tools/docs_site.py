@@ -53,7 +53,7 @@ def site_link(link: str, source: str, place: str, repository: str) -> str:
         there = PAGES[target]
     elif target == "docs/decisions":
         there = _DECISIONS
-    elif target.startswith("docs/") and target != "docs/decisions/template.md":
+    elif target.startswith("docs/"):
         there = target.removeprefix("docs/")
     else:
         return f"{repository}/blob/main/{target}{mark}{anchor}"

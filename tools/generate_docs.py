@@ -139,13 +139,13 @@ def _options_lines() -> Iterator[str]:
     yield from (f"| `{alias}` | `{name}` |" for alias, name in ALIASES.items())
     yield ""
     yield f"{', '.join(f'`{name}`' for name in MEANINGLESS)} have no effect; they are accepted with a warning."
-    yield from ("", "### An option that is another one at the next start", "")
-    yield "A query may have ended in the middle of a batch. With other options at its next start, each row is published"
-    yield "exactly once all the same, or the start is refused with what to do, before anything is done."
+    yield from ("", "### When an option changes between two starts", "")
+    yield "A query may have ended in the middle of a batch. With another option at its next start, each row is still"
+    yield "published exactly once, or the start is refused, with what to do, before anything is done."
     yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)
-    yield from ("", "### An option of the sink that is another one at the next start")
+    yield from ("", "### When an option of the sink changes between two starts")
     yield from _changes(SINK, {})
     yield from ("", '## Views: `spark.read.format("cuesqueue")`')
     yield from _sections(VIEWS)
@@ -155,10 +155,11 @@ def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
     """What happens, and of which options: those with one sentence in one row, those with their own each in its own."""
     options: dict[str, list[str]] = {change: [] for change in OnChange}
     for title, declared in place.sections.items():
-        if title == StorageOptions.TITLE and {option.on_change for option in declared} == {OnChange.AT_ONCE}:
+        if title == StorageOptions.TITLE:
             options[OnChange.AT_ONCE].append("those of storage and credentials")
-            continue
         for option in declared:
+            if title == StorageOptions.TITLE and option.on_change == OnChange.AT_ONCE:
+                continue
             options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
     for change, text in others.items():
         options[change].insert(0, text)
@@ -183,15 +184,29 @@ def _sections(place: Place) -> Iterator[str]:
         for option in options:
             if place is not READER and option in READER.options:
                 yield f"| {_linked(option, place)} | {_default(option)} | As for the reader. | |"
-            elif not option.name.startswith(_NARROWER):
+            elif not _narrower(option, options):
                 yield _row(option, place)
-        for prefix in _NARROWER if title == StorageOptions.TITLE else ():
-            names = [_linked(option, place) for option in options if option.name.startswith(prefix)]
-            purpose = "object storage" if prefix == "s3." else "Amazon SQS"
-            yield f"| {', '.join(names)} | those of `aws.` | The same for {purpose} only. | |"
+        for prefix, (wider, purpose) in _NARROWER.items() if title == StorageOptions.TITLE else ():
+            chosen = [option for option in options if option.name.startswith(prefix) and _narrower(option, options)]
+            names = [_linked(option, place) for option in chosen]
+            yield f"| {', '.join(names)} | those of `{wider}` | The same for {purpose} only. | |"
 
 
-_NARROWER = ("s3.", "sqs.")
+_NARROWER = {
+    "s3.": ("aws.", "object storage"),
+    "sqs.": ("aws.", "Amazon SQS"),
+    "azureQueue.": ("azure.", "Azure Storage Queue"),
+}
+"""Prefix of names that are declared for one purpose -> prefix of those that they stand in for, and the purpose."""
+
+
+def _narrower(option: Option, options: Sequence[Option]) -> bool:
+    """Whether the option stands in for another one, whose row says what it means."""
+    prefix, _, name = option.name.partition(".")
+    wider, _ = _NARROWER.get(f"{prefix}.", ("", ""))
+    return bool(wider) and any(other.name == wider + name for other in options)
+
+
 _NUMBER = re.compile(r"a whole number from (\d+) to (\d+)")
 
 
@@ -355,23 +370,34 @@ def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
     yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
     yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
+    yield "`help(cuesqueue.NAME)` also tells the type of each parameter."
     functions = public_functions()
-    items = [item for function in functions.values() for item in _all_items(function.__doc__)]
+    shown = [function for name, function in functions.items() if name not in OPERATORS]
+    items = [item for function in shown for item in _all_items(function.__doc__)]
     known = [item for item in dict.fromkeys(items) if items.count(item) >= _SHARED]
-    yield from ("", "## Functions", "", "Where a function says nothing else:", "")
-    yield "- It may be called in any process while queries run, and raises `ShardStoreError` if the store fails."
-    yield "- With `dry_run` it returns what it would do."
-    yield from (item for item in known if re.match("- `[a-z]", item))
+    yield from ("", "## Functions", "")
+    yield "Where a function says nothing else, it may be called in any process while queries run, and raises"
+    yield "`ShardStoreError` if the store fails."
+    if parameters := [item for item in known if re.match("- `[a-z]", item)]:
+        yield from ("", *parameters)
     for name, function in functions.items():
-        yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
+        if name not in OPERATORS:
+            yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
+    yield from ("", "## Functions for operators", "")
+    yield "What the [commands](commands.md) do, for programs. `store` is what `open_store` returns. With `dry_run` a"
+    yield "function changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
+    yield from ("", "| function | what it does | command |", "|---|---|---|")
+    for name, command in OPERATORS.items():
+        parameters = ", ".join(inspect.signature(functions[name]).parameters)
+        yield f"| `{name}({parameters})` | {_promise(functions[name], whole=True)} | `cuesqueue {command}` |"
     yield from ("", "## Classes")
     classes = [getattr(cuesqueue, name) for name in cuesqueue.__all__ if inspect.isclass(getattr(cuesqueue, name))]
     methods = public_methods()
     for cls in classes:
-        if not issubclass(cls, BaseException):
+        if not issubclass(cls, BaseException) and cls.__name__ not in OF_OPERATORS:
             yield from ("", f"### `{cls.__name__}`", "", *_docstring_lines(cls.__doc__))
             for name, method in methods.items():
-                if name.startswith(f"{cls.__name__}."):
+                if name.startswith(f"{cls.__name__}.") and name != "Queue.publish":  # `send`, by its earlier name
                     yield from _callable_lines(name, method, level=4)
     yield from (
         "",
@@ -379,11 +405,40 @@ def _python_lines() -> Iterator[str]:
         "",
         "What can be sent as a message: bytes unchanged, text as UTF-8, anything else as JSON.",
     )
+    yield from ("", "## Classes for operators", "")
+    yield "`help(cuesqueue.NAME)` explains each field."
+    yield from ("", "| class | what it is |", "|---|---|")
+    yield from (f"| `{cls.__name__}` | {_promise(cls)} |" for cls in classes if cls.__name__ in OF_OPERATORS)
     yield from ("", "## Errors", "", "| error | is a | meaning |", "|---|---|---|")
     for cls in classes:
         if issubclass(cls, BaseException):
             meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
             yield f"| `{cls.__name__}` | `{cls.__mro__[1].__name__}` | {meaning} |"
+
+
+OPERATORS = {
+    "complaints": "status",
+    "find_shards": "shards list",
+    "forget_shards": "shards forget",
+    "history": "status",
+    "prune": "prune",
+    "quarantine_shards": "shards quarantine",
+    "reopen_shards": "shards reopen",
+    "requeue": "errors requeue",
+    "shard_stories": "shards show",
+    "status": "status",
+}
+"""Functions that do what a command does, whose parameters have its words -> the command."""
+OF_OPERATORS = (
+    *("Criteria", "FoundShard", "PipelineStatus", "PruneResult", "Requeued", "RetentionPolicy", "ShardCriteria"),
+    *("ShardStore", "ShardStory", "ShardsChanged", "StatusLimits"),
+)
+
+
+def _promise(value: Any, *, whole: bool = False) -> str:
+    """The first sentence of its docstring, or the whole first paragraph."""
+    text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+    return text if whole else text.partition(". ")[0].rstrip(".") + "."
 
 
 def _callable_lines(name: str, value: Any, level: int = 3, known: Sequence[str] = ()) -> Iterator[str]:
@@ -406,7 +461,7 @@ def _signature(function: Any) -> str:
     signature = inspect.signature(function)
     shown = [
         parameter.replace(
-            annotation=_AsWritten(parameter.annotation),
+            annotation=inspect.Parameter.empty,
             default=_AsWritten("...") if callable(parameter.default) and _has_default(parameter) else parameter.default,
         )
         for parameter in signature.parameters.values()

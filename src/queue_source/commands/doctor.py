@@ -1,6 +1,7 @@
 """`cuesqueue doctor`: checks what a query needs on this machine, of its store, its queues and its objects.
 
-The checks change nothing (decision 0055). Each hides secrets, because the messages of libraries often show URLs.
+The checks change nothing: they may run beside readers. Each hides secrets, because the messages of libraries often show
+URLs.
 """
 
 from __future__ import annotations

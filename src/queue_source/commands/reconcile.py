@@ -1,4 +1,4 @@
-"""`cuesqueue reconcile`: compares a bucket with what is published, with proof (decision 0048), and with the next steps.
+"""`cuesqueue reconcile`: compares a bucket with what is published, with proof (decision 0047), and with the next steps.
 
 The pages of a listing or an inventory become counters, a digest and the first names of each kind, in bounded memory.
 Nothing is written before the last page is compared: a listing that fails in the middle certifies nothing.

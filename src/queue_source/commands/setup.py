@@ -3,7 +3,7 @@
 Spark starts its Python processes with `python/lib/pyspark.zip` first on the path. It holds sources only, so each new
 process (the reader process of each query, each new worker) compiles PySpark again, for most of a second.
 
-For Azure this runs its command line, `az`, or prints what it would run (decision 0084): Azure's libraries for it are
+For Azure this runs its command line, `az`, or prints what it would run: Azure's libraries for it are
 many and change often. Existing things stay as they are. So a second run changes nothing.
 """
 

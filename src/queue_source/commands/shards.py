@@ -1,6 +1,6 @@
 """`cuesqueue shards list/show/quarantine/reopen/forget`: what became of an object, and how to get a stream past it.
 
-Programs call the same functions. Decision 0040 explains what keeps exactly once.
+Programs call the same functions. Decision 0064 explains what keeps exactly once.
 """
 
 from __future__ import annotations
