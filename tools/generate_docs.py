@@ -94,7 +94,7 @@ def _locks() -> list[str]:
 
 def _metrics_lines() -> Iterator[str]:
     yield from ("# Metrics", "", _NOTICE, "")
-    yield "[`cuesqueue serve`](../how-to/serve.md) exports these at `/metrics`, in Prometheus' text form or as"
+    yield "[`cuesqueue serve`](../how-to/operate.md) exports these at `/metrics`, in Prometheus' text form or as"
     yield "OpenMetrics. They are read from the store at each scrape, for every pipeline that shares it, running or not."
     yield "`_total` is a counter since the pipeline's first start, over restarts; all else are gauges. A missing sample"
     yield "is not known. The first 1,000 pipelines by name are exported, with at most 51 causes of errors each."
