@@ -1,4 +1,4 @@
-"""The page on Iceberg: its script for registering runs; that for rows is run in integration/ and prints what it shows."""
+"""The page on Iceberg: its script for registering runs; that for rows is run in integration/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on installing: it has every extra, and its commands make a wheel, a list of requirements and a new schema."""
+"""The page on installing: it has every extra, and its commands make a wheel and a list of requirements."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ def test_a_store_is_migrated_by_the_command_of_the_page(tmp_path: Path) -> None:
     Reader(tmp_path).run(line_of("cuesqueue migrate"))
 
 
-def test_no_page_installs_from_an_index_that_lacks_the_package() -> None:
-    """`pip install cuesqueue` finds nothing: pages name a checkout, a wheel or this page."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    wrong = re.compile(r"pip install [^\n`]*?(?<![\w/-])'?cuesqueue(\[[\w,]+\])?'?(?![-\w*\[]| @)")
-    found = [(page.name, match[0]) for page in pages for match in wrong.finditer(page.read_text("utf-8"))]
-    assert [one for one in found if one != ("install.md", "pip install cuesqueue")] == []
+def test_how_tos_leave_installing_to_this_page() -> None:
+    """cuesqueue is on no index: what else installs it names a file, or an environment that has it."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")]
+    wrong = re.compile(r"pip install '?cuesqueue\b(?!\[[\w,]+\] @)")
+    assert {page.name for page in pages if wrong.search(page.read_text("utf-8"))} <= {PATH.name}

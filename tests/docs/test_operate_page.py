@@ -1,4 +1,4 @@
-"""docs/how-to/operate.md: the server that it starts answers as the page says, and its configuration of Prometheus is one."""
+"""docs/how-to/operate.md: its server answers as the page says, and its configuration of Prometheus is one."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_there_is_a_runbook_for_each_alert() -> None:
     assert named == {"a-pipeline-is-stuck", "the-backlog-grows", "many-errors", "the-store-is-slow"}
     assert named <= RUNBOOKS.keys()
     alerts = set(re.findall(r"^ +- alert: (\w+)", text, re.MULTILINE))
-    assert {name for name in re.findall(r"`(Cuesqueue\w+)`", PAGE.read_text("utf-8"))} <= alerts
+    assert set(re.findall(r"`(Cuesqueue\w+)`", PAGE.read_text("utf-8"))) <= alerts
 
 
 @pytest.mark.parametrize("name", RUNBOOKS)
