@@ -94,7 +94,7 @@ def _locks() -> list[str]:
 
 def _metrics_lines() -> Iterator[str]:
     yield from ("# Metrics", "", _NOTICE, "")
-    yield "[`cuesqueue serve`](../how-to/serve.md) exports these at `/metrics`, in Prometheus' text form or as"
+    yield "[`cuesqueue serve`](../how-to/operate.md) exports these at `/metrics`, in Prometheus' text form or as"
     yield "OpenMetrics. They are read from the store at each scrape, for every pipeline that shares it, running or not."
     yield "`_total` is a counter since the pipeline's first start, over restarts; all else are gauges. A missing sample"
     yield "is not known. The first 1,000 pipelines by name are exported, with at most 51 causes of errors each."
@@ -388,8 +388,8 @@ def _python_lines() -> Iterator[str]:
     yield "function changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
     yield from ("", "| function | what it does | command |", "|---|---|---|")
     for name, command in OPERATORS.items():
-        parameters = ", ".join(inspect.signature(functions[name]).parameters)
-        yield f"| `{name}({parameters})` | {_promise(functions[name], whole=True)} | `cuesqueue {command}` |"
+        of_it = ", ".join(inspect.signature(functions[name]).parameters)
+        yield f"| `{name}({of_it})` | {_promise(functions[name], whole=True)} | `cuesqueue {command}` |"
     yield from ("", "## Classes")
     classes = [getattr(cuesqueue, name) for name in cuesqueue.__all__ if inspect.isclass(getattr(cuesqueue, name))]
     methods = public_methods()

@@ -137,6 +137,24 @@ def test_wide_pages_fit_a_telephone_and_a_screen_and_ask_no_other_host(
     assert [url for url in watched.requests if not url.startswith((address, "data:"))] == []
 
 
+_CUT_OFF = """
+[...document.querySelectorAll("article pre code")].filter(code => code.scrollWidth > code.clientWidth + 1)
+  .map(code => code.innerText.slice(0, 100))
+"""
+LONG_LINES = ("tutorial/", "how-to/routes/", "how-to/iceberg/", "how-to/foreach-batch/", "how-to/group-by/")
+
+
+@pytest.mark.skipif(chromium() is None, reason="no Chromium here; Debian's package chromium has it")
+def test_a_screen_of_1200_pixels_shows_the_menu_and_whole_lines_of_code(browser: Browser, address: str) -> None:
+    context = browser.new_context(viewport={"width": 1200, "height": 800})
+    page = context.new_page()
+    for path in LONG_LINES:
+        page.goto(f"{address}/{path}")
+        assert page.locator(".md-sidebar--primary").evaluate("menu => menu.getBoundingClientRect().left") == 0, path
+        assert page.evaluate(_CUT_OFF) == [], path
+    context.close()
+
+
 @pytest.mark.skipif(chromium() is None, reason="no Chromium here; Debian's package chromium has it")
 def test_the_name_of_an_option_leads_to_its_row(browser: Browser, address: str) -> None:
     context = browser.new_context()

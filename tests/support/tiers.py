@@ -1,8 +1,8 @@
 """Which tests `make test` runs; the others are `thorough`, and belong to `make test-all`.
 
 A contributor waits for `make test` after each change: unit tests, properties, readers, contracts on SQLite, those of
-locking, publishing and pruning on PostgreSQL too, queues that need no server but SQS, and what is told here of the tests
-with a real Spark. What finds the same as another test, on another store or kind of queue, is thorough.
+locking, publishing and pruning on PostgreSQL too, queues that need no server but SQS, and the tests with a real Spark
+that are named here. What finds the same as another test, on another store or kind of queue, is thorough.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def is_thorough(item: pytest.Item) -> bool:
     if file.parent.name == "engine" or item.get_closest_marker("engine") is not None:
         return name not in WITH_SPARK.get(file.name, ())
     if file.parent.name == "contracts" and file.name not in ALSO_ON_POSTGRESQL:
-        return ELSEWHERE.search(parameters) is not None or any(word in file.name for word in ("kafka", "azure", "pubsub"))
+        return ELSEWHERE.search(parameters) is not None or any(
+            word in file.name for word in ("kafka", "azure", "pubsub")
+        )
     return file.parent.name in FOLDERS
 
 

@@ -277,13 +277,13 @@ def examine_workers(workers: Iterable[Worker], driver: Worker) -> Iterator[Findi
 
 def examine_store(url: str, *, local: bool = True) -> Iterator[Finding]:
     """Check the store behind an SQLAlchemy URL. `local`: all executors run on this machine."""
-    fix = "see docs/how-to/shared-store.md for URLs and drivers"
+    fix = "see docs/how-to/store.md for URLs and drivers"
     try:
         with closing(Database(url, patience=_PATIENCE)) as database:
             fix = "mend the URL, the network, or the rights of the user, and run this again"
             file = database.file()
             if file is not None and not local:
-                server = "use PostgreSQL or MariaDB/MySQL: docs/how-to/shared-store.md"
+                server = "use PostgreSQL or MariaDB/MySQL: docs/how-to/store.md"
                 yield problem("store's place", f"{file} is a SQLite file, and executors run on other machines", server)
             if file is not None and not file.exists():
                 yield ok("store", f"{database.name}: there is no such file yet; the first start of a query makes it")

@@ -17,7 +17,7 @@ from queue_source.options.declaring import OnChange, excludes, only_with, option
 _BAD_OBJECT = types.choice("quarantine", "fail", "skip")
 MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
 FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
-NOT_READ = {"xml": "Spark's own reader reads it, from references to the objects: see docs/how-to/references.md"}
+NOT_READ = {"xml": "Spark's own reader reads it, from references to the objects: see docs/how-to/foreach-batch.md"}
 """Formats of other sources, and what to do instead."""
 WIDENING = "addNewColumnsWithTypeWidening"
 ADDING = ("addNewColumns", WIDENING)
@@ -59,7 +59,7 @@ class FormatOptions:
         rules=excludes("content=message&fileFormat=binaryFile", problem="{fileFormat} is for objects; leave it out, "
         "and the column `value` is the message"),
         help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
-        "they are. Objects of other formats are read [by Spark's own readers](../how-to/references.md).",
+        "they are. Objects of other formats are read [by Spark's own readers](../how-to/foreach-batch.md).",
         on_change=OnChange.REFUSED_IN_PART)
     timezone: str | None = option(
         "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",
@@ -288,7 +288,7 @@ class ContentOptions:
         rules=excludes("content=message&queueUrl=store", "content=message&routes", problem="message needs the "
         "messages, and with queueUrl store, or routes, there are none; read their queue"),
         help="What the rows are: the content of the objects that messages announce; [the messages "
-        "themselves](../how-to/messages.md); or the [objects by reference](../how-to/references.md), which are not "
+        "themselves](../how-to/messages.md); or the [objects by reference](../how-to/foreach-batch.md), which are not "
         "read: URI, size, version and times.",
         on_change=OnChange.REFUSED_UNFINISHED)
     on_missing_object: str = option("onMissingObject", _BAD_OBJECT, "quarantine", example="skip", rules=_UNREAD,

@@ -55,7 +55,7 @@ class TableOptions:
         rules=OF_ICEBERG + excludes("load", problem="leaves the objects where they are, and load copies their rows; "
         "keep one of them"),
         help="Column with the URIs of Parquet objects, which become [data files of the table where they are]"
-        "(../how-to/iceberg-register.md). The rows are those of a reader with `content` = `reference`.")
+        "(../how-to/iceberg.md). The rows are those of a reader with `content` = `reference`.")
     on_unregistrable: str = option("onUnregistrable", types.choice("error", "fail"), "error", example="fail",
         rules=only_with("register", problem="acts only with register; set register to the column with the objects' "
         "URIs, or leave this out"),

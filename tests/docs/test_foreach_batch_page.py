@@ -1,25 +1,16 @@
-"""The page on objects by reference: its script runs and prints what it shows, and its command gets past an object."""
+"""The page on `foreachBatch`: its command gets past an object. Its scripts run in integration/ and tests/engine/."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
 
 from docs.test_pages import Reader
 from support.coordinator_world import EMPTY, World, patiently
 from support.driver_loop import states, until
 from support.snippets import ROOT, blocks
 
-PAGE = blocks(ROOT / "docs" / "how-to" / "references.md")
+PAGE = blocks(ROOT / "docs" / "how-to" / "foreach-batch.md")
 OBJECT = "s3://landing/orders/1.parquet"
-
-
-@pytest.mark.engine
-def test_what_the_page_shows_runs_as_it_is(tmp_path: Path) -> None:
-    script, command, shown, *_ = PAGE
-    assert script.file == "orders.py"
-    Reader(tmp_path).follow([script, command, shown])
 
 
 def test_the_command_of_the_page_gets_past_an_object_that_has_vanished(tmp_path: Path) -> None:
