@@ -1,6 +1,6 @@
 """`python -m benchmarks.figures [--check]`: the page of all figures, and its pictures, from what was saved.
 
-The page `docs/explanation/figures.md` and `docs/figures/*.svg` are made of `docs/figures/*.json` (`python -m benchmarks
+The page `benchmarks/FIGURES.md` and `docs/figures/*.svg` are made of `docs/figures/*.json` (`python -m benchmarks
 --save docs/figures`) and of the headings of `benchmarks/README.md`, which has the methods. Every picture begins with
 the digests of the file that it is drawn from and of its own content: so an edit by hand is found without drawing
 anything, and with another matplotlib.
@@ -40,7 +40,7 @@ class Docs:
 
     @property
     def page(self) -> Path:
-        return self.folder / "explanation" / "figures.md"
+        return self.methods.parent / "FIGURES.md"
 
     def data(self, benchmark: str) -> bytes:
         return (self.figures / f"{benchmark}.json").read_bytes()
@@ -66,7 +66,7 @@ def page(found: Sequence[Saved], sections: Mapping[str, str]) -> str:
 def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]:
     machines = list(dict.fromkeys(_machine(saved) for saved in found))
     yield from ("# All figures", "", _NOTICE, "")
-    yield "The last saved figures of each [benchmark](../../benchmarks/README.md): medians of the runs. Quote ratios,"
+    yield "The last saved figures of each [benchmark](README.md): medians of the runs. Quote ratios,"
     yield "and a rate only with its machine."
     yield ""
     yield "- **×**: how many times as fast as what the column, or the first cell, names (median of pairs of runs)."
@@ -203,9 +203,9 @@ def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
     yield ""
     for name in names_of_pictures(saved):
         shown = Path(name).stem.replace("-parts", ": where the time goes")
-        yield from (f"![{shown}](../figures/{name})", "")
+        yield from (f"![{shown}](../docs/figures/{name})", "")
     counted = f", {runs.pop()} runs" if len(runs) == 1 else ""
-    yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date.split()[0]},"
+    yield f"[Method]({_method(heading)}), [every run](../docs/figures/{saved.benchmark}.json): {saved.date.split()[0]},"
     yield f"machine {machine}, load {_before(saved)}{counted}"
 
 
@@ -215,7 +215,7 @@ def anchor(heading: str) -> str:
 
 
 def _method(heading: str) -> str:
-    return f"../../benchmarks/README.md#{anchor(heading)}"
+    return f"README.md#{anchor(heading)}"
 
 
 def names_of_pictures(saved: Saved) -> list[str]:

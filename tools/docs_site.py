@@ -22,7 +22,6 @@ PAGES = {
 """Of the repository -> of the site."""
 
 ICON = ROOT / "src" / "queue_source" / "serve" / "static" / "icon.svg"
-_DECISIONS = "decisions/README.md"
 _BREAKPOINTS = {"76.25em": "68.75em", "76.234375em": "68.734375em"}
 """From which width on the theme shows its menu: 1,100 pixels instead of 1,220, so that a screen of 1,200 has it."""
 
@@ -54,8 +53,6 @@ def site_link(link: str, source: str, place: str, repository: str) -> str:
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
     if target in PAGES:
         there = PAGES[target]
-    elif target == "docs/decisions":
-        there = _DECISIONS
     elif target.startswith("docs/"):
         there = target.removeprefix("docs/")
     else:

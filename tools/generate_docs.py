@@ -254,7 +254,6 @@ def _code(text: str) -> str:
 
 _SHARED = 3
 """In how many commands a parameter stands before the page explains it once."""
-_PARAMETERS = ("| parameter | meaning |", "|---|---|")
 
 
 def _commands_lines() -> Iterator[str]:
@@ -265,7 +264,7 @@ def _commands_lines() -> Iterator[str]:
     yield from ("# Commands", "", _NOTICE, "", *_paragraphs(program.help))
     lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]
     yield from ("", f"All commands but {', '.join(lacking)} have `--json`.")
-    yield from ("", "## Parameters of several commands", "", *_PARAMETERS, *shared[""])
+    yield from ("", "## Parameters of several commands", "", *shared[""])
     yield from _subcommands(program, "cuesqueue", 2, shared)
 
 
@@ -305,7 +304,7 @@ def _subcommands(group: Any, path: str, level: int, shared: dict[str, list[str]]
         yield from ("", f"{'#' * level} `{path} {name}`", "", *_paragraphs(command.help))
         if hasattr(command, "commands"):
             if rows := shared[name]:
-                yield from ("", "Parameters of several of its commands:", "", *_PARAMETERS, *rows)
+                yield from ("", "Parameters of several of its commands:", "", *rows)
             yield from _subcommands(command, f"{path} {name}", level + 1, shared)
         else:
             yield from _command(command, f"{path} {name}", [*shared[""], *own], own, path)
@@ -317,7 +316,7 @@ def _command(command: Any, path: str, known: list[str], own: list[str], group: s
         yield from ("", f"`{' '.join((path, *(str(param.metavar or param.name).upper() for param in arguments)))}`")
     rows = {_parameter_row(param): param for param in sorted(command.params, key=lambda param: param not in arguments)}
     if new := [row for row in rows if row not in known]:
-        yield from ("", *_PARAMETERS, *new)
+        yield from ("", *new)
     also = [] if not own or set(own) - set(rows) else [f"those of `{group}`"]
     also += [
         f"`{param.opts[0]}`"
@@ -340,7 +339,7 @@ def _parameter_row(param: Any) -> str:
         meaning += f" Default: {_code(str(getattr(param.default, 'value', param.default)))}."
     if param.envvar:
         meaning += f" Environment: `{param.envvar}`."
-    return f"| {_code(label)} | {meaning} |".replace("own|uri", r"own\|uri")
+    return f"- {_code(label)}: {meaning}"
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -370,7 +369,7 @@ def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
     yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
     yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
-    yield "`help(cuesqueue.NAME)` also tells the type of each parameter."
+    yield "`help(cuesqueue.NAME)` also tells the type of each parameter, and all of each method."
     functions = public_functions()
     shown = [function for name, function in functions.items() if name not in OPERATORS]
     items = [item for function in shown for item in _all_items(function.__doc__)]
@@ -396,9 +395,10 @@ def _python_lines() -> Iterator[str]:
     for cls in classes:
         if not issubclass(cls, BaseException) and cls.__name__ not in OF_OPERATORS:
             yield from ("", f"### `{cls.__name__}`", "", *_docstring_lines(cls.__doc__))
-            for name, method in methods.items():
-                if name.startswith(f"{cls.__name__}.") and name != "Queue.publish":  # `send`, by its earlier name
-                    yield from _callable_lines(name, method, level=4)
+            own = {name: method for name, method in methods.items() if name.startswith(f"{cls.__name__}.")}
+            own.pop("Queue.publish", None)  # `send`, by its earlier name
+            yield from ("",) if own else ()
+            yield from (f"- `{_called(name, method)}`: {_promise(method, whole=True)}" for name, method in own.items())
     yield from (
         "",
         "### `Payload`",
@@ -441,11 +441,14 @@ def _promise(value: Any, *, whole: bool = False) -> str:
     return text if whole else text.partition(". ")[0].rstrip(".") + "."
 
 
-def _callable_lines(name: str, value: Any, level: int = 3, known: Sequence[str] = ()) -> Iterator[str]:
-    yield from ("", f"{'#' * level} `{name}`", "")
-    if inspect.isfunction(value):
-        yield from ("```text", f"{name}{_signature(value)}", "```", "")
+def _callable_lines(name: str, value: Any, known: Sequence[str] = ()) -> Iterator[str]:
+    yield from ("", f"### `{name}`", "", "```text", f"{name}{_signature(value)}", "```", "")
     yield from _docstring_lines(value.__doc__, known)
+
+
+def _called(name: str, method: Any) -> str:
+    """A property by its name, a method also with its parameters."""
+    return name.partition(".")[2] + (str(_signature(method)) if inspect.isfunction(method) else "")
 
 
 class _AsWritten(str):

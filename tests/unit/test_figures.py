@@ -50,7 +50,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Docs:
     """Docs with the figures of one benchmark, drawn where matplotlib is."""
     folder = tmp_path_factory.mktemp("docs")
     docs = Docs(folder, folder / "methods.md")
-    docs.page.parent.mkdir()
     headings = "# Benchmarks\n\n## never, made-up\n\n## A new benchmark\n"
     docs.methods.write_text(headings, "utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -107,7 +106,7 @@ def test_the_table_says_whose_each_figure_is_with_what_and_where_it_is_compared(
     assert "| case | measured | × Spark's own (peer) | runs |" in text
     assert "| a \\| b | 250 ms | 3.00 × | 3 |" in text
     assert "| the floor (floor) | 50.0 ms |  | 1 |" in text
-    assert "[Method](../../benchmarks/README.md#never-made-up)" in text
+    assert "[Method](README.md#never-made-up)" in text
     assert "machine 1, load 0.1\n" in text
     busy = figures.page([replace(found, load=(1.5, 2.0), machine={"cores": 2})], docs.sections())
     assert "load **1.5**\n" in busy
@@ -135,7 +134,7 @@ EDITS: dict[str, tuple[Callable[[Docs], None], str]] = {
         lambda docs: edit(docs.figures / "made-up-parts.svg", "30.0 ms", "3.0 ms"),
         "was edited",
     ),
-    "a figure on the page": (lambda docs: edit(docs.page, "250 ms", "100 ms"), "figures.md is not what is saved"),
+    "a figure on the page": (lambda docs: edit(docs.page, "250 ms", "100 ms"), "FIGURES.md is not what is saved"),
     "a picture that is gone": (lambda docs: (docs.figures / "made-up.svg").unlink(), "made-up.svg is missing"),
     "a picture too many": (lambda docs: (docs.figures / "old.svg").touch(), "old.svg is of no figures"),
     "no method": (lambda docs: edit(docs.methods, "made-up", "other"), "no section for made-up"),
@@ -242,5 +241,5 @@ def test_pictures_of_the_docs_are_small_and_load_nothing() -> None:
 
 
 def test_the_page_shows_every_picture() -> None:
-    shown = re.findall(r"!\[[^\]]+\]\(\.\./figures/([^)]+)\)", Docs().page.read_text("utf-8"))
+    shown = re.findall(r"!\[[^\]]+\]\(\.\./docs/figures/([^)]+)\)", Docs().page.read_text("utf-8"))
     assert sorted(shown) == [path.name for path in Docs().pictures()]
