@@ -18,9 +18,11 @@ from support.coordinator_world import World
 from support.snippets import ROOT, blocks
 from support.store_backends import Pipeline
 
-PAGE = ROOT / "docs" / "runbooks.md"
+PAGE = ROOT / "docs" / "troubleshooting.md"
 ALERTS = MONITORING / "prometheus-alerts.yml"
-FIRST, *SECTIONS = re.split(r"^## ", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+FIRST, *SECTIONS = re.split(
+    r"^## ", PAGE.read_text("utf-8").partition("\n## Errors by their text")[0], flags=re.MULTILINE
+)
 RUNBOOKS = {anchor(section.partition("\n")[0]): section for section in SECTIONS}
 BLOCKS = blocks(PAGE)
 
