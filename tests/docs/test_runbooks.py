@@ -20,9 +20,8 @@ from support.store_backends import Pipeline
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 ALERTS = MONITORING / "prometheus-alerts.yml"
-FIRST, *SECTIONS = re.split(
-    r"^## ", PAGE.read_text("utf-8").partition("\n## Errors by their text")[0], flags=re.MULTILINE
-)
+RUNBOOK_PART = PAGE.read_text("utf-8").partition("\n## Errors by their text")[0]
+_, *SECTIONS = re.split(r"^## ", RUNBOOK_PART, flags=re.MULTILINE)
 RUNBOOKS = {anchor(section.partition("\n")[0]): section for section in SECTIONS}
 BLOCKS = blocks(PAGE)
 
