@@ -369,14 +369,14 @@ def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
     yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
     yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
-    yield "`help(cuesqueue.NAME)` also tells the type of each parameter, and all of each method."
+    yield "`help(cuesqueue.NAME)` also tells types, what is raised, and all of each method."
     functions = public_functions()
     shown = [function for name, function in functions.items() if name not in OPERATORS]
     items = [item for function in shown for item in _all_items(function.__doc__)]
     known = [item for item in dict.fromkeys(items) if items.count(item) >= _SHARED]
     yield from ("", "## Functions", "")
-    yield "Where a function says nothing else, it may be called in any process while queries run, and raises"
-    yield "`ShardStoreError` if the store fails."
+    yield "Where a function says nothing else, it may be called in any process while queries run. Wrong arguments raise"
+    yield "`OptionError`, `QueueConfigurationError` or `StoreConfigurationError`, a store that fails `ShardStoreError`."
     if parameters := [item for item in known if re.match("- `[a-z]", item)]:
         yield from ("", *parameters)
     for name, function in functions.items():
@@ -486,12 +486,13 @@ def _docstring_lines(docstring: str | None, known: Sequence[str] = ()) -> Iterat
     `known`: items that the page has at its head.
     """
     for title, rest in _blocks(docstring):
-        if title:
+        if title and title != "Raises:":  # of which `help` tells, and the table of errors
             items = [item for item in _items(rest) if item not in known]
             if len(items) == 1 and not items[0].startswith("- `"):
                 yield from ("", f"**{title}** {items[0].removeprefix('- ')}")
             elif items:
                 yield from ("", f"**{title}**", "", *items)
+        if title:
             continue
         first, _, rest = rest.partition("\n")
         yield first.rstrip()
