@@ -107,10 +107,10 @@ def _metrics_lines() -> Iterator[str]:
 
 
 def _metric_rows(metrics: Iterable[tuple[str, tuple[str, ...], str]]) -> Iterator[str]:
-    yield from ("", "| name | meaning |", "|---|---|")
+    yield ""
     for name, labels, text in metrics:
         more = f" By {', '.join(f'`{label}`' for label in labels)}." if labels else ""
-        yield f"| `{name}` | {text}{more} |"
+        yield f"- `{name}`: {text}{more}"
 
 
 def _options_lines() -> Iterator[str]:
@@ -380,10 +380,9 @@ def _python_lines() -> Iterator[str]:
     yield from ("", "## Functions for operators", "")
     yield "What the [commands](commands.md) do, for programs. `store` is what `open_store` returns. With `dry_run` a"
     yield "function changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
-    yield from ("", "| function | what it does | command |", "|---|---|---|")
+    yield ""
     for name, command in OPERATORS.items():
-        of_it = ", ".join(inspect.signature(functions[name]).parameters)
-        yield f"| `{name}({of_it})` | {_promise(functions[name], whole=True)} | `cuesqueue {command}` |"
+        yield f"- `{name}({', '.join(inspect.signature(functions[name]).parameters)})`: `cuesqueue {command}`"
     yield from ("", "## Classes")
     classes = [getattr(cuesqueue, name) for name in cuesqueue.__all__ if inspect.isclass(getattr(cuesqueue, name))]
     methods = public_methods()
@@ -402,13 +401,13 @@ def _python_lines() -> Iterator[str]:
     )
     yield from ("", "## Classes for operators", "")
     yield "`help(cuesqueue.NAME)` explains each field."
-    yield from ("", "| class | what it is |", "|---|---|")
-    yield from (f"| `{cls.__name__}` | {_promise(cls)} |" for cls in classes if cls.__name__ in OF_OPERATORS)
-    yield from ("", "## Errors", "", "| error | is a | meaning |", "|---|---|---|")
+    yield ""
+    yield from (f"- `{cls.__name__}`: {_promise(cls)}" for cls in classes if cls.__name__ in OF_OPERATORS)
+    yield from ("", "## Errors", "", "Each with the class that it inherits.", "")
     for cls in classes:
         if issubclass(cls, BaseException):
             meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
-            yield f"| `{cls.__name__}` | `{cls.__mro__[1].__name__}` | {meaning} |"
+            yield f"- `{cls.__name__}`, `{cls.__mro__[1].__name__}`: {meaning}"
 
 
 OPERATORS = {
