@@ -73,7 +73,12 @@ def _versions_lines(records: list[dict[str, Any]]) -> Iterator[str]:
         for one in found:
             yield from ("", f"Spark {one['spark']}, Python {one['python']}, {one['tests']}:", "")
             yield from (f"- `{name}`" for name in one[what]) if what == "failures" else _skips(one[what])
-    yield from ("", "`versions.json` names the files of each kind of tests. To run them with another version:", "", "```text")
+    yield from (
+        "",
+        "`versions.json` names the files of each kind of tests. To run them with another version:",
+        "",
+        "```text",
+    )
     yield "python3.12 tools/environment.py --spark 4.1 --folder /tmp/spark-4.1 -- python tools/versions.py unit engine"
     yield from ("```", "", "`--spark` names a lock: " + ", ".join(_locks()) + " or `newest`.")
 

@@ -82,7 +82,7 @@ def doctor(
         str | None,
         option(
             "URL",
-            "Database of the store; otherwise that of storeUrl, or sqlite:///cuesqueue.db where that file is.",
+            "Database of the store; otherwise that of storeUrl.",
             "--store",
             envvar="CUESQUEUE_STORE",
             show_default=False,

@@ -345,10 +345,8 @@ def reconcile(
         list[str] | None,
         option(
             "NAME=VALUE",
-            "An option of the reader: those that choose its objects (allowedPrefixes, allowOverwrites, "
-            "pathGlobFilter, fullPathGlobFilter, readHiddenFiles, modifiedAfter, modifiedBefore), as the reader has "
-            "them, and those that reach the bucket (s3.*, aws.*, azure.*); may be repeated. Secrets as env:NAME or "
-            "file:PATH.",
+            "An option of the reader that chooses its objects (allowedPrefixes ...), or reaches the bucket "
+            "(s3.*, aws.*, azure.*); may be repeated.",
         ),
     ] = None,
     profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
@@ -366,13 +364,13 @@ def reconcile(
     grace: Annotated[str, option("D", "How long an object may take to be announced and published.")] = "10m",
     certificate: Annotated[
         int | None,
-        option("ID", "Check this certificate again: its prefix, times and options of choice are taken from it."),
+        option("ID", "Check this certificate again, with its prefix, times and options."),
     ] = None,
     send: Annotated[
         str | None,
         option(
             "QUEUE_URL",
-            "Announce what is missing, or was empty when it was read, to this queue, which the reader reads.",
+            "Announce what is missing, or was empty when it was read, to this queue.",
         ),
     ] = None,
     notification: Annotated[
@@ -383,7 +381,7 @@ def reconcile(
         str | None,
         option(
             "FILE",
-            "Write every object that is not published into this file, as lines of JSON; - is standard output.",
+            "Write every object that is not published into this file, as lines of JSON.",
             "--list",
         ),
     ] = None,

@@ -75,11 +75,9 @@ class ShardChoice:
     source: Source = None
     pipeline: Annotated[str | None, option("P", "Only shards that this pipeline owns, or has finished.")] = None
     older_than: Annotated[
-        str | None, option("D", "Only what was finished (or opened, if unfinished) longer ago, as in 2h or 7 days.")
+        str | None, option("D", "Only what was finished (or opened) longer ago, as 2h or 7 days.")
     ] = None
-    since: Annotated[str | None, option("D", "Only what was finished (or opened, if unfinished) not longer ago.")] = (
-        None
-    )
+    since: Annotated[str | None, option("D", "Only what was finished (or opened) since then.")] = None
 
     def criteria(self, *, everything: bool = True) -> ShardCriteria:
         """Return the options for the store, as `criteria_of`."""

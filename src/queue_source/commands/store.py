@@ -37,14 +37,10 @@ def files(
     pipeline: Pipeline = None,
     source: Source = None,
     as_of: Annotated[str | None, option("TIME", "Only what was published at this time (UTC).")] = None,
-    as_of_attempt: Annotated[
-        str | None, option("HASH", "Only what was published by this attempt and those before it: its delivery_hash.")
-    ] = None,
+    as_of_attempt: Annotated[str | None, option("HASH", "Only what was published up to this attempt.")] = None,
     as_json: Annotated[
         bool,
-        flag(
-            "--json", "Print a JSON object a line: path, rows, bytes, published_at, delivery_hash, source and pipeline."
-        ),
+        flag("--json", "Print a JSON object a line."),
     ] = False,
 ) -> None:
     """List the Parquet files that the sink with path has published: one path a line, in the order of publication.
@@ -76,8 +72,7 @@ def prune(
         str,
         option(
             "D",
-            "Remove what ended longer ago than this, as in the option deduplicationWindow. A source remembers for "
-            "longer where one of its pipelines has a longer window.",
+            "Remove what ended longer ago than this; where a pipeline of its source has a longer window, that counts.",
         ),
     ] = DEFAULT_WINDOW,
     max_shards: Annotated[int | None, option("N", "Keep at most this many finished shards.", min=1)] = None,
@@ -85,16 +80,16 @@ def prune(
         str,
         option(
             "D",
-            "Forget pipelines that have been stopped for longer than this, with nothing unfinished and no data "
-            "files; a checkpoint of theirs cannot be continued then.",
+            "Forget pipelines that were stopped longer ago, with nothing unfinished and no data files; their "
+            "checkpoints cannot be continued.",
         ),
     ] = "365 days",
     data_older_than: Annotated[
         str | None,
         option(
             "D",
-            "Forget data files that were published longer ago than this: their rows leave the view data, and "
-            "vacuum removes the files. Never, unless it is given.",
+            "Forget data files that were published longer ago: their rows leave the view data, and vacuum "
+            "removes the files.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -149,8 +144,8 @@ def reset(
         bool,
         flag(
             "--lose-rows",
-            "Also where the view data loses rows for good: of messages that were data, and of objects that "
-            "cleanSource has deleted or moved.",
+            "Also where the view data loses rows for good: of messages, and of objects that cleanSource has "
+            "deleted or moved.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -202,8 +197,8 @@ def serve(
         str | None,
         option(
             "TEXT",
-            "What readers have to know; needed with any --host but loopback. Other users of the machine see "
-            "options, so set CUESQUEUE_SERVE_TOKEN.",
+            "What readers have to know; needed with any --host but loopback. Set the variable: other users see "
+            "options.",
             envvar="CUESQUEUE_SERVE_TOKEN",
         ),
     ] = None,
