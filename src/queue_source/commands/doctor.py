@@ -102,8 +102,7 @@ def doctor(
 ) -> None:
     """Check what a query needs: Java, Python, the store, and with the reader's options its queues and objects.
 
-    Nothing is changed or created. Each finding that is not ok says what to do. Exit codes: 0 there is no problem
-    (warnings are none), 3 there is one.
+    Nothing is changed or created. Exit codes: 0 there is no problem, 3 there is one.
     """
     reader_options: dict[str, Any] = {}
     if options is not None:

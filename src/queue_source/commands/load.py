@@ -244,8 +244,7 @@ def route(
 ) -> None:
     """Receive messages of one queue for many sources, until SIGTERM or Ctrl-C.
 
-    Each object is recorded for every source that a route leads to; then its message is acknowledged. Readers of these
-    sources have queueUrl=store. Any number of receivers may run; each object is recorded once for each source.
+    Each object is recorded once for every source that a route leads to. Readers of these sources have queueUrl=store.
     """
     options = parse_receiver_options(queue_url, named_options(option), quarantines=on_unrouted is Unrouted.QUARANTINE)
     parsed = read_routes(routes)

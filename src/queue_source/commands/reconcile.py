@@ -390,9 +390,8 @@ def reconcile(
 ) -> None:
     """Compare what is in a bucket with what was published, and say what is missing.
 
-    Exit code 0: complete. 1: something is missing, quarantined, skipped, given up, not yet published or changed since,
-    the store has forgotten too much to say, or there was no object to compare; also where the listing failed. 2: wrong
-    use.
+    Exit code 0: complete. 1: something is not published, or changed since; the store has forgotten too much to say; or
+    there was no object to compare. 2: wrong use.
     """
     configured = {"aws.profile": profile, "aws.endpointUrl": endpoint_url}
     reader_options = {name: text for name, text in configured.items() if text is not None} | named_options(option)

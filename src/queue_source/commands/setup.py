@@ -213,8 +213,7 @@ def pyspark(
 ) -> None:
     """Compile PySpark once, so that the Python processes of each query start in half the time.
 
-    Bytecode for this Python is added to python/lib/pyspark.zip, which takes some seconds and 7 MB. Run it where driver
-    and executors have PySpark, as when an image is built. A second run changes nothing.
+    Bytecode for this Python is added to python/lib/pyspark.zip, 7 MB. Run it where driver and executors have PySpark.
     """
     if spark_home:
         archive = Path(spark_home) / "python" / "lib" / "pyspark.zip"

@@ -155,8 +155,8 @@ def quarantine(
 ) -> None:
     """Get a stream past an object: the next plan that holds it gives it up, unread, and publishes the rest.
 
-    Also while the query runs, and for a plan that fails again and again: then its next attempt does. The object becomes
-    an error with the cause quarantined-by-hand, and can be reopened. Published objects are refused (exit code 1).
+    Also while the query runs. The object becomes an error with the cause quarantined-by-hand, and can be reopened.
+    Published objects are refused (exit code 1).
     """
     chosen = choice.criteria(everything=everything)
     with open_store(store, create=False) as opened:

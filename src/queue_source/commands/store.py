@@ -45,8 +45,7 @@ def files(
 ) -> None:
     """List the Parquet files that the sink with path has published: one path a line, in the order of publication.
 
-    The list is one state of the store: it has all files of a publish or none, and what is published meanwhile is not
-    in it. Without any file nothing is printed, and the exit code is 0.
+    The list is one state of the store: it has all files of a publish or none.
     """
     from queue_source.spark.published import published  # here: it loads Spark, which the other commands do without
 
@@ -121,9 +120,9 @@ def prune(
 def migrate(store: Store, as_json: Json = False) -> None:
     """Bring the store's tables to this version's schema; in an empty database, create them.
 
-    End the queries of the version before first. While one runs, or a batch is not finished, the command names the
-    pipelines, changes nothing, and ends with exit code 2: start each query once more with the version that it had, with
-    trigger availableNow. Running the command again changes nothing. A store of a version before 0.3 is refused.
+    End the queries of the version before first, with trigger availableNow. While one runs, or a batch is not finished,
+    the command names the pipelines, changes nothing, and ends with exit code 2. A store of a version before 0.3 is
+    refused.
     """
     with closing(Database(store)) as database:
         before, after = install.migrate(database)
@@ -153,8 +152,8 @@ def reset(
 ) -> None:
     """Have a stopped source begin anew: objects that are announced once more are read and published ONCE MORE.
 
-    For a table that was emptied on purpose, as by spark-pipelines run --full-refresh. What the sink with path has
-    published leaves the view data; no table, topic or queue is emptied. A source is refused while its query runs.
+    For a table that was emptied on purpose. What the sink with path has published leaves the view data; no table, topic
+    or queue is emptied. A source is refused while its query runs.
     """
     if not (yes or dry_run):
         raise OptionError("--yes", "says that the tables of this source are empty, or will be; write --yes")
@@ -218,7 +217,7 @@ def serve(
 
     / is the page, /metrics is for Prometheus, /healthz answers 200 or 503 with the limits that are given here, as
     `cuesqueue status` does. It reads the store and changes nothing. Without more it can be reached from this machine
-    alone. Needs the extra `serve`: pip install 'cuesqueue[serve]'.
+    alone. Needs the extra `serve`.
     """
     time_out = duration_of("--store-timeout", store_timeout)
     try:
