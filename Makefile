@@ -6,11 +6,12 @@ PYTHON ?= python3
 SPARK ?= newest
 ARGS ?=
 RUN = @"$(PYTHON)" tools/environment.py --spark "$(SPARK)" --
+TESTS = $(RUN) pytest tests/ --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help demo test test-unit test-engine test-cluster integration prove soak bench lint format docs site dist versions lock clean distclean
+.PHONY: help demo test test-all test-unit test-engine test-cluster integration prove soak bench lint format docs site dist versions lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -19,8 +20,11 @@ help:  ## list the targets
 demo:  ## the tour: queues, crashes and exactly-once on this machine
 	$(RUN) cuesqueue demo $(ARGS)
 
-test:  ## all tests that need nothing but this machine
-	$(RUN) pytest tests/ --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test:  ## the tests to run after each change: no server, no cluster, some with a real Spark
+	$(TESTS) -m "not thorough" $(ARGS)
+
+test-all:  ## all tests that need nothing but this machine (ARGS="-m thorough": what `make test` leaves out)
+	$(TESTS) $(ARGS)
 
 test-unit:  ## only the unit tests: one process, no server, no Spark
 	$(RUN) pytest tests/unit --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)

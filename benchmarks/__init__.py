@@ -1,4 +1,4 @@
-"""Measurements with ratios: `make bench`, or `python -m benchmarks`. `docs/benchmarks.md` tells the method."""
+"""Measurements with ratios: `make bench`, or `python -m benchmarks`. `benchmarks/README.md` tells the method."""
 
 import sys
 from pathlib import Path

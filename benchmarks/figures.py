@@ -1,9 +1,9 @@
 """`python -m benchmarks.figures [--check]`: the page of all figures, and its pictures, from what was saved.
 
-The page `docs/explanation/figures.md` and `docs/figures/*.svg` are made of `docs/figures/*.json` (`python -m benchmarks
---save docs/figures`) and of the headings of `docs/benchmarks.md`, which has the methods. Every picture begins with the
-digests of the file that it is drawn from and of its own content: so an edit by hand is found without drawing anything,
-and with another matplotlib.
+The page `benchmarks/FIGURES.md` and `docs/figures/*.svg` are made of `docs/figures/*.json` (`python -m benchmarks
+--save docs/figures`) and of the headings of `benchmarks/README.md`, which has the methods. Every picture begins with
+the digests of the file that it is drawn from and of its own content: so an edit by hand is found without drawing
+anything, and with another matplotlib.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Docs:
     """Where the docs are: those of the repository, or those of a test."""
 
     folder: Path = ROOT / "docs"
+    methods: Path = ROOT / "benchmarks" / "README.md"
 
     @property
     def figures(self) -> Path:
@@ -39,7 +40,7 @@ class Docs:
 
     @property
     def page(self) -> Path:
-        return self.folder / "explanation" / "figures.md"
+        return self.methods.parent / "FIGURES.md"
 
     def data(self, benchmark: str) -> bytes:
         return (self.figures / f"{benchmark}.json").read_bytes()
@@ -53,7 +54,7 @@ class Docs:
 
     def sections(self) -> dict[str, str]:
         """Name of a benchmark -> heading of its method, in the order of the page."""
-        headings = re.findall(r"^## (.+)$", (self.folder / "benchmarks.md").read_text("utf-8"), re.MULTILINE)
+        headings = re.findall(r"^## (.+)$", self.methods.read_text("utf-8"), re.MULTILINE)
         return {name: heading for heading in headings for name in heading.split(", ") if _NAME.fullmatch(name)}
 
 
@@ -65,20 +66,17 @@ def page(found: Sequence[Saved], sections: Mapping[str, str]) -> str:
 def _lines(found: Sequence[Saved], sections: Mapping[str, str]) -> Iterator[str]:
     machines = list(dict.fromkeys(_machine(saved) for saved in found))
     yield from ("# All figures", "", _NOTICE, "")
-    yield "The last saved figures of each [benchmark](../benchmarks.md): medians of the runs. Lines in the pictures go"
-    yield "from the least to the most. Quote ratios, and a rate only with its machine."
+    yield "The last saved figures of each [benchmark](README.md): medians of the runs. Quote ratios,"
+    yield "and a rate only with its machine."
     yield ""
-    yield "- **×**: how many times as fast as what the column names (the median over the pairs of runs)."
-    yield "- What is not ours is a *peer* (what others would use) or the *floor* (the least that it takes without us);"
-    yield "  a *baseline* is ours in another setting."
-    yield "- **Load** of the machine: in the minute before, and at the end; bold where other work was running before."
-    yield "- *And changes*: the checkout of the commit had some that were not committed."
+    yield "- **×**: how many times as fast as what the column, or the first cell, names (median of pairs of runs)."
+    yield "- A *peer* is what others would use, the *floor* the least that it takes without us, a *baseline* ours in"
+    yield "  another setting."
+    yield "- **Load** of the machine in the minute before; bold where other work was running."
     for number, machine in enumerate(machines, 1):
         yield f"- **Machine {number}**: {machine}"
     for saved in found:
         yield from _section(saved, sections[saved.benchmark], machines.index(_machine(saved)) + 1)
-    if missing := [name for name in sections if name not in {saved.benchmark for saved in found}]:
-        yield from ("", "## Without figures", "", ", ".join(f"[{name}]({_method(sections[name])})" for name in missing))
 
 
 def _machine(saved: Saved) -> str:
@@ -133,19 +131,43 @@ def _listed(saved: Saved, *, several: bool) -> Iterator[str]:
 
 def _crossed(saved: Saved) -> list[str]:
     """A row for each thing and a column for each way of measuring it, if all of them were measured in the same ways."""
+    return _table(saved, _things(saved)) or _table(saved, _by_first_word(saved))
+
+
+def _things(saved: Saved) -> dict[str, list[tuple[str, Measurement]]]:
+    """By all words but the last one, of the first case of each thing."""
     rows: dict[str, list[tuple[str, Measurement]]] = {}
     thing = ""
     for m in saved.measurements:
         if not thing or not m.case.startswith(f"{thing}, "):
             thing = m.case.rpartition(", ")[0]
         rows.setdefault(thing, []).append((m.case.removeprefix(f"{thing}, "), m))
+    return rows
+
+
+def _by_first_word(saved: Saved) -> dict[str, list[tuple[str, Measurement]]]:
+    rows: dict[str, list[tuple[str, Measurement]]] = {}
+    for m in saved.measurements:
+        thing, _, way = m.case.partition(", ")
+        rows.setdefault(thing if way else "", []).append((way, m))
+    return rows
+
+
+def _table(saved: Saved, rows: Mapping[str, Sequence[tuple[str, Measurement]]]) -> list[str]:
+    """What most columns are compared with is named once, in the first cell."""
     unit = _unit(saved)
-    columns = {tuple(_column(way, m) for way, m in row) for row in rows.values()}
-    if "" in rows or len(columns) != 1 or len(next(iter(columns))) == 1:
+    ways = {tuple(_name(way, m) for way, m in row) for row in rows.values()}
+    if "" in rows or len(ways) != 1 or len(next(iter(ways))) == 1 or len(rows) == 1:
         return []
-    names = columns.pop()
+    peers = [_whose(m.against, m.reference_role.value) if m.compared else "" for _, m in next(iter(rows.values()))]
+    counted = [peer for peer in peers if peer]
+    usual = max(counted, key=counted.count) if counted else ""
+    names = [
+        f"{name}; × {peer}" if peer and peer != usual else name for name, peer in zip(ways.pop(), peers, strict=True)
+    ]
+    corner = (f"{unit}/s" if unit else "case") + (f"; × {usual}" if usual else "")
     return [
-        f"| {f'{unit}/s' if unit else 'case'} | {' | '.join(_cell(name) for name in names)} |",
+        f"| {_cell(corner)} | {' | '.join(_cell(name) for name in names)} |",
         f"|---|{'--:|' * len(names)}",
         *(
             f"| {_cell(thing)} | {' | '.join(_measured_and_ratio(m, unit) for _, m in row)} |"
@@ -154,9 +176,8 @@ def _crossed(saved: Saved) -> list[str]:
     ]
 
 
-def _column(way: str, m: Measurement) -> str:
-    name = way if m.role is Role.OURS else f"{way} ({m.role.value})"
-    return f"{name}; × {_whose(m.against, m.reference_role.value)}" if m.compared else name
+def _name(way: str, m: Measurement) -> str:
+    return way if m.role is Role.OURS else f"{way} ({m.role.value})"
 
 
 def _measured_and_ratio(m: Measurement, unit: str | None) -> str:
@@ -173,10 +194,6 @@ def _before(saved: Saved) -> str:
     return f"**{before}**" if before > saved.machine["cores"] / 2 else str(before)
 
 
-def _commit(saved: Saved) -> str:
-    return f"`{saved.commit}`" + (" and changes" if saved.changed else "")
-
-
 def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
     about = re.split(", against |; ", saved.about)[0].rstrip(".")  # the table has what it is compared with
     yield from ("", f"## {saved.benchmark}", "", f"{about[0].upper()}{about[1:]}.", "")
@@ -186,10 +203,10 @@ def _section(saved: Saved, heading: str, machine: int) -> Iterator[str]:
     yield ""
     for name in names_of_pictures(saved):
         shown = Path(name).stem.replace("-parts", ": where the time goes")
-        yield from (f"![{shown}](../figures/{name})", "")
-    counted = f", runs: {runs.pop()}" if len(runs) == 1 else ""
-    yield f"[Method]({_method(heading)}), [every run](../figures/{saved.benchmark}.json): {saved.date.split()[0]},"
-    yield f"{_commit(saved)}, machine {machine}, load {_before(saved)} .. {saved.load[1]}{counted}"
+        yield from (f"![{shown}](../docs/figures/{name})", "")
+    counted = f", {runs.pop()} runs" if len(runs) == 1 else ""
+    yield f"[Method]({_method(heading)}), [every run](../docs/figures/{saved.benchmark}.json): {saved.date.split()[0]},"
+    yield f"machine {machine}, load {_before(saved)}{counted}"
 
 
 def anchor(heading: str) -> str:
@@ -198,7 +215,7 @@ def anchor(heading: str) -> str:
 
 
 def _method(heading: str) -> str:
-    return f"../benchmarks.md#{anchor(heading)}"
+    return f"README.md#{anchor(heading)}"
 
 
 def names_of_pictures(saved: Saved) -> list[str]:
@@ -230,7 +247,7 @@ def wrong(docs: Docs, redraw: Collection[str] | None = None) -> Iterator[str]:
     found = list(load_all(docs.figures))
     unknown = [saved.benchmark for saved in found if saved.benchmark not in docs.sections()]
     if unknown:
-        yield f"docs/benchmarks.md has no section for {', '.join(unknown)}"
+        yield f"benchmarks/README.md has no section for {', '.join(unknown)}"
         return
     if not docs.page.exists() or docs.page.read_text("utf-8") != page(found, docs.sections()):
         yield f"{docs.page.name} is not what is saved"

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+import cuesqueue
 from docs.test_pages import Reader
-from support.snippets import ROOT, blocks
+from support.snippets import ROOT, Block, blocks
 
 
-@pytest.mark.parametrize("page", ["foreach-batch", "messages", "testing"])
-def test_what_the_page_shows_runs_and_prints_what_it_shows(tmp_path: Path, page: str) -> None:
-    Reader(tmp_path).follow(blocks(ROOT / "docs" / "how-to" / f"{page}.md"))
+def pages_blocks(page: str) -> list[Block]:
+    return blocks(ROOT / "docs" / "how-to" / f"{page}.md")
 
 
-def test_the_script_of_the_page_on_iceberg_prints_what_it_shows(tmp_path: Path) -> None:
-    script, *shown = (
-        block for block in blocks(ROOT / "docs" / "how-to" / "iceberg.md") if "pip install" not in block.text
-    )
-    Reader(tmp_path).follow([script, *shown[:2]])
+def test_the_page_on_messages_reads_them_and_sends_rows(tmp_path: Path) -> None:
+    script, command, shown, sends = pages_blocks("messages")
+    reader = Reader(tmp_path)
+    reader.follow([script, command, shown])
+    again = tmp_path / "again"  # a folder of its own, as the index says
+    again.mkdir()
+    text = script.text.partition("query = (")[0] + sends.text.replace(".start()", ".trigger(availableNow=True).start()")
+    (again / "send.py").write_text(text + "query.awaitTermination()\n", "utf-8")
+    reader.run("cd again && python send.py 2>../errors.log")
+    with cuesqueue.open_queue(f"sql+sqlite:///{again}/cuesqueue.db?queue=large-orders") as queue:
+        sent = [(message.tag, json.loads(message.body)) for message in queue.receive(10, lease=30, wait=1)]
+    assert sorted(sent, key=str) == [("shop.large", {"id": 2, "from": name}) for name in ("orders", "returns")]
+
+
+@pytest.mark.parametrize("page", ["foreach-batch", "group-by"])
+def test_the_first_script_of_the_page_prints_what_it_shows(tmp_path: Path, page: str) -> None:
+    Reader(tmp_path).follow(pages_blocks(page)[:3])
+
+
+def test_the_tests_of_the_page_on_testing_pass(tmp_path: Path) -> None:
+    page = pages_blocks("testing")
+    (end,) = [place for place, block in enumerate(page) if "cuesqueue prove" in block.text and block.language == "bash"]
+    Reader(tmp_path).follow(page[:end])

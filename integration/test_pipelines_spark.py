@@ -34,7 +34,7 @@ def ids(table: Path) -> list[int]:
 
 @pytest.mark.skipif(VERSION < (4, 2), reason="Spark 4.1 has no FROM STREAM ... WITH")
 def test_a_project_runs_goes_on_and_is_refreshed_as_the_page_says(tmp_path: Path) -> None:
-    project, ingest, large, announce, *look, refresh = blocks(HOW_TO / "declarative-pipelines.md")
+    project, ingest, large, announce, *look, refresh = blocks(HOW_TO / "sql.md")[3:]
     reader = Reader(tmp_path)
     reader.follow([project, ingest, large, announce, *look])
     warehouse = tmp_path / "spark-warehouse"
@@ -79,7 +79,7 @@ def run(text):
 
 
 def test_the_statements_of_the_sql_page_run(tmp_path: Path) -> None:
-    table, stream, views = (block.text for block in blocks(HOW_TO / "sql.md"))
+    table, stream, views = (block.text for block in blocks(HOW_TO / "sql.md")[:3])
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "1.json").write_text('{"id": 1, "total": 100}')
     reader = Reader(tmp_path)
@@ -91,7 +91,9 @@ def test_the_statements_of_the_sql_page_run(tmp_path: Path) -> None:
 
 
 def test_the_cells_of_the_notebook_page_run_one_after_the_other(tmp_path: Path) -> None:
-    load, look, start, stop = (block.text for block in blocks(HOW_TO / "notebooks.md"))
+    parts = ("prefixes=landing,\n    schema", "published.show()", "available_now=False", "running.stop()")
+    cells = [block.text for block in blocks(HOW_TO / "clusters.md")]
+    load, look, start, stop = (next(cell for cell in cells if part in cell) for part in parts)
     reader = Reader(tmp_path)
     reader.run(
         'mkdir landing; echo \'{"id": 1, "total": 9.5}\' > landing/1.json\n'

@@ -641,7 +641,7 @@ def test_what_the_page_shows_runs(server: RabbitServer, tmp_path: Path) -> None:
 def test_each_stream_has_its_pool_as_the_page_about_several_streams_shows(server: RabbitServer, tmp_path: Path) -> None:
     here = Reader(tmp_path)
     here.environment["RABBIT"] = server.url
-    (commands,) = [b.text for b in blocks(ROOT / "docs" / "how-to" / "fan-out.md") if "$RABBIT" in b.text]
+    (commands,) = [b.text for b in blocks(ROOT / "docs" / "how-to" / "routes.md") if "$RABBIT" in b.text]
     here.run(commands)
     with AmqpQueue(f"{server.url}?source=landing") as sender:
         sender.publish(["s3://landing/orders/2.json"], tag="orders.eu")

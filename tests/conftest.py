@@ -18,7 +18,7 @@ os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
 from queue_source.common.logs import work_on
 from queue_source.spark import process
-from support import compiled_statements, leaks, loopback, temporary
+from support import compiled_statements, leaks, loopback, temporary, tiers
 from support.engine import class_archive, few_at_once
 
 # pytester runs small test suites inside a test: tests/unit/test_house.py
@@ -71,7 +71,9 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses among them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.mark(items)
     engine = [item for item in items if item.get_closest_marker("engine")]
     if engine and version("pyspark").startswith(("4.0.", "4.1.")):
         # PySpark up to 4.1 leaves the socket of each collect() to the garbage collector; newer ones close it

@@ -22,7 +22,9 @@ PAGES = {
 """Of the repository -> of the site."""
 
 ICON = ROOT / "src" / "queue_source" / "serve" / "static" / "icon.svg"
-_DECISIONS = "decisions/README.md"
+_BREAKPOINTS = {"76.25em": "68.75em", "76.234375em": "68.734375em"}
+"""From which width on the theme shows its menu: 1,100 pixels instead of 1,220, so that a screen of 1,200 has it."""
+
 _LINK = re.compile(r"(?<!!)(\[[^\]]+\]\()([^)\s]+)(\))")
 
 
@@ -51,10 +53,17 @@ def site_link(link: str, source: str, place: str, repository: str) -> str:
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
     if target in PAGES:
         there = PAGES[target]
-    elif target == "docs/decisions":
-        there = _DECISIONS
-    elif target.startswith("docs/") and target != "docs/decisions/template.md":
+    elif target.startswith("docs/"):
         there = target.removeprefix("docs/")
     else:
         return f"{repository}/blob/main/{target}{mark}{anchor}"
     return posixpath.relpath(there, posixpath.dirname(place) or ".") + mark + anchor
+
+
+def on_post_build(*, config: Any) -> None:
+    """Let the theme show its menu on a screen of 1,200 pixels."""
+    for asset in Path(config["site_dir"], "assets").rglob("*.min.*s"):
+        text = asset.read_text("utf-8")
+        for theirs, ours in _BREAKPOINTS.items():
+            text = text.replace(theirs, ours)
+        asset.write_text(text, "utf-8")

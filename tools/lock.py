@@ -1,7 +1,7 @@
 """Regenerates every file of `locks/` (run by `make lock`).
 
 uv does it, installed into an environment that is thrown away. Pins stay as they are unless `--upgrade` is given.
-A lock holds names, versions and hashes: no address of an index and no path of a machine (decision 0001).
+A lock holds names, versions and hashes: no address of an index and no path of a machine, so that mirrors serve it.
 """
 
 import os

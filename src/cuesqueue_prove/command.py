@@ -29,8 +29,7 @@ def prove(
         str,
         typer.Option(
             metavar="SQL|FILE.py:FUNCTION",
-            help="How the result is read: a SELECT, or a function that returns rows. Not needed for files of "
-            "format('cuesqueue') and of Spark's own sinks.",
+            help="How the result is read, where it is not in files: a SELECT, or a function that returns rows.",
         ),
     ] = "",
     result_url: Annotated[

@@ -1,4 +1,4 @@
-"""The values that the shard store takes and returns: frozen, without I/O. `docs/reference/glossary.md` has the words.
+"""The values that the shard store takes and returns: frozen, without I/O. `docs/design.md` has the words.
 
 Those that come by the thousand are named tuples: making a frozen dataclass takes four times as long.
 """

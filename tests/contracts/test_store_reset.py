@@ -1,4 +1,4 @@
-"""Contract: a source that begins anew has read nothing, shows nothing, and repeats no delivery (decision 0089)."""
+"""Contract: a source that begins anew has read nothing, shows nothing, and repeats no delivery (decision 0047)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on clusters: every platform says whether it was tried, and what it names exists."""
+"""The pages on clusters and on installing: every platform says whether it was tried, and what they name exists."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from support.snippets import ROOT, blocks
 
 PAGE = ROOT / "docs" / "how-to" / "clusters.md"
+INSTALL = ROOT / "docs" / "how-to" / "install.md"
 PLATFORMS = ["Standalone", "Spark Connect", "YARN", "Kubernetes", "Databricks", "Amazon EMR", "Dataproc"]
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
 
@@ -25,15 +26,18 @@ def test_every_platform_says_at_once_whether_it_was_tried(platform: str) -> None
 def test_the_extras_that_commands_install_exist() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     named = {
-        name for found in re.findall(r"cuesqueue\[([\w,]+)\]", PAGE.read_text("utf-8")) for name in found.split(",")
+        name
+        for page in (PAGE, INSTALL)
+        for found in re.findall(r"(?:cuesqueue|\*\.whl\)|'\.)\[([\w,]+)\]", page.read_text("utf-8"))
+        for name in found.split(",")
     }
-    assert named
+    assert named > {"sqs", "postgres"} or named == {"sqs", "postgres"}
     assert not [name for name in named if not re.search(rf"^{name} = \[", project, re.MULTILINE)]
 
 
 def test_the_archive_of_the_page_has_all_packages_and_the_command(tmp_path: Path) -> None:
     (tmp_path / "src").symlink_to(ROOT / "src")
-    (command,) = [block.text for block in blocks(PAGE) if "zipfile" in block.text]
+    (command,) = [block.text for block in blocks(INSTALL) if "zipfile" in block.text]
     made = command.replace("python ", f"{sys.executable} ", 1)
     subprocess.run(["bash", "-ec", made], cwd=tmp_path, check=True, capture_output=True)
     code = (
@@ -51,4 +55,6 @@ def test_the_archive_of_the_page_has_all_packages_and_the_command(tmp_path: Path
 
 
 def test_scripts_name_no_version_that_a_release_would_leave_behind() -> None:
-    assert re.findall(r"cuesqueue-[\d.]+", PAGE.read_text("utf-8")) == []
+    assert [
+        found for page in (PAGE, INSTALL) for found in re.findall(r"cuesqueue-\d[\d.]*", page.read_text("utf-8"))
+    ] == []

@@ -1,4 +1,4 @@
-"""The index of decisions has every one of them by its title, and says what overtook which, as their pages do."""
+"""Each decision has a heading with its number, which its anchor names, and each decision that is cited exists."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 
 from support.snippets import ROOT
 
-FOLDER = ROOT / "docs" / "decisions"
-DECISIONS = {path.name: path.read_text("utf-8") for path in FOLDER.glob("[0-9]*.md")}
-LINES = re.findall(r"^- \[(.+?)\]\((\d{4}.+?)\)(.*)$", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE)
-INDEX = {name: (title, after) for title, name, after in LINES}
+PAGE = (ROOT / "docs" / "decisions.md").read_text("utf-8")
+DECISIONS = re.findall(r"^## (\d{4}): \S", PAGE, re.MULTILINE)
+FOLDERS = ("src", "tests", "tools", "integration", "benchmarks")
+CODE = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
 
-def overtaken_by(text: str) -> set[str]:
-    return set(re.findall(r"\[(\d{4})\]\(", text))
+def test_every_decision_has_its_number_once_and_an_anchor_of_it_before_its_heading() -> None:
+    assert len(set(DECISIONS)) == len(DECISIONS) == len(re.findall("^## ", PAGE, re.MULTILINE))
+    assert re.findall(r'^<a id="(\d{4})"></a>\n\n## \1: ', PAGE, re.MULTILINE) == DECISIONS
 
 
-def test_every_decision_is_in_the_index_by_its_title() -> None:
-    titles = {name: text.splitlines()[0].removeprefix("# ") for name, text in DECISIONS.items()}
-    assert {name: title for name, (title, _) in INDEX.items()} == titles
-
-
-def test_what_is_overtaken_says_by_which_in_the_index_and_on_its_page() -> None:
-    for name, text in DECISIONS.items():
-        _, *notes = re.split("Overtaken in part:|replaced by", text.partition("## Question")[0])
-        assert overtaken_by(INDEX[name][1]) == overtaken_by("".join(notes)), name
+def test_every_decision_that_the_code_cites_exists() -> None:
+    cited = {
+        (str(path.relative_to(ROOT)), number)
+        for path in CODE
+        for number in re.findall(r"[Dd]ecisions?[\s/]+(\d{4})\b", path.read_text("utf-8"))
+    }
+    assert cited
+    assert not [citation for citation in sorted(cited) if citation[1] not in DECISIONS]

@@ -10,8 +10,8 @@ from support.snippets import ROOT
 from support.sweep_sinks import COLUMNS, READ_TWICE, SWEPT, reaching
 
 EXPLANATION = (ROOT / "docs" / "explanation" / "exactly-once.md").read_text("utf-8")
-IDENTITIES = (ROOT / "docs" / "explanation" / "identities.md").read_text("utf-8")
 PRIOR = (ROOT / "docs" / "prior-designs.md").read_text("utf-8")
+PRIOR_TESTS = (ROOT / "tests" / "docs" / "prior_designs.md").read_text("utf-8")
 
 
 def test_the_page_says_of_every_point_what_the_restart_does_in_the_order_of_the_code() -> None:
@@ -34,19 +34,10 @@ def test_the_sweep_has_as_many_cells_as_the_page_says() -> None:
     failures, columns = 3, [*COLUMNS, *READ_TWICE]
     cells = sum(columns.count(column) for point in SWEPT for column in reaching(point))
     wanted = len(SWEPT), len(COLUMNS), failures * cells, failures * (len(SWEPT) * len(columns) - cells)
-    told = r"of the (\d+) points, in each of (\d+) columns.*\s(\d+) cells; the other (\d+) are"
+    told = r"of the (\d+) points, in each\s+of (\d+) columns.*\s(\d+) cells; the other (\d+) are"
     found = re.search(told, EXPLANATION, re.DOTALL)
     assert found
     assert tuple(map(int, found.groups())) == wanted
-
-
-def test_every_identity_has_its_tests() -> None:
-    rows = re.findall(r"^\| (?!thing|---)([^|]+) \|.*\| ([^|]+) \|$", IDENTITIES, re.MULTILINE)
-    assert len(rows) > 30
-    for thing, tests in rows:
-        named = re.findall(r"`([\w/]+)`", tests)
-        assert named, thing
-        assert not [name for name in named if not (ROOT / "tests" / f"{name}.py").is_file()], thing
 
 
 def test_every_semantics_has_its_section() -> None:
@@ -54,25 +45,31 @@ def test_every_semantics_has_its_section() -> None:
 
 
 FILES = [path for folder in ("src", "tests", "integration") for path in sorted((ROOT / folder).rglob("*.py"))]
-ROWS = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.+\|$", PRIOR, re.MULTILINE)]
+
+
+def rows_of(page: str) -> list[list[str]]:
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.+\|$", page, re.MULTILINE)]
+
+
+ROWS, WHERE = rows_of(PRIOR), rows_of(PRIOR_TESTS)
 
 
 def test_the_files_that_prior_designs_name_exist() -> None:
-    named = re.findall(r"`([\w/]+\.py)`", PRIOR)
+    named = re.findall(r"`([\w/]+\.py)`", PRIOR_TESTS)
     assert named
     assert not [name for name in named if not any(str(path).endswith(f"/{name}") for path in FILES)]
 
 
 def test_the_tests_that_prior_designs_name_exist() -> None:
     tests = "\n".join(path.read_text("utf-8") for path in FILES if path.name.startswith("test_"))
-    named = re.findall(r"`(test_\w+?)(?:\.\.\.)?`", PRIOR)
+    named = re.findall(r"`(test_\w+?)(?:\.\.\.)?`", PRIOR_TESTS)
     assert named
     assert not [name for name in named if f"def {name}{'' if name.endswith('_') else '('}" not in tests]
 
 
 def test_what_prior_designs_name_of_a_module_stands_in_it() -> None:
     """Such as `pruning.win_interval`, in the column of modules."""
-    named = [found for row in ROWS if len(row) == 4 for found in re.findall(r"`(\w+)\.(?!py`)(\w+)`", row[2])]
+    named = [found for _, modules, _ in WHERE for found in re.findall(r"`(\w+)\.(?!py`)(\w+)`", modules)]
     assert named
     defined = {
         (path.stem, name)
@@ -84,6 +81,13 @@ def test_what_prior_designs_name_of_a_module_stands_in_it() -> None:
 
 def test_every_heading_of_prior_designs_is_answered_or_said_why_not() -> None:
     assert len(ROWS) > 80
-    for heading, here, module, test in ROWS:
+    listed = [heading for heading, *_ in WHERE if heading not in ("heading", "---")]
+    assert len(set(listed)) == len(listed)
+    answered = {heading for heading, module, test in WHERE if module and test}
+    for heading, here in ROWS:
         assert heading, here
-        assert (module and test and here) or re.match(r"not taken, because \w+", here), heading
+        assert (heading in answered and here) or re.match(r"not taken, because \w+", here), heading
+
+
+def test_the_list_of_where_prior_designs_are_answered_has_no_other_headings() -> None:
+    assert not {heading for heading, *_ in WHERE} - {heading for heading, _ in ROWS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from queue_source.options.places import MEANINGLESS, READER, given_texts
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "from-auto-loader.md").read_text("utf-8")
+LIST = Path(__file__).with_name("auto_loader_options.md").read_text("utf-8")
 
 
 def _names() -> Iterator[tuple[str, list[str]]]:
@@ -69,7 +71,7 @@ OF_FORMATS = """
 """The names of Auto Loader's reference of options that are known to us; `cloudFiles.` is left out."""
 
 ROWS: dict[str, set[str]] = {
-    left: set(re.findall(r"`([\w.*]+)`", right)) for left, right in re.findall(r"^\| (\w.*?) \| (`.+) \|$", PAGE, re.M)
+    left: set(re.findall(r"`([\w.*]+)`", right)) for left, right in re.findall(r"^\| (\w.*?) \| (`.+) \|$", LIST, re.M)
 }
 
 

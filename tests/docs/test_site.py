@@ -48,7 +48,6 @@ def html_of(folder: Path) -> Iterator[tuple[Path, str]]:
 
 def test_every_page_of_the_repository_is_a_page_of_the_site(site: Path) -> None:
     written = {page.relative_to(ROOT / "docs") for page in PAGES if page.is_relative_to(ROOT / "docs")}
-    written -= {Path("decisions/template.md")}
     wanted = {page.parent if page.name in ("index.md", "README.md") else page.with_suffix("") for page in written}
     wanted |= {Path("changelog"), Path("contributing"), Path("security")}
     assert {page.parent.relative_to(site) for page, _ in html_of(site)} == wanted
@@ -136,6 +135,24 @@ def test_wide_pages_fit_a_telephone_and_a_screen_and_ask_no_other_host(
     context.close()
     assert watched.complaints == []
     assert [url for url in watched.requests if not url.startswith((address, "data:"))] == []
+
+
+_CUT_OFF = """
+[...document.querySelectorAll("article pre code")].filter(code => code.scrollWidth > code.clientWidth + 1)
+  .map(code => code.innerText.slice(0, 100))
+"""
+LONG_LINES = ("tutorial/", "how-to/routes/", "how-to/iceberg/", "how-to/foreach-batch/", "how-to/group-by/")
+
+
+@pytest.mark.skipif(chromium() is None, reason="no Chromium here; Debian's package chromium has it")
+def test_a_screen_of_1200_pixels_shows_the_menu_and_whole_lines_of_code(browser: Browser, address: str) -> None:
+    context = browser.new_context(viewport={"width": 1200, "height": 800})
+    page = context.new_page()
+    for path in LONG_LINES:
+        page.goto(f"{address}/{path}")
+        assert page.locator(".md-sidebar--primary").evaluate("menu => menu.getBoundingClientRect().left") == 0, path
+        assert page.evaluate(_CUT_OFF) == [], path
+    context.close()
 
 
 @pytest.mark.skipif(chromium() is None, reason="no Chromium here; Debian's package chromium has it")

@@ -65,7 +65,7 @@ def test_a_statement_announces_an_object(kind: str, tmp_path: object, request: p
 
 
 def test_a_program_handles_messages(tmp_path: Path) -> None:
-    (program,) = [block.text for block in blocks(PAGE) if block.language == "python"]
+    (program,) = [block.text for block in blocks(PAGE) if "queue.work" in block.text]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     run = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

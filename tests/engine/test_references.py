@@ -24,7 +24,7 @@ from support.snippets import ROOT, blocks
 
 pytestmark = pytest.mark.engine
 
-PAGE = blocks(ROOT / "docs" / "how-to" / "references.md")
+PAGE = blocks(ROOT / "docs" / "how-to" / "foreach-batch.md")
 LOADS = sa.Table("loads", sa.MetaData(), sa.Column("folder", sa.Text))
 NAMES = ["0.parquet", "a b.parquet", "a%20b+.parquet", "[1].parquet", "{x,y}*?.parquet", "\u00fc#1.parquet"]
 

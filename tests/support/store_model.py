@@ -84,7 +84,7 @@ class Checkpoint:
     planned: dict[tuple[int, int], set[Range]] = field(default_factory=dict)  # what every attempt at a batch has had
 
     def note(self, batch: tuple[int, int], plan: Plan) -> None:
-        """Decision 0004: what one attempt left out is left out by every later one, whoever owns it by then."""
+        """Decision 0032: what one attempt left out is left out by every later one, whoever owns it by then."""
         before = self.planned.get(batch, set(plan.ranges))
         assert before.issuperset(plan.ranges), "a range that an attempt left out came back to its plan"
         self.planned[batch] = set(plan.ranges)

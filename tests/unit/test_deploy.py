@@ -66,7 +66,7 @@ def test_prometheus_gets_the_metrics_with_the_token_under_a_name_that_is_served(
     token = SERVICES["serve"]["environment"]["CUESQUEUE_SERVE_TOKEN"]
     assert scrape["authorization"]["credentials"] == token
     assert len(token) >= SHORTEST_TOKEN
-    assert f"`{token}`" in (ROOT / "docs" / "how-to" / "compose.md").read_text("utf-8")
+    assert f"`{token}`" in (ROOT / "docs" / "how-to" / "clusters.md").read_text("utf-8")
     (target,) = scrape["static_configs"][0]["targets"]
     name, port = target.split(":")
     command = SERVICES["serve"]["command"]
@@ -115,7 +115,8 @@ def test_the_py4j_that_the_image_names_is_that_of_its_spark() -> None:
 
 
 def test_the_page_runs_services_and_a_program_that_are_there() -> None:
-    (commands,) = [block.text for block in blocks(ROOT / "docs" / "how-to" / "compose.md") if block.language == "bash"]
+    page = blocks(ROOT / "docs" / "how-to" / "clusters.md")
+    (commands,) = [block.text for block in page if "docker compose" in block.text]
     first, *others = commands.splitlines()
     assert first == f"cd {DEPLOY.name}"
     assert all(line.startswith("docker compose ") for line in others)

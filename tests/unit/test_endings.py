@@ -54,8 +54,7 @@ Thread State: RUNNABLE"""
         (OF_OTHERS.replace("source jdbc", f"source {DataSource.name}"), None),
         (
             CHAIN,
-            "database 'postgresql://db' did not serve us within 120 s: connection refused "
-            "(docs/how-to/shared-store.md)",
+            "database 'postgresql://db' did not serve us within 120 s: connection refused (docs/how-to/store.md)",
         ),
         (
             "queue_source.errors.OptionError: option 'x': is wrong; see docs/how-to/iceberg.md",

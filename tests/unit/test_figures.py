@@ -48,10 +48,10 @@ def _make_known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Docs:
     """Docs with the figures of one benchmark, drawn where matplotlib is."""
-    docs = Docs(tmp_path_factory.mktemp("docs"))
-    docs.page.parent.mkdir()
+    folder = tmp_path_factory.mktemp("docs")
+    docs = Docs(folder, folder / "methods.md")
     headings = "# Benchmarks\n\n## never, made-up\n\n## A new benchmark\n"
-    (docs.folder / "benchmarks.md").write_text(headings, "utf-8")
+    docs.methods.write_text(headings, "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         _make_known(patch)
         assert program.main(["--save", str(docs.figures)]) == 0
@@ -63,7 +63,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Docs:
 @pytest.fixture
 def docs(made: Docs, tmp_path: Path) -> Docs:
     """A copy, which a test may change."""
-    return Docs(Path(shutil.copytree(made.folder, tmp_path / "docs")))
+    folder = Path(shutil.copytree(made.folder, tmp_path / "docs"))
+    return Docs(folder, folder / made.methods.name)
 
 
 @pytest.mark.usefixtures("known")
@@ -105,11 +106,10 @@ def test_the_table_says_whose_each_figure_is_with_what_and_where_it_is_compared(
     assert "| case | measured | × Spark's own (peer) | runs |" in text
     assert "| a \\| b | 250 ms | 3.00 × | 3 |" in text
     assert "| the floor (floor) | 50.0 ms |  | 1 |" in text
-    assert "[Method](../benchmarks.md#never-made-up)" in text
-    assert "machine 1, load 0.1 .. 2.0" in text
-    assert "[never](../benchmarks.md#never-made-up)" in text.partition("## Without figures")[2]
+    assert "[Method](README.md#never-made-up)" in text
+    assert "machine 1, load 0.1\n" in text
     busy = figures.page([replace(found, load=(1.5, 2.0), machine={"cores": 2})], docs.sections())
-    assert "load **1.5** .. 2.0" in busy
+    assert "load **1.5**\n" in busy
 
 
 def test_what_was_measured_in_the_same_ways_has_a_column_for_each_way(docs: Docs) -> None:
@@ -120,7 +120,7 @@ def test_what_was_measured_in_the_same_ways_has_a_column_for_each_way(docs: Docs
         for way, against, role in (("batch", "Spark's own", Role.OURS), ("read by 2, alone", "", Role.FLOOR))
     ]
     text = figures.page([replace(found, measurements=tuple(pairs))], docs.sections())
-    assert "| rows/s | batch; × Spark's own (peer) | read by 2, alone (floor) |" in text
+    assert "| rows/s; × Spark's own (peer) | batch | read by 2, alone (floor) |" in text
     assert "| csv, large | 10.0; 2.00 × | 10.0 |" in text
     assert "| json, large | 10.0; 2.00 × | 10.0 |" in text
     fewer = figures.page([replace(found, measurements=tuple(pairs[:3]))], docs.sections())
@@ -134,10 +134,10 @@ EDITS: dict[str, tuple[Callable[[Docs], None], str]] = {
         lambda docs: edit(docs.figures / "made-up-parts.svg", "30.0 ms", "3.0 ms"),
         "was edited",
     ),
-    "a figure on the page": (lambda docs: edit(docs.page, "250 ms", "100 ms"), "figures.md is not what is saved"),
+    "a figure on the page": (lambda docs: edit(docs.page, "250 ms", "100 ms"), "FIGURES.md is not what is saved"),
     "a picture that is gone": (lambda docs: (docs.figures / "made-up.svg").unlink(), "made-up.svg is missing"),
     "a picture too many": (lambda docs: (docs.figures / "old.svg").touch(), "old.svg is of no figures"),
-    "no method": (lambda docs: edit(docs.folder / "benchmarks.md", "made-up", "other"), "no section for made-up"),
+    "no method": (lambda docs: edit(docs.methods, "made-up", "other"), "no section for made-up"),
 }
 
 
@@ -241,5 +241,5 @@ def test_pictures_of_the_docs_are_small_and_load_nothing() -> None:
 
 
 def test_the_page_shows_every_picture() -> None:
-    shown = re.findall(r"!\[[^\]]+\]\(\.\./figures/([^)]+)\)", Docs().page.read_text("utf-8"))
+    shown = re.findall(r"!\[[^\]]+\]\(\.\./docs/figures/([^)]+)\)", Docs().page.read_text("utf-8"))
     assert sorted(shown) == [path.name for path in Docs().pictures()]

@@ -1,4 +1,4 @@
-"""Imports go one way: queue -> coordinator -> shards -> ... (docs/decisions holds why). The order is data, below.
+"""Imports go one way: queue -> coordinator -> shards -> ... (docs/decisions.md holds why). The order is data, below.
 
 All import statements count, also those in functions and for types only, and `import_module("...")` with a literal.
 """

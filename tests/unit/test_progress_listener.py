@@ -119,7 +119,7 @@ def test_a_listener_that_has_a_connection_is_pickled_without_it(store_url: str) 
 
 
 def test_the_function_of_the_page_takes_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    page = ROOT / "docs" / "how-to" / "watch-progress.md"
+    page = ROOT / "docs" / "how-to" / "operate.md"
     (snippet,) = [block.text for block in blocks(page) if "def send" in block.text]
     added: list[Any] = []
     spark = SimpleNamespace(streams=SimpleNamespace(addListener=added.append))

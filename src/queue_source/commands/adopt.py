@@ -46,8 +46,8 @@ def adopt_command(
 ) -> None:
     """Take over the list of files that another reader has read, such as Spark's file source: none is read again.
 
-    Stop that query first, after its last micro-batch has ended. The checkpoint is only read; the store is created if
-    there is none. Running it again changes nothing.
+    Stop that query first, after its last micro-batch has ended. The checkpoint is only read. Running it again changes
+    nothing.
     """
     if (checkpoint is None) == (list_ is None):
         raise OptionError("CHECKPOINT", "or --list FILE says what was read: give one of them")

@@ -51,8 +51,8 @@ def compact_command(
 ) -> None:
     """Join small files that the sink with path has published into large ones: views show the same rows at each moment.
 
-    It may run beside queries, readers, and vacuum, which removes what was replaced. Exit codes: 0 done; 1 files cannot
-    be read or written: they stay as they were, and all others are joined.
+    It may run beside queries, readers, and vacuum, which removes what was replaced. Exit code 1: some files cannot be
+    read or written; they stay as they were.
     """
     small, large = _size("--smaller-than", smaller_than), _size("--target", target)
     if large < small:

@@ -1,6 +1,7 @@
 """`cuesqueue doctor`: checks what a query needs on this machine, of its store, its queues and its objects.
 
-The checks change nothing (decision 0055). Each hides secrets, because the messages of libraries often show URLs.
+The checks change nothing: they may run beside readers. Each hides secrets, because the messages of libraries often show
+URLs.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def doctor(
         str | None,
         option(
             "URL",
-            "Database of the store; otherwise that of storeUrl, or sqlite:///cuesqueue.db where that file is.",
+            "Database of the store; otherwise that of storeUrl.",
             "--store",
             envvar="CUESQUEUE_STORE",
             show_default=False,
@@ -101,8 +102,7 @@ def doctor(
 ) -> None:
     """Check what a query needs: Java, Python, the store, and with the reader's options its queues and objects.
 
-    Nothing is changed or created. Each finding that is not ok says what to do. Exit codes: 0 there is no problem
-    (warnings are none), 3 there is one.
+    Nothing is changed or created. Exit codes: 0 there is no problem, 3 there is one.
     """
     reader_options: dict[str, Any] = {}
     if options is not None:
@@ -276,13 +276,13 @@ def examine_workers(workers: Iterable[Worker], driver: Worker) -> Iterator[Findi
 
 def examine_store(url: str, *, local: bool = True) -> Iterator[Finding]:
     """Check the store behind an SQLAlchemy URL. `local`: all executors run on this machine."""
-    fix = "see docs/how-to/shared-store.md for URLs and drivers"
+    fix = "see docs/how-to/store.md for URLs and drivers"
     try:
         with closing(Database(url, patience=_PATIENCE)) as database:
             fix = "mend the URL, the network, or the rights of the user, and run this again"
             file = database.file()
             if file is not None and not local:
-                server = "use PostgreSQL or MariaDB/MySQL: docs/how-to/shared-store.md"
+                server = "use PostgreSQL or MariaDB/MySQL: docs/how-to/store.md"
                 yield problem("store's place", f"{file} is a SQLite file, and executors run on other machines", server)
             if file is not None and not file.exists():
                 yield ok("store", f"{database.name}: there is no such file yet; the first start of a query makes it")

@@ -1,7 +1,7 @@
 """`cuesqueue errors list/show/requeue/drop`: finds what could not be processed, and has it processed once repaired.
 
 Programs call `requeue`, too: bad messages are sent once more, quarantined objects are released and announced again.
-Decision 0023 explains what keeps exactly once.
+Decision 0064 explains what keeps exactly once.
 """
 
 from __future__ import annotations

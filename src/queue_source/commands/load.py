@@ -59,7 +59,7 @@ def load(
     prefix: Annotated[
         list[str] | None,
         option(
-            "URI", "Where objects may be, as in s3://landing/orders/; may be repeated. Without a queue they are listed."
+            "URI", "Where objects may be, as s3://landing/orders/; may be repeated. Without a queue they are listed."
         ),
     ] = None,
     format: Annotated[Format | None, option("F", f"Their format: {', '.join(FILE_FORMATS)}.", "--format")] = None,
@@ -74,8 +74,7 @@ def load(
         list[str] | None,
         option(
             "NAME=VALUE",
-            "A further option of reader or sink (warehouse, aws.region, mode, source ...), or checkpointLocation; "
-            "may be repeated. Secrets as env:NAME or file:PATH.",
+            "A further option of reader or sink (warehouse, mode, source ...), or checkpointLocation; may be repeated.",
         ),
     ] = None,
     master: Annotated[str, option("M", "Where Spark runs.")] = "local[*]",
@@ -241,16 +240,13 @@ def route(
     name: Annotated[str | None, option("NAME", "Its name in the store; the queue's if it is left out.")] = None,
     on_unrouted: Annotated[
         Unrouted,
-        typer.Option(
-            help="What becomes of a message with an object that no route takes: to the error table, or counted."
-        ),
+        typer.Option(help="What becomes of an object that no route takes: to the error table, or counted."),
     ] = Unrouted.QUARANTINE,
     memory: Annotated[
         Path | None,
         option(
             "FILE",
-            "A file in which it keeps how many messages it has had: so it notices, also when it is started again, "
-            "that the store was restored from a backup. It must outlast the process, and be one receiver's.",
+            "A file, kept by this receiver alone, by which it notices that the store was restored from a backup.",
         ),
     ] = None,
     until_empty: Annotated[bool, flag("--until-empty", "End when the queue is empty.")] = False,
@@ -258,16 +254,14 @@ def route(
         list[str] | None,
         option(
             "NAME=VALUE",
-            "An option of a reader for receiving and parsing (aws.region, notificationFormat, ...); may be "
-            "repeated. Secrets as env:NAME or file:PATH.",
+            "An option of a reader for receiving and parsing (aws.region ...); may be repeated.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Receive messages of one queue for many sources, until SIGTERM or Ctrl-C.
 
-    Each object is recorded for every source that a route leads to; then its message is acknowledged. Readers of these
-    sources have queueUrl=store. Any number of receivers may run; each object is recorded once for each source.
+    Each object is recorded once for every source that a route leads to. Readers of these sources have queueUrl=store.
     """
     options = parse_receiver_options(queue_url, named_options(option), quarantines=on_unrouted is Unrouted.QUARANTINE)
     parsed = read_routes(routes)

@@ -113,7 +113,7 @@ def s3_event(uri: str) -> bytes:
 def info(queue_url: QueueUrl, as_json: Json = False) -> None:
     """Show how many messages a queue has, and what its kind can do. Creates nothing.
 
-    SQL: every queue of a table that is there exists, with messages or without; so it does after `queue delete`.
+    SQL: every queue of a table that is there exists, with messages or without.
     """
     with open_queue(queue_url) as queue:
         result: dict[str, Any] = {"queue": queue.name}
@@ -145,9 +145,8 @@ def create(queue_url: QueueUrl, as_json: Json = False) -> None:
 def delete(queue_url: QueueUrl, yes: Yes = False, as_json: Json = False) -> None:
     """Delete a queue with all its messages.
 
-    Kafka: deletes the topic, for all groups. RabbitMQ: deletes the pool, or the source where the URL names no pool.
-    Pub/Sub: deletes the subscription; its topic stays. SQL: deletes the messages; the table stays, since other queues
-    may be in it.
+    Kafka: deletes the topic. RabbitMQ: the pool, or the source where the URL names no pool. Pub/Sub: the subscription,
+    not its topic. SQL: the messages.
     """
     with _administered(queue_url, "delete") as (queue, manager):
         existed = manager.exists()
@@ -175,7 +174,7 @@ def peek(
 ) -> None:
     """Show the next messages of a queue; they stay in it.
 
-    RabbitMQ marks them as redelivered. SQS and Pub/Sub count this as a delivery, also for their dead-letter policies.
+    SQS and Pub/Sub count this as a delivery, also for their dead-letter policies.
     """
     with _administered(queue_url, "peek") as (queue, manager):
         if not manager.exists():

@@ -1,4 +1,4 @@
-"""`cuesqueue reconcile`: compares a bucket with what is published, with proof (decision 0048), and with the next steps.
+"""`cuesqueue reconcile`: compares a bucket with what is published, with proof (decision 0047), and with the next steps.
 
 The pages of a listing or an inventory become counters, a digest and the first names of each kind, in bounded memory.
 Nothing is written before the last page is compared: a listing that fails in the middle certifies nothing.
@@ -345,10 +345,8 @@ def reconcile(
         list[str] | None,
         option(
             "NAME=VALUE",
-            "An option of the reader: those that choose its objects (allowedPrefixes, allowOverwrites, "
-            "pathGlobFilter, fullPathGlobFilter, readHiddenFiles, modifiedAfter, modifiedBefore), as the reader has "
-            "them, and those that reach the bucket (s3.*, aws.*, azure.*); may be repeated. Secrets as env:NAME or "
-            "file:PATH.",
+            "An option of the reader that chooses its objects (allowedPrefixes ...), or reaches the bucket "
+            "(s3.*, aws.*, azure.*); may be repeated.",
         ),
     ] = None,
     profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
@@ -366,13 +364,13 @@ def reconcile(
     grace: Annotated[str, option("D", "How long an object may take to be announced and published.")] = "10m",
     certificate: Annotated[
         int | None,
-        option("ID", "Check this certificate again: its prefix, times and options of choice are taken from it."),
+        option("ID", "Check this certificate again, with its prefix, times and options."),
     ] = None,
     send: Annotated[
         str | None,
         option(
             "QUEUE_URL",
-            "Announce what is missing, or was empty when it was read, to this queue, which the reader reads.",
+            "Announce what is missing, or was empty when it was read, to this queue.",
         ),
     ] = None,
     notification: Annotated[
@@ -383,7 +381,7 @@ def reconcile(
         str | None,
         option(
             "FILE",
-            "Write every object that is not published into this file, as lines of JSON; - is standard output.",
+            "Write every object that is not published into this file, as lines of JSON.",
             "--list",
         ),
     ] = None,
@@ -392,9 +390,8 @@ def reconcile(
 ) -> None:
     """Compare what is in a bucket with what was published, and say what is missing.
 
-    Exit code 0: complete. 1: something is missing, quarantined, skipped, given up, not yet published or changed since,
-    the store has forgotten too much to say, or there was no object to compare; also where the listing failed. 2: wrong
-    use.
+    Exit code 0: complete. 1: something is not published, or changed since; the store has forgotten too much to say; or
+    there was no object to compare. 2: wrong use.
     """
     configured = {"aws.profile": profile, "aws.endpointUrl": endpoint_url}
     reader_options = {name: text for name, text in configured.items() if text is not None} | named_options(option)

@@ -3,7 +3,7 @@
 Spark starts its Python processes with `python/lib/pyspark.zip` first on the path. It holds sources only, so each new
 process (the reader process of each query, each new worker) compiles PySpark again, for most of a second.
 
-For Azure this runs its command line, `az`, or prints what it would run (decision 0084): Azure's libraries for it are
+For Azure this runs its command line, `az`, or prints what it would run: Azure's libraries for it are
 many and change often. Existing things stay as they are. So a second run changes nothing.
 """
 
@@ -213,8 +213,7 @@ def pyspark(
 ) -> None:
     """Compile PySpark once, so that the Python processes of each query start in half the time.
 
-    Bytecode for this Python is added to python/lib/pyspark.zip, which takes some seconds and 7 MB. Run it where driver
-    and executors have PySpark, as when an image is built. A second run changes nothing.
+    Bytecode for this Python is added to python/lib/pyspark.zip, 7 MB. Run it where driver and executors have PySpark.
     """
     if spark_home:
         archive = Path(spark_home) / "python" / "lib" / "pyspark.zip"

@@ -1,6 +1,6 @@
 """`cuesqueue shards list/show/quarantine/reopen/forget`: what became of an object, and how to get a stream past it.
 
-Programs call the same functions. Decision 0040 explains what keeps exactly once.
+Programs call the same functions. Decision 0064 explains what keeps exactly once.
 """
 
 from __future__ import annotations
@@ -75,11 +75,9 @@ class ShardChoice:
     source: Source = None
     pipeline: Annotated[str | None, option("P", "Only shards that this pipeline owns, or has finished.")] = None
     older_than: Annotated[
-        str | None, option("D", "Only what was finished (or opened, if unfinished) longer ago, as in 2h or 7 days.")
+        str | None, option("D", "Only what was finished (or opened) longer ago, as 2h or 7 days.")
     ] = None
-    since: Annotated[str | None, option("D", "Only what was finished (or opened, if unfinished) not longer ago.")] = (
-        None
-    )
+    since: Annotated[str | None, option("D", "Only what was finished (or opened) since then.")] = None
 
     def criteria(self, *, everything: bool = True) -> ShardCriteria:
         """Return the options for the store, as `criteria_of`."""
@@ -157,8 +155,8 @@ def quarantine(
 ) -> None:
     """Get a stream past an object: the next plan that holds it gives it up, unread, and publishes the rest.
 
-    Also while the query runs, and for a plan that fails again and again: then its next attempt does. The object becomes
-    an error with the cause quarantined-by-hand, and can be reopened. Published objects are refused (exit code 1).
+    Also while the query runs. The object becomes an error with the cause quarantined-by-hand, and can be reopened.
+    Published objects are refused (exit code 1).
     """
     chosen = choice.criteria(everything=everything)
     with open_store(store, create=False) as opened:

@@ -54,9 +54,9 @@ def status_command(
 ) -> None:
     """Show which pipelines are alive, how far behind they are, how fast, and what went wrong.
 
-    All of it is in the store, also of pipelines that run elsewhere or were killed. Exit codes: 0 all are healthy, 3 one
-    is not, or nothing of --pipeline or --source has started. A pipeline whose heartbeats ended without a stop is never
-    healthy; nor is one to which only what is outside of allowedPrefixes has come lately.
+    Exit codes: 0 all are healthy, 3 one is not, or nothing of --pipeline or --source has started. A pipeline whose
+    heartbeats ended without a stop is never healthy; nor is one to which only what is outside of allowedPrefixes has
+    come lately.
     """
     pause = duration_of("--interval", interval)
     limits = limits_of(max_lag, max_silence, max_errors)

@@ -37,20 +37,15 @@ def files(
     pipeline: Pipeline = None,
     source: Source = None,
     as_of: Annotated[str | None, option("TIME", "Only what was published at this time (UTC).")] = None,
-    as_of_attempt: Annotated[
-        str | None, option("HASH", "Only what was published by this attempt and those before it: its delivery_hash.")
-    ] = None,
+    as_of_attempt: Annotated[str | None, option("HASH", "Only what was published up to this attempt.")] = None,
     as_json: Annotated[
         bool,
-        flag(
-            "--json", "Print a JSON object a line: path, rows, bytes, published_at, delivery_hash, source and pipeline."
-        ),
+        flag("--json", "Print a JSON object a line."),
     ] = False,
 ) -> None:
     """List the Parquet files that the sink with path has published: one path a line, in the order of publication.
 
-    The list is one state of the store: it has all files of a publish or none, and what is published meanwhile is not
-    in it. Without any file nothing is printed, and the exit code is 0.
+    The list is one state of the store: it has all files of a publish or none.
     """
     from queue_source.spark.published import published  # here: it loads Spark, which the other commands do without
 
@@ -76,8 +71,7 @@ def prune(
         str,
         option(
             "D",
-            "Remove what ended longer ago than this, as in the option deduplicationWindow. A source remembers for "
-            "longer where one of its pipelines has a longer window.",
+            "Remove what ended longer ago than this; where a pipeline of its source has a longer window, that counts.",
         ),
     ] = DEFAULT_WINDOW,
     max_shards: Annotated[int | None, option("N", "Keep at most this many finished shards.", min=1)] = None,
@@ -85,16 +79,16 @@ def prune(
         str,
         option(
             "D",
-            "Forget pipelines that have been stopped for longer than this, with nothing unfinished and no data "
-            "files; a checkpoint of theirs cannot be continued then.",
+            "Forget pipelines that were stopped longer ago, with nothing unfinished and no data files; their "
+            "checkpoints cannot be continued.",
         ),
     ] = "365 days",
     data_older_than: Annotated[
         str | None,
         option(
             "D",
-            "Forget data files that were published longer ago than this: their rows leave the view data, and "
-            "vacuum removes the files. Never, unless it is given.",
+            "Forget data files that were published longer ago: their rows leave the view data, and vacuum "
+            "removes the files.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -126,9 +120,9 @@ def prune(
 def migrate(store: Store, as_json: Json = False) -> None:
     """Bring the store's tables to this version's schema; in an empty database, create them.
 
-    End the queries of the version before first. While one runs, or a batch is not finished, the command names the
-    pipelines, changes nothing, and ends with exit code 2: start each query once more with the version that it had, with
-    trigger availableNow. Running the command again changes nothing. A store of a version before 0.3 is refused.
+    End the queries of the version before first, with trigger availableNow. While one runs, or a batch is not finished,
+    the command names the pipelines, changes nothing, and ends with exit code 2. A store of a version before 0.3 is
+    refused.
     """
     with closing(Database(store)) as database:
         before, after = install.migrate(database)
@@ -149,8 +143,8 @@ def reset(
         bool,
         flag(
             "--lose-rows",
-            "Also where the view data loses rows for good: of messages that were data, and of objects that "
-            "cleanSource has deleted or moved.",
+            "Also where the view data loses rows for good: of messages, and of objects that cleanSource has "
+            "deleted or moved.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -158,8 +152,8 @@ def reset(
 ) -> None:
     """Have a stopped source begin anew: objects that are announced once more are read and published ONCE MORE.
 
-    For a table that was emptied on purpose, as by spark-pipelines run --full-refresh. What the sink with path has
-    published leaves the view data; no table, topic or queue is emptied. A source is refused while its query runs.
+    For a table that was emptied on purpose. What the sink with path has published leaves the view data; no table, topic
+    or queue is emptied. A source is refused while its query runs.
     """
     if not (yes or dry_run):
         raise OptionError("--yes", "says that the tables of this source are empty, or will be; write --yes")
@@ -202,8 +196,8 @@ def serve(
         str | None,
         option(
             "TEXT",
-            "What readers have to know; needed with any --host but loopback. Other users of the machine see "
-            "options, so set CUESQUEUE_SERVE_TOKEN.",
+            "What readers have to know; needed with any --host but loopback. Set the variable: other users see "
+            "options.",
             envvar="CUESQUEUE_SERVE_TOKEN",
         ),
     ] = None,
@@ -223,7 +217,7 @@ def serve(
 
     / is the page, /metrics is for Prometheus, /healthz answers 200 or 503 with the limits that are given here, as
     `cuesqueue status` does. It reads the store and changes nothing. Without more it can be reached from this machine
-    alone. Needs the extra `serve`: pip install 'cuesqueue[serve]'.
+    alone. Needs the extra `serve`.
     """
     time_out = duration_of("--store-timeout", store_timeout)
     try:

@@ -49,9 +49,7 @@ def vacuum_command(
     store: Store,
     path: Annotated[
         str | None,
-        option(
-            "P", "Folder of the data files, as the sink's option path; without it only staged messages are removed."
-        ),
+        option("P", "Folder of the data files; without it only staged messages are removed."),
     ] = None,
     older_than: Annotated[
         str, option("D", "What is younger stays; choose a time longer than any micro-batch takes.")

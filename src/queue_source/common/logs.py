@@ -247,8 +247,8 @@ _WRONG_PYTHON = re.compile(
 _TROUBLESHOOTING = "docs/troubleshooting.md"
 _PAGES = {
     "OptionError": "docs/reference/options.md",
-    "StoreConfigurationError": "docs/how-to/shared-store.md",
-    "StoreUnavailable": "docs/how-to/shared-store.md",
+    "StoreConfigurationError": "docs/how-to/store.md",
+    "StoreUnavailable": "docs/how-to/store.md",
     "ObjectStoreError": "docs/how-to/storage.md",
     "ObjectRefused": "docs/how-to/storage.md",
     "SchemaChanged": "docs/how-to/schema.md",

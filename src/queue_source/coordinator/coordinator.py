@@ -121,7 +121,7 @@ class Coordinator:
                 "pipeline %s: the checkpoint is new, and what the store has as read stays read. If its table was "
                 "emptied on purpose (as by spark-pipelines run --full-refresh), it stays empty: stop the query, run "
                 "'cuesqueue reset %s' with this store, and announce the objects once more "
-                "(docs/how-to/declarative-pipelines.md)",
+                "(docs/how-to/errors.md)",
                 session.token.pipeline,
                 source,
             )

@@ -112,7 +112,7 @@ def decompressed(file: ObjectFile | Stream, codec: str, expansion: Expansion) ->
         raise BadObject(
             "corrupt-object",
             f"{codec} is not read; compress it with gzip, zstd, bzip2 or lz4 (in frames), or let Spark read it "
-            "(docs/how-to/references.md)",
+            "(docs/how-to/foreach-batch.md)",
         )
     file.at_least = AT_LEAST
     return Stream(_content(file, codec, expansion))

@@ -231,7 +231,7 @@ def conform(array: pa.Array, target: pa.DataType, leaf: LeafConverter) -> pa.Arr
     if special_struct(target) == "VARIANT" and pt.is_struct(kind) and kind.get_field_index("typed_value") >= 0:
         raise ValueError(
             "a shredded VARIANT, whose values are in columns of their own (typed_value), is not read; write it with "
-            "spark.sql.variant.writeShredding.enabled = false, or let Spark read the file (docs/how-to/references.md)"
+            "spark.sql.variant.writeShredding.enabled = false, or let Spark read it (docs/how-to/foreach-batch.md)"
         )
     if pt.is_struct(kind) and pt.is_struct(target):
         return _conform_struct(array, target, leaf)

@@ -36,8 +36,8 @@ def store_url() -> Any:
         "storeUrl",
         types.STORE_URL,
         DEFAULT_STORE,
-        help="Database of shards, snapshots and attempts, as an SQLAlchemy URL. The default is a file in the folder in "
-        "which Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
+        help="Database of progress and results, as an SQLAlchemy URL. The default is a file in the folder in which "
+        "Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
         example="postgresql+psycopg://user:password@host/db",
         on_change="Another store knows nothing of what was read: with a checkpoint it is refused (`failOnDataLoss`), "
         "with a new one it reads whatever comes. [A dump of the database](../how-to/backup.md) moves what is known.",
@@ -56,8 +56,7 @@ class AzureOptions:
 
     # fmt: off
     account_name: str | None = option("azure.accountName", types.NON_EMPTY, example="lake", note="the URI's",
-        help="Storage account of `az://CONTAINER/PATH`, and of the credentials; "
-        "`abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names its own.")
+        help="Storage account of `az://CONTAINER/PATH`, and of the credentials.")
     account_key: str | None = option(
         "azure.accessKey", types.SECRET, help="Key of the account.", note="Azure's default credential")
     sas_token: str | None = option("azure.sasToken", types.SECRET, help="SAS token, instead of a key.",

@@ -17,7 +17,7 @@ from queue_source.options.declaring import OnChange, excludes, only_with, option
 _BAD_OBJECT = types.choice("quarantine", "fail", "skip")
 MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
 FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
-NOT_READ = {"xml": "Spark's own reader reads it, from references to the objects: see docs/how-to/references.md"}
+NOT_READ = {"xml": "Spark's own reader reads it, from references to the objects: see docs/how-to/foreach-batch.md"}
 """Formats of other sources, and what to do instead."""
 WIDENING = "addNewColumnsWithTypeWidening"
 ADDING = ("addNewColumns", WIDENING)
@@ -58,14 +58,14 @@ class FormatOptions:
         required="the objects need a format", unless=("content=message", "content=reference"),
         rules=excludes("content=message&fileFormat=binaryFile", problem="{fileFormat} is for objects; leave it out, "
         "and the column `value` is the message"),
-        help="Format of the objects, or of messages; `json` is one record a line. Without it, messages are read as "
-        "they are. Objects of other formats are read [by Spark's own readers](../how-to/references.md).",
+        help="Format of the objects, or of messages; `json` is one record a line. Objects of other formats are read "
+        "[by Spark's own readers](../how-to/foreach-batch.md).",
         on_change=OnChange.REFUSED_IN_PART)
     timezone: str | None = option(
         "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",
         formats=RECORD_FORMATS, beside=("modifiedAfter", "modifiedBefore"),
         help="Zone of timestamps that are written without one; if the session sets none either, that of the driver's "
-        "machine, as in Spark.")
+        "machine.")
     header: bool = option(
         "header", types.BOOLEAN, "false", help="The first line holds the columns' names.", example="true", formats=_CSV)
     sep: str = option("sep", types.SEPARATOR, ",", help="Character between two fields.", example=";", formats=_CSV)
@@ -93,12 +93,12 @@ class FormatOptions:
         "negativeInf", types.TEXT, "-Inf", help="The text that means negative infinity.", example="-oo", formats=_CSV)
     multi_line: bool = option("multiLine", types.BOOLEAN, "false", example="true", formats=RECORD_FORMATS,
         help="json: an object is one document, which is an array of records or one record. csv: quoted fields may "
-        "hold line ends. Such objects are not split into ranges.",
+        "hold line ends. Such objects are not split.",
         on_change=OnChange.REFUSED_IN_PART)
     records_path: str | None = option("recordsPath", types.FIELD_PATH, example="Records", formats=("json",),
         rules=excludes("multiLine", problem="reads documents over any number of lines; leave multiLine out"),
-        help="The keys that lead to the array of records in a [document](formats.md#json). An object is one document, "
-        "or several, of any size. Such objects are not split into ranges.",
+        help="The keys that lead to the array of records in a [document](formats.md#json). Such objects are not "
+        "split.",
         on_change=OnChange.REFUSED_IN_PART)
     whole_text: bool = option(
         "wholeText", types.BOOLEAN, "false", help="An object is one row.", example="true", formats=("text",),
@@ -110,7 +110,7 @@ class FormatOptions:
             problem="has no meaning with {other}; leave one of them out"),
         on_change=OnChange.REFUSED_IN_PART)
     encoding: str = option("encoding", types.ENCODING, "UTF-8", example="ISO-8859-1", formats=LINE_FORMATS,
-        help="Character set of the objects. Only UTF-8 is split into ranges.",
+        help="Character set of the objects. Only UTF-8 is split.",
         on_change=OnChange.REFUSED_IN_PART)
     date_format: str | None = option(
         "dateFormat", types.DATE_PATTERN, example="dd.MM.yyyy", note="`yyyy-MM-dd` and what Spark casts",
@@ -127,40 +127,38 @@ class FormatOptions:
     mode: str = option(
         "mode", types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE", example="DROPMALFORMED",
         formats=LINE_FORMATS,
-        help="What happens with a bad record: its readable fields are kept; it is left out; or its object is corrupt "
-        "(`onCorruptObject`). The first two also write it to the error table.")
+        help="What happens to a bad record: its readable fields are kept; it is left out; or its object is corrupt. "
+        "The first two also write it to the error table.")
     max_record_bytes: int = option("maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
-        help="A longer record (with `wholeText`: object) is bad, and skipped. A json document (`multiLine`) may be "
-        "half as long again if none of its items is longer. A worker needs up to ten times as much memory.")
+        help="A longer record (with `wholeText`: object) is bad, and skipped. A worker needs up to ten times as much "
+        "memory.")
     column_name_of_corrupt_record: str = option(
         "columnNameOfCorruptRecord", types.NON_EMPTY, "_corrupt_record", example="_bad", formats=RECORD_FORMATS,
-        help="The STRING column, if the schema has it, that holds bad records as they were written.")
+        help="The STRING column that holds bad records as they were written, if the schema has it.")
     rescued_data_column: str | None = option("rescuedDataColumn", types.NON_EMPTY, example="_rest",
         note="`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv "
         "except in mode `none`",
         formats=INFERRED_FORMATS, rules=_NO_COLUMNS,
-        help="The STRING column that holds, as JSON, data for which no other column has a place. An inferred schema "
-        "has it.")
+        help="The STRING column that holds, as JSON, data for which no other column has a place.")
     reader_case_sensitive: bool = option(
         "readerCaseSensitive", types.BOOLEAN, "false", example="true", formats=INFERRED_FORMATS,
-        help="Whether names that differ from those of the schema in case alone are others: they are rescued, or their "
-        "record (json) or object is bad.")
+        help="Whether names that differ from those of the schema in case alone are others: they are rescued, or "
+        "their record (json) or object is bad.")
     single_variant_column: str | None = option(
         "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
         instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",
         rules=excludes("load", problem="makes a VARIANT, which load cannot write; read rows (content object) and let a "
         "sink of Spark write them, or load columns"),
-        help="A record is one column of this name, of type VARIANT, whatever is in it; with `multiLine` an object is.")
+        help="A record is one column of this name, of type VARIANT; with `multiLine` an object is.")
     max_expansion: int = option(
         "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
-        help="How many times larger than the object its decoded values may be (and how many rows a byte). Beyond "
-        "that, and beyond 1 GB or 100 million rows (csv, json and text: 256 MB), the object is corrupt.")
+        help="How many times larger than the object its decoded values may be. Beyond that, and beyond [1 GB or "
+        "so](formats.md#limits), the object is corrupt.")
     max_decode_memory: int | None = option("maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
         note="half of the machine's (or container's) memory for each of its cores, from 256 MB to 1 GB; of that half "
         "for avro; for csv, json and text at least 12 times `maxRecordBytes`",
-        help="How much memory decoding one object may take in a task, beside what its process has already; an object "
-        "that needs more is bad (`too-large-for-memory`). Only on Linux; `spark.executor.pyspark.memory` may leave "
-        "less.")
+        help="How much memory decoding one object may take in a task, on Linux; an object that needs more is "
+        "[bad](formats.md#limits) (`too-large-for-memory`).")
     partition_columns: tuple[str, ...] = option("partitionColumns", types.NAMES, "", example="day,country",
         help="Columns whose values are folders of the object's path (`.../day=2020-01-01/...`).",
         rules=only_with("fileFormat", "load", problem="acts only on objects that are read in a fileFormat; leave it "
@@ -229,8 +227,8 @@ class SchemaOptions:
     schema_location: str | None = option(
         "schemaLocation", types.PATH, example="s3://lake/schemas/orders", formats=INFERRED_FORMATS,
         rules=_UNREAD + _NO_COLUMNS + _INFERRED,
-        help="Folder (or URI) of the versions of inferred schemas; required when no schema is declared. All machines "
-        "must reach it.")
+        help="Folder of the versions of inferred schemas; required when no schema is declared. All machines must "
+        "reach it.")
     schema_hints: str = option(
         "schemaHints", types.COLUMNS, example="id BIGINT, tags.key STRING", rules=_UNREAD + _NO_COLUMNS + _INFERRED,
         help="Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.")
@@ -241,10 +239,7 @@ class SchemaOptions:
         "widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared schema, write "
         "rescue or failOnNewColumns")
         + excludes("singleVariantColumn&schemaEvolutionMode=rescue|failOnNewColumns", problem=_NO_COLUMNS[0].problem),
-        help="What happens with columns that the schema lacks. `none`: they are ignored. `rescue`: they go to "
-        "`rescuedDataColumn`. `addNewColumns`: the query fails, and has them when started again. "
-        "`addNewColumnsWithTypeWidening`: the same, also where a column has a [wider type]"
-        "(../how-to/schema.md#when-types-become-wider). `failOnNewColumns`: the query fails.")
+        help="What happens with columns that the schema lacks ([how](../how-to/schema.md#when-new-columns-come)).")
     infer_column_types: bool = option(
         "inferColumnTypes", types.BOOLEAN, example="true", note="`true` for json, `false` for csv, as in Spark",
         formats=RECORD_FORMATS,
@@ -287,9 +282,8 @@ class ContentOptions:
     content: str = option("content", types.choice(*(kind.value for kind in ContentKind)), "object", example="message",
         rules=excludes("content=message&queueUrl=store", "content=message&routes", problem="message needs the "
         "messages, and with queueUrl store, or routes, there are none; read their queue"),
-        help="What the rows are: the content of the objects that messages announce; [the messages "
-        "themselves](../how-to/messages.md); or the [objects by reference](../how-to/references.md), which are not "
-        "read: URI, size, version and times.",
+        help="What the rows are: the content of announced objects; [the messages themselves](../how-to/messages.md); "
+        "or the [objects by reference](../how-to/foreach-batch.md), unread: URI, size, version and times.",
         on_change=OnChange.REFUSED_UNFINISHED)
     on_missing_object: str = option("onMissingObject", _BAD_OBJECT, "quarantine", example="skip", rules=_UNREAD,
         help="What happens with an object that does not exist: `quarantine` writes it to the error table, `fail` "
@@ -299,8 +293,8 @@ class ContentOptions:
     on_forbidden_object: str = option(
         "onForbiddenObject", types.choice("quarantine", "fail"), "quarantine", example="fail", rules=_UNREAD,
         help="The same for an object that its store refuses for good: access denied, archived, no permission for its "
-        "key. It is tried `maxAttempts` times, and quarantined only if the reason is its own or other objects of its "
-        "bucket can be read; otherwise the query fails.")
+        "key. It is tried `maxAttempts` times, and [not always](../how-to/storage.md#objects-that-are-refused) "
+        "quarantined.")
     max_concurrent_requests: int = option("maxConcurrentRequests", types.number(1, 1000), "64", example="16",
         rules=_UNREAD, on_change=OnChange.AT_ONCE,
         help="How many objects of a bucket a task asks for at once.")
@@ -327,8 +321,7 @@ class LogOptions:
 
     # fmt: off
     level: str = option("logLevel", types.choice("debug", "info", "warning", "error"), "info", example="debug",
-        help="The least level of lines on the standard error of Spark's Python processes: of the driver for the "
-        "reader, of the executors for tasks. [All messages](logs.md), and how to send them elsewhere.")
+        help="The least level of lines on standard error of the driver and the executors ([all messages](logs.md)).")
     form: str = option("logFormat", types.choice("text", "json"), "text", example="json",
         help="Form of a log line: text, or a JSON object.")
     # fmt: on

@@ -165,7 +165,7 @@ _OF_XML = (
     "rowTag", "excludeAttribute", "attributePrefix", "valueTag", "ignoreSurroundingSpaces", "rowValidationXSDPath",
     "ignoreNamespace", "rootTag", "declaration", "arrayElementName", "validateName", "wildcardColName",
 )  # fmt: skip
-_XML = "XML is read by Spark itself, from references to the objects: see docs/how-to/references.md"
+_XML = "XML is read by Spark itself, from references to the objects: see docs/how-to/foreach-batch.md"
 _AS_BY_DEFAULT = "as by default in Spark; leave it out"
 CANNOT = {
     **dict.fromkeys(_INFERRING, _INFERENCE),

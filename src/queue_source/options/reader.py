@@ -76,8 +76,8 @@ class QueueOptions:
     urls: tuple[SecretUrl, ...] = option("queueUrl", types.QUEUE_URLS, example="sql+sqlite:///jobs.db?queue=files",
         required="name the queue to read, or folders to list in backfillPrefixes",
         unless=("backfillPrefixes",),
-        help="The queue to read, or several, separated by commas. `store`: no queue, but what a receiver has recorded "
-        "for the source; [one queue for many sources](../how-to/routes.md).",
+        help="The queue to read, or several. `store`: what a receiver has recorded for the source, as in [one queue "
+        "for many sources](../how-to/routes.md).",
         on_change="The same queue in another spelling is the same queue (RabbitMQ: under one name of its host). With "
         "another queue, a recorded batch is published; its messages stay in the old queue, where the next reader with "
         "the same source acknowledges them unread.")
@@ -87,31 +87,29 @@ class QueueOptions:
         "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
         help="How long one receive request waits for the first message.")
     retry_timeout: timedelta = option("queueRetryTimeout", types.DURATION, "10m", example="1h",
-        help="How long an unavailable queue is asked again, with growing pauses of at most 30 seconds, before the "
-        "query fails. A wrong name or a missing permission fails at once.")
+        help="How long an unavailable queue is asked again, with pauses of at most 30 seconds, before the query "
+        "fails. A wrong name or a missing permission fails at once.")
     max_in_flight_messages: int = option("maxInFlightMessages", types.number(1), "10000", example="2000",
         help="Maximum number of messages that are received and not yet acknowledged; never more than three "
-        "micro-batches can take. At the limit nothing more is received.")
+        "micro-batches can take.")
     max_in_flight_bytes: int | None = option(
         "maxInFlightBytes", types.SIZE, example="50g", note="none; `256m` with `content` = `message`",
-        help="Maximum size of the objects that such messages announce, or with `content` = `message` of the messages, "
-        "which are held in memory. At the limit nothing more is received.")
+        help="Maximum size of the objects that such messages announce, or with `content` = `message` of the messages.")
     starting_offsets: str = option("startingOffsets", types.choice("earliest", "latest"), "earliest", example="latest",
-        help="Kafka: where a group begins that has no offsets, because it is new or was not read for long. `latest` "
-        "leaves out what is in the topic already. Partitions that are added later are read from their beginning.",
+        help="Kafka: where a group begins that has no offsets. `latest` leaves out what is in the topic already. "
+        "Partitions that are added later are read from their beginning.",
         on_change="No effect once the group has offsets.")
     queue_shares: str = option("queueShares", types.SHARES, "round-robin", example="percentage:70,30",
-        help="How several queues share the micro-batches: in turn, the first queue first, or by weight. With "
-        "`backfillPrefixes` the listings are one more queue, the last one.")
+        help="How several queues share the micro-batches: in turn, the first queue first, or by weight. The listings "
+        "of `backfillPrefixes` are the last queue.")
     routes: str | None = option("routes", types.NON_EMPTY, example="/etc/cuesqueue/routes.json",
         rules=only_with("queueUrl", problem=_NO_QUEUE) + excludes("queueUrl=store", problem=_NO_QUEUE),
-        help="File of [routes](../how-to/routes.md): this reader receives for all of their sources, records what each "
-        "is to read, and reads its own.")
+        help="File of [routes](../how-to/routes.md): this reader also records objects for the other sources in it.")
     on_unrouted_object: str = option(
         "onUnroutedObject", types.choice("quarantine", "count"), "quarantine", example="count",
         rules=only_with("routes", problem="acts only on routes; name their file in routes, or leave it out"),
-        help="What happens with a message that announces an object which none of the `routes` takes. `quarantine`: it "
-        "goes to the error table; what else it announces is read. `count`: it is only counted, as `unrouted`.")
+        help="What happens to a message with an object that none of the `routes` takes. `quarantine`: the object "
+        "goes to the error table. `count`: it is only counted, as `unrouted`.")
     # fmt: on
     from_store: bool = False
 
@@ -132,25 +130,22 @@ class NotificationOptions:
     allowed_prefixes: tuple[str, ...] = option("allowedPrefixes", types.PREFIXES, example="s3://landing/orders/",
         required="name the folders that may be read, or whoever sends a message chooses what your credentials read",
         unless=("content=message", "backfillPrefixes"),
-        help="Folders or buckets whose objects are read: URIs that start with one of these; all others go to the "
-        "error table. Text is compared: end a folder with `/`. With `backfillPrefixes` it is these, unless it is "
-        "given.",
+        help="URIs that start with one of these are read; all others go to the error table. Text is compared: end a "
+        "folder with `/`. The default with `backfillPrefixes` is these.",
         on_change="Refused while an unfinished object is outside of the new prefixes; `cuesqueue shards quarantine` "
         "gives it up. Otherwise for what is received or listed from then on.")
     path_rewrites: tuple[tuple[str, str], ...] = option(
         "pathRewrites", types.REWRITES, "{}", example='{"s3://landing/": "file:///mnt/landing/"}',
         rules=excludes("queueUrl=store", problem="acts on what a queue announces, and with queueUrl store that is the "
         "receiver's: give it the option there"),
-        help="Objects whose announced URI begins with a key are read at the key's value followed by the rest, as where "
-        "a bucket is mounted; a key without a scheme is of any scheme. The longest key counts. The new URI is the "
-        "object's name everywhere: for `allowedPrefixes`, identities, `_metadata`.",
+        help="An object whose announced URI begins with a key is read at the key's value followed by the rest. A key "
+        "without a scheme is of any scheme; the longest key counts. The new URI is the object's name everywhere.",
         on_change="For what is received from then on. An object that was announced under its former name before is "
         "another one.")
     on_foreign_object: str = option(
         "onForeignObject", types.choice("quarantine", "ignore"), "quarantine", example="ignore", rules=_OF_OBJECTS,
-        help="What happens with a message that announces an object outside of `allowedPrefixes`. `quarantine`: it "
-        "goes to the error table, unread. `ignore`, for queues of several streams: such objects are left out and "
-        "counted as `foreign`.")
+        help="What happens to an announced object outside of `allowedPrefixes`. `quarantine`: it goes to the error "
+        "table, unread. `ignore`, for queues of several streams: it is counted as `foreign`.")
     notification_format: str = option(
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
         rules=only_with("notificationFormat!=json", "uriPath", "bucketPath&keyPath", problem=_PATHS)
@@ -164,33 +159,31 @@ class NotificationOptions:
         on_change="To `true`: refused while anything is unfinished; what was read is read again only in another "
         "version. To `false`: refused, since the source would not recognise what it has read; name another `source`.")
     path_glob_filter: re.Pattern[str] | None = option("pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
-        help="Only objects whose name (the last part of the path) matches are read; others are counted as ignored.")
+        help="Only objects whose name (the last part of the path) matches are read; others count as ignored.")
     full_path_glob_filter: PathGlob | None = option(
         "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv",
         help="The same for the whole URI; `**` is any number of folders, `*` anything without a slash.")
     read_hidden_files: bool = option("readHiddenFiles", types.BOOLEAN, "false", example="true",
-        help="Read objects with a name that begins with `_` or `.`, or in a folder with such a name, below the "
-        "allowed prefix. Otherwise they are counted as ignored, as in Spark (`_temporary/`, `_delta_log/`, "
-        "`.part-0`), except folders of partition columns (`_year=2026`).")
+        help="Read also what has a name that begins with `_` or `.`, or is in such a folder, below the allowed "
+        "prefix. Otherwise it counts as ignored, as in Spark, but for folders of partition columns (`_year=2026`).")
     modified_after: datetime | None = option(
         "modifiedAfter", types.TIMESTAMP, example="2026-11-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="Only objects that were modified after this time are read; others are counted as ignored. A time without "
-        "a zone is in that of `timeZone`, else of the driver's machine.")
+        help="Only objects that were modified after this time are read; others count as ignored. A time without a "
+        "zone is in that of `timeZone`, else of the driver's machine.")
     modified_before: datetime | None = option(
         "modifiedBefore", types.TIMESTAMP, example="2026-12-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
         help="The same, modified before this time.")
     max_file_age: timedelta | None = option(
         "maxFileAge", types.DURATION, example="7 days", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="Only objects that are not older than this when the reader looks at them are read; others are counted as "
-        "ignored. Make it longer than the query ever stands still. How long objects are remembered "
-        "(`cloudFiles.maxFileAge`) is `deduplicationWindow`.")
+        help="Only objects that are not older than this when the reader looks at them are read; others count as "
+        "ignored. Make it longer than the query ever stands still.")
     tag_filter: tuple[str, ...] | None = option(
         "tagFilter", types.TAG_FILTER, example="orders.#,returns.*", rules=_BY_MESSAGE,
-        help="Only messages whose tag matches are read; others are acknowledged and counted as ignored.")
+        help="Only messages whose tag matches are read; others are acknowledged and count as ignored.")
     message_identity: str = option(
         "messageIdentity", types.choice("required", "content"), "required", example="content",
         help="For messages as `content` that have no id (RabbitMQ's `message_id`). `required`: they go to the error "
-        "table. `content`: messages that are equal in everything are one message.",
+        "table. `content`: messages that are equal in everything are one.",
         on_change=OnChange.REFUSED_UNFINISHED)
     uri_path: str | None = option("uriPath", types.NON_EMPTY, example="files.uri", rules=_OF_JSON,
         help="Where the URI is in notifications of form `json`: names separated by dots; a list means each of its "
@@ -228,8 +221,8 @@ class BackfillOptions:
         + excludes("deliverySemantics=at-least-once", problem="needs a store that remembers what was read, and with "
         "deliverySemantics {deliverySemantics} it does not: each listing would read everything again; leave one of "
         "them out"),
-        help="Folders or buckets that one pipeline of the source lists: unknown objects are read as if announced. "
-        "Without `queueUrl` only listings are read. [How to backfill](../how-to/backfill.md).")
+        help="Folders or buckets that one pipeline of the source lists: unknown objects are read as if announced "
+        "([how](../how-to/backfill.md)).")
     interval: timedelta = option(
         "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`", rules=_LISTED,
         help="How often each prefix is listed, from one beginning to the next.")
@@ -252,18 +245,17 @@ class BatchOptions:
 
     # fmt: off
     max_files_per_trigger: int = option("maxFilesPerTrigger", types.number(1), "1000", example="200",
-        help="Maximum number of objects in one micro-batch. From Spark 4.2 on `trigger(once=True)` has no such limit, "
-        "nor one of bytes.")
+        help="Maximum number of objects in one micro-batch. From Spark 4.2 on `trigger(once=True)` has no limits.")
     max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", types.SIZE, example="10g",
-        help="Maximum size of one micro-batch, beside `maxFilesPerTrigger`. At least one object is taken; of a larger "
-        "object of plain lines, this many bytes.")
+        help="Maximum size of one micro-batch. At least one object is taken; of a larger object of plain lines, this "
+        "many bytes.")
     min_partitions: int = option("minPartitions", types.number(1), example="8", note="cores of the driver",
         help="Minimum number of partitions of a micro-batch, if its objects can be split.",
         on_change=OnChange.AT_ONCE)
     max_partition_bytes: int = option(
         "maxPartitionBytes", types.SIZE, example="64m", note="`128m`; none with `content` = `reference`",
-        help="Maximum size of one partition; larger objects are split. With `content` = `reference` they never are; "
-        "set it if your own code reads them in tasks.",
+        help="Maximum size of one partition; larger objects are split, but for references: set it there if your own "
+        "code reads them in tasks.",
         on_change=OnChange.AT_ONCE)
     # fmt: on
 
@@ -307,7 +299,7 @@ class DeduplicationOptions:
 
     # fmt: off
     deduplication_window: timedelta = option("deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
-        help="How long finished shards are remembered; make it longer than the queue keeps a message. Of a source's "
+        help="How long finished shards are remembered; longer than the queue keeps a message. Of a source's "
         "pipelines the longest holds.",
         on_change="It takes effect with the next pruning. What was forgotten stays forgotten.")
     deduplication_max_shards: int | None = option("deduplicationMaxShards", types.number(1, 10**12), example="50000000",
@@ -334,20 +326,19 @@ class DeliveryOptions:
         example="at-least-once",
         rules=excludes("deliverySemantics=at-least-once&queueUrl=store", "deliverySemantics=at-least-once&routes",
         problem="{deliverySemantics} reads a queue; with queueUrl store write exactly-once, or leave it out"),
-        help="What is promised of each row. `at-least-once` remembers no announcements: rows are repeated when a "
-        "message is. `at-most-once` gives up the rows of a micro-batch that fails. [All "
-        "three](../explanation/exactly-once.md).",
+        help="What is promised of each row ([all three](../explanation/exactly-once.md)). `at-least-once`: rows are "
+        "repeated when a message is. `at-most-once`: the rows of a micro-batch that fails are given up.",
         on_change=OnChange.REFUSED_UNFINISHED)
     fail_on_data_loss: bool = option("failOnDataLoss", types.BOOLEAN, "true", example="false",
-        help="Fail when the checkpoint, or a table or output of the sink, knows more than the store, that is, when the "
-        "store was lost or replaced, or a table put back; and when Kafka has deleted messages before they were read.")
+        help="Fail when the checkpoint, or a table or output of the sink, knows more than the store (the store was "
+        "lost or replaced, a table put back), and when Kafka has deleted unread messages.")
     max_attempts: int = option("maxAttempts", types.number(1, 1000), "3", example="5",
         help="How many readers an object may kill, each while reading it alone, before it is quarantined; and how "
-        "often an object is tried that its store refuses (`onForbiddenObject`).")
+        "often an object is tried that its store refuses.")
     error_queue_url: SecretUrl | None = option(
         "errorQueueUrl", types.QUEUE_URL, example="sql+sqlite:///jobs.db?queue=errors", note="the error table alone",
-        help="Queue that receives what could not be processed, with its cause and input; it has the credentials of "
-        "`queueUrl`. Nothing is acknowledged before its errors are there.",
+        help="Queue that receives what could not be processed, with its cause and input, before it is acknowledged. "
+        "It has the credentials of `queueUrl`.",
         on_change="Undelivered errors go to the new queue, or with none stay in the error table.")
     # fmt: on
 
@@ -369,9 +360,8 @@ class CleaningOptions:
         "leave it out")
         + excludes("deliverySemantics=at-least-once|at-most-once", problem="needs a store that knows when all rows of "
         "an object are published, and with deliverySemantics {deliverySemantics} it does not; leave one of them out"),
-        help="What becomes of an object once all of its rows have been published for `cleanSource.retentionDuration`: "
-        "nothing, or it is deleted, or moved. Only within `allowedPrefixes`, and only if it is still the object that "
-        "was read. [How to clean a source](../how-to/clean-source.md).")
+        help="What becomes of an object some time after all of its rows were published: nothing, or it is deleted, "
+        "or moved ([how](../how-to/clean-source.md)).")
     destination: str | None = option("cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
         required="is required with cleanSource move: name a folder in the same bucket that is outside of "
         "allowedPrefixes, as in 's3://landing/archive/'",

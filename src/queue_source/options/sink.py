@@ -50,17 +50,17 @@ class TableOptions:
         rules=only_with("table", "delta", problem="acts only on a table; name it with the option table or delta, or "
         "leave this out"),
         help="Partitioning of a table that is yet to be created; an existing table must have it. A Delta table takes "
-        "columns alone, without transforms.")
+        "columns alone.")
     register: str | None = option("register", types.NON_EMPTY, example="uri", note="none: the rows are written",
         rules=OF_ICEBERG + excludes("load", problem="leaves the objects where they are, and load copies their rows; "
         "keep one of them"),
-        help="Column with the URIs of Parquet objects, which become [data files of the table where they are]"
-        "(../how-to/iceberg-register.md). The rows are those of a reader with `content` = `reference`.")
+        help="Column with the URIs of Parquet objects, which become [data files of the table where they "
+        "are](../how-to/iceberg.md#register-parquet-objects-where-they-are).")
     on_unregistrable: str = option("onUnregistrable", types.choice("error", "fail"), "error", example="fail",
         rules=only_with("register", problem="acts only with register; set register to the column with the objects' "
         "URIs, or leave this out"),
-        help="What happens to an object that cannot become a data file: `error` quarantines it with its cause, `fail` "
-        "fails the query.")
+        help="What happens to an object that cannot become a data file: `error` quarantines it, `fail` fails the "
+        "query.")
     catalog: str = option("catalog", types.NAME, "cuesqueue", help="Name of the catalog.", example="lake")
     properties: Mapping[str, Secret] = option("catalog.*", types.SECRET, note="the catalog in the store's database",
         help="Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
@@ -79,7 +79,7 @@ class DeltaOptions:
     # fmt: off
     uri: str = option("delta", types.PATH, example="s3://lake/orders", rules=_one_place("table"),
         help="Folder of the [Delta Lake table](../how-to/delta.md) that the rows are appended to; created from their "
-        "schema if it does not exist. Needs the extra `delta`.")
+        "schema if it does not exist.")
     # fmt: on
 
 
@@ -104,9 +104,8 @@ class LoadOptions:
         rules=excludes("queueUrl", problem="writes tables and files, and queueUrl sends messages; leave one of them "
         "out"),
         help="Format of the objects that the rows name, which the sink's tasks [read and write without "
-        "rows](../how-to/load.md), into `path` or a table. The rows are those of a reader with `content` = "
-        "`reference`. The reader's options of [content](#content), [formats](#file-formats) and [inferred "
-        "schemas](#inferred-schemas) act here too, and `maxAttempts`.")
+        "rows](../how-to/load.md). The reader's options of [content](#content), [formats](#file-formats) and "
+        "[inferred schemas](#inferred-schemas) act here too.")
     columns: str | None = option(
         "schema", types.COLUMNS, example="id BIGINT, name STRING", note="the inferred ones, or the table's",
         required="is needed to load objects into a folder: declare the columns, as in 'id BIGINT, name STRING', or set "
@@ -115,8 +114,7 @@ class LoadOptions:
         help="Columns of the objects, as Spark's DDL. Without it they are inferred (`schemaLocation`), or those of the "
         "table.")
     max_attempts: int = option("maxAttempts", types.number(1, 1000), "3", example="5", rules=LOADED,
-        help="As the reader's: how many tasks an object may kill, each while reading it alone, before it is "
-        "quarantined; and how often an object is tried that its store refuses.")
+        help="As the reader's.")
     # fmt: on
 
 
@@ -157,8 +155,8 @@ class SinkOptions:
     # fmt: off
     pipelines: tuple[str, ...] = option("pipeline", types.PIPELINES, example="orders",
         required="name the pipeline whose progress is published with the rows, as in the reader's option pipeline",
-        help="The pipeline whose progress is published with the rows: the reader's `pipeline`. Of a query over "
-        "several sources, all of them; rows are recorded under the first.",
+        help="The reader's `pipeline`, whose progress is published with the rows; of a query over several sources, "
+        "all of them.",
         on_change="As the reader's `pipeline`.")
     store: SecretUrl = store_url()
     path: str = option(
@@ -166,8 +164,8 @@ class SinkOptions:
         required="name the folder of the data files, here or in start(), or an Iceberg table in option 'table', or the "
         "folder of a Delta table in option 'delta', or the queue that receives the rows in option 'queueUrl'",
         unless=("table", "delta", "queueUrl"), rules=_one_place("delta"),
-        help="Folder of the data files; also the argument of `start()`. A relative path counts from the "
-        "folder in which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).")
+        help="Folder of the data files; also the argument of `start()`. A relative path counts from the folder in "
+        "which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).")
     compression: str = option(
         "compression", types.choice("zstd", "snappy", refused={"gzip": "", "lz4": "", "none": ""}), "zstd",
         example="snappy",

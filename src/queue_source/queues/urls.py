@@ -19,7 +19,7 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*(\?.*)?", re.DOTALL)
 
 NAMES_CODE = (
     "names a Python function, which no URL does any more: declare it as an entry point of the group cuesqueue.queues, "
-    "or call cuesqueue.register_queue, and write SCHEME://...; see docs/how-to/own-queues.md"
+    "or call cuesqueue.register_queue, and write SCHEME://...; see docs/how-to/sql-queue.md"
 )
 _SHOWN_PASSWORD = f":{HIDDEN}@"  # a URL parser would misread it: left out while the URL is taken apart
 KAFKA_PORT = 9092

@@ -6,7 +6,7 @@ read. So that attempt reads the plan in one task. It reads the suspects first, i
 then all the others under one mark. Now a remaining mark counts as a death: the next try, often by the same task, splits
 that part again, until it is one object. An object at which `maxAttempts` readers have died is given up.
 
-Where the same process writes the rows, too, suspects are tried without rows first (`read_tried`, docs/decisions/0082).
+Where the same process writes the rows, too, suspects are tried without rows first (`read_tried`, decision 0037).
 
 So it takes a few deaths to identify one object among 100,000, and some dozens of short transactions for each of them.
 """

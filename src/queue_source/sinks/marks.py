@@ -1,4 +1,4 @@
-"""One mark: how a batch is known in a target with a commit of its own, for all of them (docs/decisions/0092).
+"""One mark: how a batch is known in a target with a commit of its own, for all of them (decision 0092).
 
 Such a target is committed to just before the store. Under the lock of the pipelines' rows it is asked whether it has
 the batch already: by the batch's delivery hash, which the commit of each attempt carries, in what the target is made of

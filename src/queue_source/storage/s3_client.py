@@ -1,7 +1,7 @@
 """S3 through boto3: one client for all that is asked of objects.
 
 Unlike pyarrow it says why an object is refused, reads keys with empty segments, finds keys and endpoints wherever other
-tools of AWS find them, and asks for one version of an object only (decision 0067).
+tools of AWS find them, and asks for one version of an object only (decision 0095).
 """
 
 from __future__ import annotations

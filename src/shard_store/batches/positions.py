@@ -1,6 +1,6 @@
 """Where shards stand, and how they move on: only upwards, and only by their owner (invariant 2).
 
-Shards that are finished and were not published have a mark, as a value of `pending` (decision 0069): errors and
+Shards that are finished and were not published have a mark, as a value of `pending` (decision 0047): errors and
 attempts may be pruned before their shards are.
 """
 

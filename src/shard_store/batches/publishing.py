@@ -493,7 +493,7 @@ def _record(
         "changed": changed,
     }
     transaction.execute(attempts.insert(), [attempt])
-    # the numbers for operators are exact whenever a process dies (decision 0054): they go with the row that is written
+    # the numbers for operators are exact whenever a process dies: they go with the row that is written
     # anyway, and cost no statement
     last = Activity.parse(delivery.row.activity).last
     direct = 0 if last is None else last.direct

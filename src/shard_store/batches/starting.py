@@ -1,7 +1,7 @@
 """Starts a pipeline: its incarnation, its settings, what was left unfinished, and how its source names what comes.
 
 What can be written in several ways has one name in a source. A queue has the name by which the source met it first,
-however it is written since: so ids stay as they are (decision 0066).
+however it is written since: so ids stay as they are (decision 0065).
 
 The table of the outputs of its deliveries is made where it is needed, by the user's own engine, so it uses nothing that
 only some databases know.

@@ -1,7 +1,7 @@
-"""What becomes of errors: they are sent to the error queue (decision 0022), or people repair what they stand for.
+"""What becomes of errors: they are sent to the error queue, or people repair what they stand for.
 
 Handled means delivered. People have quarantined shards read again, and mark errors as requeued or drop them (decision
-0023).
+0064).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Recording errors: what could not be processed, with its cause; written where it happens, final with its plan.
 
-A range that one attempt at a plan found bad is bad for that plan: no later attempt reads it (decision 0010). Otherwise
+A range that one attempt at a plan found bad is bad for that plan: no later attempt reads it (decision 0064). Otherwise
 a sink that takes only the first attempt would miss rows of a shard that counts as published. For a target with a commit
 of its own, its mark says which objects are not among the rows of its batch (`verdicts_of`).
 """

@@ -1,9 +1,9 @@
-"""What an operator does to shards: give one up, have it read again, forget it (decision 0040), take it over as read.
+"""What an operator does to shards: give one up, have it read again, forget it, take it over as read (decision 0064).
 
 Each call is one transaction over up to 1,000 shards, and may be run again: what is as was asked for is left alone. What
 changes a shard records who did it and why.
 
-`reset` makes a source begin anew (decision 0089): all that it has read is to be read once more, for tables that were
+`reset` makes a source begin anew (decision 0047): all that it has read is to be read once more, for tables that were
 emptied on purpose, as by a full refresh. One transaction, in which nothing is half forgotten: what is finished is
 unknown afterwards, what was begun begins at its beginning, and what our sink with `path` has published leaves the view
 `data` together with the memory of it. Offsets go on rising: so a delivery hash, by which tables and outputs know a

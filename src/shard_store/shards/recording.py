@@ -1,4 +1,4 @@
-"""Recording objects for sources whose readers have no queue, and handing them out (decision 0086).
+"""Recording objects for sources whose readers have no queue, and handing them out (decision 0075).
 
 A receiver takes messages of one queue for many sources. What it records is a shard without an owner: any pipeline of
 the source acquires it, as one that was released. Its message is acknowledged by then, so that nothing but this row

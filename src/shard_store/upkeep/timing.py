@@ -3,7 +3,7 @@
 With a lease one of many processes does some work in each interval of time.
 
 The trusted time is that by which pruning forgets and cleaning deletes: a clock that is ahead for a moment moves neither
-(decision 0069). Heartbeats, leases and publications go on by the database's clock as it is: what they do wrong ends
+(decision 0047). Heartbeats, leases and publications go on by the database's clock as it is: what they do wrong ends
 with the error. What is forgotten or deleted does not come back. So a jump forward counts only when it has lasted.
 Nothing but the store's own rows is needed to see one: the host's clock may be the same as the database's (SQLite), or
 wrong itself.

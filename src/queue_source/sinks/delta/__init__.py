@@ -1,4 +1,4 @@
-"""The sink with `delta`: rows are appended to a Delta Lake table (docs/decisions/0081). Needs delta-rs, and no JAR.
+"""The sink with `delta`: rows are appended to a Delta Lake table (decision 0082). Needs delta-rs, and no JAR.
 
 Executors write Parquet files with pyarrow alone; delta-rs (the extra `delta`) is loaded by what plans and commits.
 """

@@ -1,4 +1,4 @@
-"""A Delta table as a target with a commit of its own: its log, its application transactions (docs/decisions/0081)."""
+"""A Delta table as a target with a commit of its own: its log, its application transactions (decision 0082)."""
 
 from __future__ import annotations
 

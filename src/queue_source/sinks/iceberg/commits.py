@@ -1,4 +1,4 @@
-"""The Iceberg sink: its work at planning, in tasks and at the commit of a micro-batch (docs/decisions/0024).
+"""The Iceberg sink: its work at planning, in tasks and at the commit of a micro-batch (decision 0082).
 
 The table is a target with a commit of its own, in whichever catalog: its snapshots, and one property.
 """

@@ -72,7 +72,7 @@ class TaskObjects:
 
 
 class Registration(IcebergTarget):
-    """One commit, in the commit process. Refused objects are recorded with it (decision 0052)."""
+    """One commit, in the commit process. Refused objects are recorded with it (decision 0082)."""
 
     def __init__(
         self, options: SinkOptions, store: ShardStore, batch: Batch, written: Sequence[TaskObjects], batch_id: int

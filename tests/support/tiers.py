@@ -1,0 +1,79 @@
+"""Which tests `make test` runs; the others are `thorough`, and belong to `make test-all`.
+
+A contributor waits for `make test` after each change: unit tests, properties, readers, contracts on SQLite, those of
+locking, publishing and pruning on PostgreSQL too, queues that need no server but SQS, and the tests with a real Spark
+that are named here. What finds the same as another test, on another store or kind of queue, is thorough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+FOLDERS = {"browser", "prove", "sweeps"}
+"""Folders of which all tests are thorough."""
+
+ELSEWHERE = re.compile(r"\b(?:distrusted|postgresql|pubsub|kafka|azurequeue|azurite|azure|gcs|two-views)\b")
+"""Parameters of the contracts that are thorough."""
+
+ALSO_ON_POSTGRESQL = {
+    "test_store_ownership.py",
+    "test_store_progress.py",
+    "test_store_prune.py",
+    "test_store_publishing.py",
+}
+"""Contracts of which `make test` runs every store: what databases do differently is how they lock."""
+
+WITH_SPARK = {
+    "test_announced_again.py": {"test_an_object_that_was_empty_when_it_was_read_is_read_again_once_it_is_full"},
+    "test_archives.py": {"test_members_of_archives_are_published_and_a_damaged_archive_harms_only_itself"},
+    "test_available_now.py": {
+        "test_a_message_that_comes_again_publishes_nothing_again",
+        "test_available_now_leaves_nothing_unacknowledged",
+        "test_once_takes_all_that_is_there_in_one_batch_and_other_triggers_keep_the_limits",
+    },
+    "test_backfill.py": {"test_a_folder_is_read_once_and_what_is_new_in_it_by_the_next_run"},
+    "test_bad_input.py": {
+        "test_bad_objects_and_messages_go_to_the_errors_and_all_else_is_published",
+        "test_bad_records_are_told_and_final_and_large_objects_are_read_in_pieces",
+        "test_wrong_options_are_refused_when_the_query_starts",
+    },
+    "test_large_objects.py": {"test_a_large_object_goes_on_where_its_last_batch_ended"},
+    "test_load.py": {"test_one_call_loads_what_is_announced_and_a_bad_object_harms_only_itself"},
+    "test_lost_progress.py": {"test_a_lost_store_under_a_live_checkpoint_is_refused_with_the_way_out"},
+    "test_messages.py": {"test_messages_become_rows_as_they_came"},
+    "test_met.py": {"test_each_object_costs_one_request"},
+    "test_one_mark.py": {"test_a_batch_whose_driver_was_killed_between_the_two_commits_is_in_the_table_once"},
+    "test_references.py": {"test_each_announced_object_is_one_row_of_the_cuesqueue_sink"},
+    "test_schemas.py": {"test_new_columns_and_wider_types_end_the_query_and_a_restart_goes_on_with_them"},
+    "test_spark_calls.py": {
+        "test_a_batch_is_offset_then_commit_of_the_one_before_then_plan_then_writer_then_tasks_then_commit",
+        "test_a_failed_batch_comes_again_with_the_same_offsets_and_no_latest_offset_before_it",
+        "test_latest_offset_is_told_what_is_done_or_nothing_at_all",
+    },
+    "test_sqs.py": {"test_objects_announced_by_s3_by_sns_and_by_eventbridge_are_published_once"},
+    "test_stateful.py": {"test_rows_of_a_batch_without_new_data_are_published_once"},
+    "test_values.py": {"test_all_types_come_back_as_spark_reads_them"},
+    "test_views.py": {"test_views_tell_what_was_published", "test_what_is_read_without_spark_is_what_the_view_shows"},
+}
+"""Tests of `tests/engine` that are not thorough."""
+
+
+def is_thorough(item: pytest.Item) -> bool:
+    file = item.path
+    name, _, parameters = item.name.partition("[")
+    if file.parent.name == "engine" or item.get_closest_marker("engine") is not None:
+        return name not in WITH_SPARK.get(file.name, ())
+    if file.parent.name == "contracts" and file.name not in ALSO_ON_POSTGRESQL:
+        return ELSEWHERE.search(parameters) is not None or any(
+            word in file.name for word in ("kafka", "azure", "pubsub")
+        )
+    return file.parent.name in FOLDERS
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    for item in items:
+        if is_thorough(item):
+            item.add_marker(pytest.mark.thorough)
