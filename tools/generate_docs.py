@@ -127,6 +127,7 @@ def _options_lines() -> Iterator[str]:
     yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit it is bytes, as in Spark"
     yield f"- *name*: at most {types.MAX_NAME} characters, without `/`, `,` and control characters"
     yield "- *secret*: never shown in errors, logs or plans"
+    yield "- in brackets at the end of a meaning: the formats of files on which the option acts"
     yield ""
     yield "Secrets, and the URLs of queues and stores, may be `env:NAME` or `file:PATH`."
     yield from ("", '## Reader: `spark.readStream.format("cuesqueue")`', "")
@@ -225,8 +226,8 @@ def _row(option: Option, place: Place) -> str:
     if option.formats:
         others = "".join(f", or with `{name}`" for name in option.beside)
         lacking = [name for name in FILE_FORMATS if name not in option.formats]
-        which = f"Not for {', '.join(lacking)}" if len(lacking) < 3 else f"Only for {', '.join(option.formats)}"
-        meaning += f" {which}{others}."
+        which = f"not {', '.join(lacking)}" if len(lacking) < 3 else ", ".join(option.formats)
+        meaning += f" ({which}{others})"
     values = option.type.values
     if number := _NUMBER.fullmatch(values):
         values = " to ".join(number.groups())
