@@ -103,7 +103,7 @@ def load(
     if dry_run:
         print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return
-    # a store without tables is made below; one that does not answer is said soon, and waited for only by the query
+    # a store without tables is made below; only the query waits for one that does not answer
     with suppress(StoreConfigurationError), open_store(store, create=False, patience=_PATIENCE):
         pass
     with open_store(store) as opened, ExitStack() as stack:
