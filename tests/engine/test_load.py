@@ -219,8 +219,8 @@ def test_the_command_goes_on_when_objects_have_new_columns(
     lines += [line for line in errors.splitlines() if "going on" in line]
     of_days = {f"2 columns added: a{day} BIGINT, b{day} STRUCT<`x`: STRING>; going on" for day in range(4)}
     assert len(lines) == len(of_days & {line.rstrip() for line in lines}) == 3  # those of the first were inferred
-    told = json.loads(printed)
-    assert (told["objects"], told["rows"], told["errors"]) == (4 - kills, 4 - kills, {})
+    result = json.loads(printed)
+    assert (result["objects"], result["rows"], result["errors"]) == (4 - kills, 4 - kills, {})
     with open_store(world.store_url) as store:
         if place == "path":
             tables = [pq.read_table(split["path"]) for split in rows(store, "splits")]

@@ -128,7 +128,8 @@ def compact(
         OptionError: The store knows no data files of this pipeline.
 
     Process:
-        Any, without Spark. Memory holds up to 250 MB, however many files there are.
+        Any, without Spark. Memory holds 64 MB of files that are read ahead, and the row group that is written: the
+        process took up to 388 MB, with files of 24 MB.
     """
     names = store.pipelines_with_files()
     if pipeline is not None and pipeline not in names:

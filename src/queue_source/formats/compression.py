@@ -68,10 +68,10 @@ def codec_of(uri: str, first: bytes) -> str | None:
 def archive_of(first: bytes) -> str | None:
     """Return the kind of archive that content begins as (`zip`, `tar`, `7z`, `rar`), or `xz`; None where it is none."""
     header = first[:TAR_HEADER]
-    if len(header) == TAR_HEADER and b"\0" in header and (told := _TAR.match(header, 148, 156)):
+    if len(header) == TAR_HEADER and b"\0" in header and (checksum := _TAR.match(header, 148, 156)):
         others = header[:148] + b" " * 8 + header[156:]
         signed = sum(others) - 256 * sum(byte > 127 for byte in others)  # as some old programs have it
-        if int(told[1], 8) in (sum(others), signed):
+        if int(checksum[1], 8) in (sum(others), signed):
             return "tar"
     return next((kind for magic, kind in _ARCHIVES.items() if first.startswith(magic)), None)
 

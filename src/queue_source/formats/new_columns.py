@@ -116,7 +116,7 @@ def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False) 
     if pt.is_struct(declared) and pt.is_struct(written):
         kinds = {field.name: field.type for field in fields_of(declared)}
         names = {field.name for field in fields_of(written)}
-        # what is there itself is not there in another case, too
+        # a column that has its own name is not matched by another case
         folded = {} if exactly else {name.casefold(): name for name in kinds if name not in names}
         tree: dict[str, Any] = {}
         for field in fields_of(written):

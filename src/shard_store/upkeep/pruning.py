@@ -224,7 +224,7 @@ def _targets(
 
 
 def _count_files(transaction: Transaction, pipeline: str) -> None:
-    """Count the data files of the pipeline anew, while it cannot publish: a publish counts from what is there."""
+    """Count the data files of the pipeline anew, under its lock: a publish adds to these counts."""
     row = locked_now(transaction, pipeline)
     if row is not None and row.data_files is not None:
         current = splits.c.pipeline == pipeline, splits.c.replaced_by.is_(None)

@@ -23,10 +23,12 @@ from queue_source.errors import BadObject
 from queue_source.formats import compression
 from queue_source.formats.base import BadRecords, OpenObject, Part, format_named
 from queue_source.formats.text import archives
+from queue_source.options import parse_reader_options
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import read_object
 from queue_source.storage.files import open_object
 from support.reading import read_bytes, read_with_problems, refused
+from support.servers.s3 import s3_server
 
 CSV = FormatOptions("csv", header=True)
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -167,12 +169,29 @@ def test_metadata_names_the_member_of_each_row(tmp_path: Path) -> None:
     for name, data in {"o.zip": ARCHIVES["zip"], "o.tgz": ARCHIVES["tar.gz"], "o.csv": FILES["a.csv"]}.items():
         (tmp_path / name).write_bytes(data)
         batches = read_object(f"file://{tmp_path / name}", schema, CSV, BadRecords("PERMISSIVE"))
-        told = {row["id"]: row["_metadata"] for batch in batches for row in batch.to_pylist()}
+        metadata = {row["id"]: row["_metadata"] for batch in batches for row in batch.to_pylist()}
         if name == "o.csv":
-            assert told == {at: {"file_name": name, "archive_member": None} for at in (1, 2)}
+            assert metadata == {at: {"file_name": name, "archive_member": None} for at in (1, 2)}
             continue
         members = {1: "a.csv", 2: "a.csv", 3: "./sub/b.csv", 4: "d/day=1/_x=2/c.csv.gz", 5: "../up.csv"}
-        assert told == {at: {"file_name": name, "archive_member": member} for at, member in members.items()}
+        assert metadata == {at: {"file_name": name, "archive_member": member} for at, member in members.items()}
+
+
+@pytest.mark.parametrize("archive", ["zip", "tar"])
+def test_a_large_archive_in_a_bucket_is_read_although_an_answer_is_cut_off(archive: str) -> None:
+    lines = [b"id,name\n" + b"".join(b"%d,%s\n" % (at, b"x" * 1000) for at in range(k, 30_000, 3)) for k in range(3)]
+    files = {f"{k}.csv": data for k, data in enumerate(lines)}
+    data = zip_of(files, zipfile.ZIP_STORED) if archive == "zip" else tar_of(files)
+    with s3_server(keeps=True) as s3:
+        s3.objects["b/k"] = data
+        s3.cuts["b/k"] = {3}
+        csv = {"queueUrl": "sim://q", "allowedPrefixes": "s3://b/", "fileFormat": "csv", "header": "true"}
+        options = parse_reader_options({**csv, **s3.options})
+        content, bad = options.content, BadRecords("PERMISSIVE")
+        assert content.format is not None
+        batches = list(read_object("s3://b/k", SCHEMA, content.format, bad, storage=content.storage))
+        assert sorted(at for batch in batches for at in batch.column("id").to_pylist()) == [*range(30_000)]
+        assert s3.requests["GET", "b/k"] < 16
 
 
 def test_columns_are_inferred_from_all_members_within_the_limit(tmp_path: Path) -> None:
