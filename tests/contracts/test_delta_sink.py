@@ -17,6 +17,7 @@ from deltalake.exceptions import CommitFailedError
 
 from queue_source.errors import OptionError
 from queue_source.sinks.delta.commits import DeltaTarget
+from queue_source.sinks.delta.tables import TableMaker
 from shard_store.errors import PipelineTakenOver, ShardStoreError
 from support.delta_tables import DeltaLake, change_by_hand
 from support.iceberg_tables import Query, failing_at, table_of
@@ -137,6 +138,18 @@ def test_pipelines_that_make_one_table_and_commit_to_it_at_once_lose_and_double_
     assert lake.ids() == [100 * number + step for number in (1, 2, 3) for step in range(3)]
     assert len(lake.actions("protocol")) == 1, "the table was made more than once"
     assert len(rows(lake.store, "attempts")) == 9
+
+
+def test_a_table_that_another_query_makes_and_fills_after_the_look_at_its_folder_is_taken(
+    lake: DeltaLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Query(lake, "first").batch(table_of([1]))
+    looks = iter([None])  # the table was not there yet
+    look = TableMaker.open
+    monkeypatch.setattr(TableMaker, "open", lambda self: next(looks, look(self)))
+    Query(lake, "second").batch(table_of([2], more=pa.array(["a column that the other has not"])))
+    assert lake.ids() == [1, 2]
+    assert [row["more"] for row in lake.read()] == [None, "a column that the other has not"]
 
 
 def test_the_same_batch_committed_by_another_driver_meanwhile_is_noticed(

@@ -212,19 +212,24 @@ class TableMaker:
 
     def _ready(self, columns: pa.Schema) -> OpenTable:
         table, self._opened = self._opened or self.open(), None
+        is_new = table is None
         if table is None:
             self._create(columns)
-        elif added := added_fields(self._uri, table.schema, columns):
-            handle, before = table.handle, table.handle.version()
+            table = self._open_again()
+        before = table.handle.version()
+        if added := added_fields(self._uri, table.schema, columns):  # also where another query has made it meanwhile
             fields = Schema.from_arrow(pa.schema(added)).fields
-            handle.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=_ONCE))
-        else:
+            table.handle.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=_ONCE))
+            table = self._open_again()
+        elif not is_new:
             return table
-        changed = self.open()
-        if changed is None:
+        table.sync_log(-1 if is_new else before)
+        return table
+
+    def _open_again(self) -> OpenTable:
+        if (table := self.open()) is None:
             raise OptionError("delta", f"names {self._uri}, which has gone while the batch was planned")
-        changed.sync_log(-1 if table is None else before)
-        return changed
+        return table
 
     def _create(self, columns: pa.Schema) -> None:
         added_fields(self._uri, [], columns)  # names that no table can have
@@ -238,6 +243,8 @@ class TableMaker:
             entries = filesystem.get_file_info(folder)
         names = [entry.base_name for entry in entries]
         if other := next((name for name in sorted(names) if not name.startswith(("_", "."))), None):
+            if self.open() is not None:
+                return  # another query has made the table meanwhile, and has written to it
             raise OptionError(
                 "delta",
                 f"names {self._uri}, which is no Delta table and holds {other!r}; name a table, or an empty folder",
