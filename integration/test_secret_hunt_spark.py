@@ -78,7 +78,7 @@ def test_no_secret_of_an_option_is_found_in_any_output(tmp_path: Path, postgres_
         f"file://{folder}/in/{name}?sig={signed.new(name)}.{suffix}"
         for name, suffix in (("gone", "json"), ("bad", "json.gz"), ("here", "json"))
     ]
-    Path(names[1].removeprefix("file://")).write_bytes(b"no gzip")
+    Path(names[1].removeprefix("file://")).write_bytes(b"\x1f\x8b, and no gzip behind its magic bytes")
     Path(names[2].removeprefix("file://")).write_text('{"id": 2, "name": "Bob"}\n')
     with open_queue(queue_url) as queue:
         queue.send([first, f"file://{folder}/in/gone.json", "nothing", *names])

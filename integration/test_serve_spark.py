@@ -87,7 +87,7 @@ def test_a_running_query_is_watched_and_its_bad_object_is_found_and_reopened(
             assert page.locator("#pipelines .state.running").count() == 1
             page.wait_for_selector("[data-drawn]")
             assert page.locator("canvas").count() == 2
-            bad.write_bytes(b"this is no gzip")
+            bad.write_bytes(b"\x1f\x8b, and no gzip behind its magic bytes")
             world.publish([bad.as_uri()])
             eventually("the bad object", lambda: any(one.total.errors for one in store.status()))
             page.goto(address)

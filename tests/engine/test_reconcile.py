@@ -26,7 +26,7 @@ def test_what_a_query_skips_or_gives_up_is_not_certified_as_published(spark: Spa
     skipping, once = (World(tmp_path / name) for name in ("skipping", "once"))
     skipping.feed(0, 2)
     bad = tmp_path / "skipping" / "in" / "bad.json.gz"
-    bad.write_bytes(b"no gzip")
+    bad.write_bytes(b"\x1f\x8b, and no gzip behind its magic bytes")
     skipping.publish([bad.as_uri()])
     run(spark, described(skipping, onCorruptObject="skip"))
     once.feed(0, 2)
