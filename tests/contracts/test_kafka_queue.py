@@ -196,9 +196,10 @@ CLASSIC = {**AT_ONCE, "group.protocol": "classic", "session.timeout.ms": "6000"}
 
 @pytest.mark.parametrize("settings", [AT_ONCE, CLASSIC], ids=["consumer", "classic"])
 def test_a_rebalance_is_a_lost_lease_and_what_was_lost_is_the_other_readers(
-    kafka_mock: Kafka, settings: dict[str, str]
+    kafka_mock: Kafka, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """integration/test_kafka_spark.py has it on the broker. Of the classic protocol a new member hears twice."""
+    monkeypatch.setattr("queue_source.queues.kafka.reader._UNASSIGNED", 40.0)  # this server rebalances in rounds of 5 s
     topic = f"shared-{time.monotonic_ns()}"
     Producer({"bootstrap.servers": kafka_mock.hosts, "log_level": 0}).list_topics(topic, timeout=10)
     url, options = kafka_mock.url(topic, f"group-of-{topic}"), {"settings": dict(settings)}
