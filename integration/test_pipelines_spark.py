@@ -91,7 +91,7 @@ def test_the_statements_of_the_sql_page_run(tmp_path: Path) -> None:
 
 
 def test_the_cells_of_the_notebook_page_run_one_after_the_other(tmp_path: Path) -> None:
-    parts = ("prefixes=landing,\n    schema", "published.show()", "available_now=False", "running.stop()")
+    parts = ("query.awaitTermination()", "published.show()", "available_now=False", "running.stop()")
     cells = [block.text for block in blocks(HOW_TO / "clusters.md")]
     load, look, start, stop = (next(cell for cell in cells if part in cell) for part in parts)
     reader = Reader(tmp_path)

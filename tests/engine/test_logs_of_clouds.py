@@ -33,12 +33,10 @@ from support.reading import Found, read_with_problems
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "logs.md").read_text("utf-8")
-INTRODUCTION, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+_, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
 SAMPLES = ROOT / "tests" / "data" / "logs"
 PACKED = {"CloudTrail", "AWS Config", "ALB access logs", "VPC flow logs", "CloudFront", "AWS WAF"}
 """Their makers compress them with gzip."""
-ROWS = re.findall(r"^\| \[(.+?)\]\(#(.+?)\) \| `(\w+)` \| (.*?) ?\|$", INTRODUCTION, re.MULTILINE)
-COMMON = dict(re.findall(r"`(\w+)` = `([^`]+)`", re.search(r"All csv.*?:(.*)", INTRODUCTION)[1]))  # type: ignore[index]
 
 
 @dataclass(frozen=True)
@@ -188,20 +186,6 @@ def test_what_is_appended_to_a_blob_that_was_read_is_not_read_and_reconcile_name
     done = CliRunner().invoke(app, ["reconcile", f"file://{world.root}/in/", *arguments])
     (report,) = json.loads(done.stdout)["prefixes"]
     assert (report["changed"], report["published"]) == (1, 0)
-
-
-def test_the_table_has_the_options_of_the_commands() -> None:
-    table = {
-        name: (link, file_format, dict(re.findall(r"`(\w+)` = `([^`]+)`", cell)))
-        for name, link, file_format, cell in ROWS
-    }
-    assert COMMON
-    for source in SOURCES:
-        common = COMMON if source.format == "csv" else {}
-        own = {name: value for name, value in source.options.items() if name not in common}
-        assert table.pop(source.name) == (anchor(source.name), source.format, own)
-        assert common.items() <= source.options.items()
-    assert table == {}
 
 
 def samples(folder: str) -> bytes:

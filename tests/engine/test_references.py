@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -195,12 +196,30 @@ def test_a_path_whose_pattern_were_not_escaped_would_be_another_object(spark: Sp
     assert sorted(row.id for row in both.collect()) == [0, 1], "without a word"
 
 
-def test_the_program_of_the_page_sets_bad_documents_aside_and_reads_the_others(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_function_of_the_page_sets_bad_documents_aside_and_reads_the_others(
+    spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    """In this session: the program takes the one that runs."""
-    start = next(place for place, block in enumerate(PAGE) if block.file == "documents.py")
-    script, _, shown = PAGE[start : start + 3]
-    monkeypatch.chdir(tmp_path)
-    exec(compile(script.text, "documents.py", "exec"), {"__name__": "documents"})
-    assert capsys.readouterr().out.strip() == shown.text.strip()
+    """The functions as they are; the stream with a queue, a store and folders of this test."""
+    (script,) = [block.text for block in PAGE if "def problem" in block.text]
+    functions, _, stream = script.partition("objects = ")
+    assert 'readStream.format("cuesqueue").option("content", "reference")' in stream
+    found: dict[str, Any] = {}
+    exec(compile(functions, "page.py", "exec"), found)
+    found |= {"STORE": world.store_url, "TARGET": f"{tmp_path}/orders"}
+    landing = world.root / "in"
+    landing.mkdir()
+    text = "<orders><order><id>1</id><total>9.5</total></order><order><id>2</id><total>19</total></order></orders>"
+    (landing / "good.xml").write_text(text)
+    (landing / "record.xml").write_text(text.replace("<id>1", "<id>first").replace("<id>2", "<id>3"))
+    (landing / "damaged.xml.gz").write_bytes(gzip.compress(text.encode())[:-9])
+    world.publish([f"{landing}/{name}" for name in ("good.xml", "record.xml", "damaged.xml.gz", "deleted.xml")])
+    source = {"content": "reference", "queueUrl": world.queue_url, "pipeline": "orders", "storeUrl": world.store_url}
+    objects = spark.readStream.format("cuesqueue").options(**source).option("allowedPrefixes", f"{landing}/").load()
+    writer = objects.writeStream.foreachBatch(found["load"]).option("checkpointLocation", f"{tmp_path}/checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    rows = spark.read.parquet(f"{tmp_path}/orders/*").collect()
+    assert sorted((row.id, row.total) for row in rows) == [(1, 9.5), (2, 19.0), (3, 19.0)]
+    errors = [(error["scope"], error["cause"], error["subject"].rpartition("/")[2]) for error in world.view("errors")]
+    unreadable = [("object", "unreadable-object", name) for name in ("damaged.xml.gz", "deleted.xml")]
+    assert sorted(errors)[:2] == unreadable
+    assert [error[:2] for error in sorted(errors)[2:]] == [("row", "bad-record")]
