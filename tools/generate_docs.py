@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,29 +121,30 @@ def _metric_rows(metrics: Iterable[tuple[str, tuple[str, ...], str]]) -> Iterato
 
 def _options_lines() -> Iterator[str]:
     yield from ("# Options", "", _NOTICE, "")
-    yield "Names are written in any case. An unknown name is refused, and the nearest known one is named. Each name in"
-    yield "the tables is a link to its row."
+    yield "Each name is a link to its line; then come the default, if there is one, and in brackets the values, or an"
+    yield "example. Names are written in any case; an unknown name is refused, and the nearest one is named."
     yield ""
-    yield "- *duration*: with a unit, as in `500ms`, `90s`, `5m`, `2h`, `15 days`"
-    yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit it is bytes, as in Spark"
+    yield "- *duration*: with a unit (`500ms`, `90s`, `5m`, `2h`, `15 days`)"
+    yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit in bytes, as in Spark"
     yield f"- *name*: at most {types.MAX_NAME} characters, without `/`, `,` and control characters"
     yield "- *secret*: never shown in errors, logs or plans"
-    yield "- in brackets at the end of a meaning: the formats of files on which the option acts"
+    yield "- where the default is a choice, the others are in brackets; that of `false` is `true`"
     yield ""
-    yield "Secrets, and the URLs of queues and stores, may be `env:NAME` or `file:PATH`."
+    yield "Brackets at the end of a line name the file formats on which the option acts. Secrets, and URLs of queues"
+    yield "and stores, may be `env:NAME` or `file:PATH`."
     yield from ("", '## Reader: `spark.readStream.format("cuesqueue")`', "")
     yield "The times must rise: a quarter of `commitTimeout` (the heartbeat) < `visibilityTimeout` <"
     yield "`deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
     yield from _sections(READER)
     yield from ("", "### Other names", "")
-    yield "`cloudFiles.X` is `X`. These names of earlier versions and of other sources are accepted too:"
-    yield from ("", "| name | means |", "|---|---|")
-    yield from (f"| `{alias}` | `{name}` |" for alias, name in ALIASES.items())
+    yield "`cloudFiles.X` is `X`. Names of earlier versions and of other sources:"
+    yield from ("", ", ".join(f"`{alias}` = `{name}`" for alias, name in ALIASES.items()) + ".")
     yield ""
-    yield f"{', '.join(f'`{name}`' for name in MEANINGLESS)} have no effect; they are accepted with a warning."
+    yield f"Without effect, and accepted with a warning: {', '.join(f'`{name}`' for name in MEANINGLESS)}."
     yield from ("", "### When an option changes between two starts", "")
-    yield "A query may have ended in the middle of a batch. With another option at its next start, each row is still"
-    yield "published exactly once, or the start is refused, with what to do, before anything is done."
+    yield "A query may have ended in the middle of a batch. With another value at its next start, each row is still"
+    yield "published exactly once, or the start is refused, with what to do, before anything is done. When the new"
+    yield "value takes effect:"
     yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)
@@ -153,23 +155,33 @@ def _options_lines() -> Iterator[str]:
 
 
 def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
-    """What happens, and of which options: those with one sentence in one row, those with their own each in its own."""
+    """When a new value takes effect, and of which options: one sentence once, of most of a section by its title."""
     options: dict[str, list[str]] = {change: [] for change in OnChange}
     for title, declared in place.sections.items():
-        if title == StorageOptions.TITLE:
-            options[OnChange.AT_ONCE].append("those of storage and credentials")
+        most, count = Counter(option.on_change for option in declared).most_common(1)[0]
+        by_title = isinstance(most, OnChange) and count > _BY_TITLE
+        if by_title and most:
+            rest = "" if count == len(declared) else "the others of "
+            options[most].append(f"{rest}[{title}](#{_anchor(title)})")
         for option in declared:
-            if title == StorageOptions.TITLE and option.on_change == OnChange.AT_ONCE:
-                continue
-            options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
+            if not (by_title and option.on_change == most):
+                options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
     for change, text in others.items():
         options[change].insert(0, text)
-    yield from ("", "| options | what happens |", "|---|---|")
+    yield ""
     reader_texts = {option.on_change for option in READER.options if not isinstance(option.on_change, OnChange)}
     for sentence, names in options.items():
         text = "As for the reader." if place is not READER and sentence in reader_texts else str.__str__(sentence)
         if names:
-            yield f"| {', '.join(names)} | {text} |"
+            yield f"- {', '.join(names)}: {text}"
+
+
+_BY_TITLE = 3
+"""How many options of a section one sentence is of, at most, before they are called by the section's title."""
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _sections(place: Place) -> Iterator[str]:
@@ -181,16 +193,15 @@ def _sections(place: Place) -> Iterator[str]:
         if title == StorageOptions.TITLE and place is not READER:
             yield "`aws.`, `s3.` and `azure.` options as for the reader."
             continue
-        yield from ("| option | default | meaning | values |", "|---|---|---|---|")
         for option in options:
             if place is not READER and option in READER.options:
-                yield f"| {_linked(option, place)} | {_default(option)} | As for the reader. | |"
+                yield f"- {_linked(option, place)}: as for the reader."
             elif not _narrower(option, options):
                 yield _row(option, place)
         for prefix, (wider, purpose) in _NARROWER.items() if title == StorageOptions.TITLE else ():
             chosen = [option for option in options if option.name.startswith(prefix) and _narrower(option, options)]
-            names = [_linked(option, place) for option in chosen]
-            yield f"| {', '.join(names)} | those of `{wider}` | The same for {purpose} only. | |"
+            names = ", ".join(_code(option.name) for option in chosen)
+            yield f"- {names}: as those of `{wider}`, for {purpose} only."
 
 
 _NARROWER = {
@@ -228,15 +239,29 @@ def _row(option: Option, place: Place) -> str:
         lacking = [name for name in FILE_FORMATS if name not in option.formats]
         which = f"not {', '.join(lacking)}" if len(lacking) < 3 else ", ".join(option.formats)
         meaning += f" ({which}{others})"
+    default, values = _default(option), _values(option)
+    return f"- {_linked(option, place)}{default and f': {default}'}{values and f' ({values})'}. {meaning}"
+
+
+def _values(option: Option) -> str:
+    """What else than the default may be given; an example where the name of the values does not say how they look."""
     values = option.type.values
     if number := _NUMBER.fullmatch(values):
-        values = " to ".join(number.groups())
-    elif values == "text" and option.example:
-        values = f"as {_code(option.example)}"
-    elif option.example and not values.startswith("`"):  # else it is one of the values
-        values += f" ({_code(option.example)})"
-    cells = (_linked(option, place), _default(option), meaning, values)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        least, most = number.groups()
+        return f"from {least}" if int(most) == 2**31 - 1 else f"{least} to {most}"
+    if option.type.name == "boolean":
+        return ""
+    if option.type.name == "choice" and option.default is not None:
+        return ", ".join(value for value in values.split(", ") if value != _code(option.default))
+    if option.default and values == option.type.name in _PLAIN:
+        return ""  # the default shows which
+    if values.startswith("`") or option.type.name in _PLAIN or not option.example:
+        return values
+    return _code(option.example) if values == "text" else f"{values}: {_code(option.example)}"
+
+
+_PLAIN = ("duration", "size", "name")
+"""Kinds of values of which the head of the page has examples."""
 
 
 def _default(option: Option) -> str:
@@ -245,7 +270,7 @@ def _default(option: Option) -> str:
         unless = [f"`{name}`" + (f" = `{value}`" if value else " is given") for name, _, value in parts]
         return "required" + (f", unless {' or '.join(unless)}" if unless else "")
     if option.default is None:
-        return option.note
+        return "" if option.note == "none" else option.note
     return _code(option.default) if option.default else "empty"
 
 
