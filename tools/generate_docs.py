@@ -289,7 +289,11 @@ def _commands_lines() -> Iterator[str]:
     shared = _shared(program)
     yield from ("# Commands", "", _NOTICE, "", *_paragraphs(program.help))
     lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]
-    yield from ("", f"All commands but {', '.join(lacking)} have `--json`.")
+    yield from (
+        "",
+        f"All commands but {', '.join(lacking)} have `--json`. A default is behind its option; `...` may be repeated.",
+    )
+    yield from ("", f"All commands but {', '.join(lacking)} have `--json`. An option's default is behind its name.")
     yield from ("", "## Parameters of several commands", "", *shared[""])
     yield from _subcommands(program, "cuesqueue", 2, shared)
 
@@ -338,34 +342,43 @@ def _subcommands(group: Any, path: str, level: int, shared: dict[str, list[str]]
 
 def _command(command: Any, path: str, known: list[str], own: list[str], group: str) -> Iterator[str]:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    if arguments:
-        yield from ("", f"`{' '.join((path, *(str(param.metavar or param.name).upper() for param in arguments)))}`")
     rows = {_parameter_row(param): param for param in sorted(command.params, key=lambda param: param not in arguments)}
     if new := [row for row in rows if row not in known]:
         yield from ("", *new)
     also = [] if not own or set(own) - set(rows) else [f"those of `{group}`"]
     also += [
-        f"`{param.opts[0]}`"
+        _code(_label(param).partition(" ")[0])
         for row, param in rows.items()
-        if row in known and not (also and row in own) and param not in arguments and param.opts[0] != "--json"
+        if row in known and not (also and row in own) and param.opts[0] != "--json"
     ]
     if also:
-        yield from ("", f"Also {', '.join(also)}.")
+        yield from ("", f"{'Also' if new else 'With'} {', '.join(also)}.")
+
+
+_NAMED_ABOVE = ("CUESQUEUE_STORE",)
+"""Variables that the text of the whole program explains."""
+
+
+def _label(param: Any) -> str:
+    """What a user writes; `...` behind it where it may be repeated."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name)
+    repeated = "..." if param.multiple else ""
+    return str(param.opts[0]) + ("" if param.is_flag else f" {param.metavar or 'TEXT'}{repeated}")
 
 
 def _parameter_row(param: Any) -> str:
-    if param.param_type_name == "argument":
-        label = str(param.metavar or param.name).removesuffix("...")
-    else:
-        label = param.opts[0] + ("" if param.is_flag else f" {param.metavar or 'TEXT'}")
+    default = ""
+    if not param.required and not callable(param.default) and param.default not in (None, "", False, ()):
+        default = f", {_code(str(getattr(param.default, 'value', param.default)))}"
     meaning = param.help
     if param.required and param.param_type_name != "argument":
         meaning += " Required."
-    elif not param.required and not callable(param.default) and param.default not in (None, "", False):
-        meaning += f" Default: {_code(str(getattr(param.default, 'value', param.default)))}."
-    if param.envvar:
-        meaning += f" Environment: `{param.envvar}`."
-    return f"- {_code(label)}: {meaning}"
+    if param.envvar and param.envvar not in _NAMED_ABOVE:
+        meaning += f" Environment: {_code(param.envvar)}."
+    if param.multiple:
+        meaning = re.sub(r"; may be repeated| May be repeated\.", "", meaning)  # the label says so
+    return f"- {_code(_label(param))}{default}: {meaning}"
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -393,24 +406,26 @@ def public_methods() -> dict[str, Any]:
 
 def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
-    yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
-    yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
-    yield "`help(cuesqueue.NAME)` also tells types, what is raised, and all of each method."
+    yield "Everything public is in the package `cuesqueue`. Times are in seconds and sizes in bytes, unless stated"
+    yield "otherwise. `help(cuesqueue.NAME)` also tells types, what is raised, and all of each method."
     functions = public_functions()
     shown = [function for name, function in functions.items() if name not in OPERATORS]
     items = [item for function in shown for item in _all_items(function.__doc__)]
-    known = [item for item in dict.fromkeys(items) if items.count(item) >= _SHARED]
+    known = [item for item in dict.fromkeys(items) if items.count(item) > 1]
     yield from ("", "## Functions", "")
-    yield "Where a function says nothing else, it may be called in any process while queries run. Wrong arguments raise"
-    yield "`OptionError`, `QueueConfigurationError` or `StoreConfigurationError`, a store that fails `ShardStoreError`."
+    yield "`load` is called in the driver's script, `delivery`, `references` and `reject_rows` inside the function of"
+    yield "`foreachBatch`, all others in any process. Wrong arguments raise `OptionError`, `QueueConfigurationError` or"
+    yield "`StoreConfigurationError`, a store that fails `ShardStoreError`."
     if parameters := [item for item in known if re.match("- `[a-z]", item)]:
         yield from ("", *parameters)
+    yield ""
+    yield from (f"- `{name}{_signature(functions[name])}`: {_promise(functions[name])}" for name in SMALL)
     for name, function in functions.items():
-        if name not in OPERATORS:
+        if name not in OPERATORS and name not in SMALL:
             yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
     yield from ("", "## Functions for operators", "")
-    yield "What the [commands](commands.md) do, for programs. `store` is what `open_store` returns. With `dry_run` a"
-    yield "function changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
+    yield "What the [commands](commands.md) do. `store` is what `open_store` returns. With `dry_run` nothing is"
+    yield "changed, and what would be done is returned."
     yield ""
     for name, command in OPERATORS.items():
         yield f"- `{name}({', '.join(inspect.signature(functions[name]).parameters)})`: `cuesqueue {command}`"
@@ -431,8 +446,6 @@ def _python_lines() -> Iterator[str]:
         "What can be sent as a message: bytes unchanged, text as UTF-8, anything else as JSON.",
     )
     yield from ("", "## Classes for operators", "")
-    yield "`help(cuesqueue.NAME)` explains each field."
-    yield ""
     yield from (f"- `{cls.__name__}`: {_promise(cls)}" for cls in classes if cls.__name__ in OF_OPERATORS)
     yield from ("", "## Errors", "", "Each with the class that it inherits.", "")
     for cls in classes:
@@ -441,6 +454,8 @@ def _python_lines() -> Iterator[str]:
             yield f"- `{cls.__name__}`, `{cls.__mro__[1].__name__}`: {meaning}"
 
 
+SMALL = ("log_id", "open_store", "queue_name")
+"""Functions of which the page has a line only."""
 OPERATORS = {
     "complaints": "status",
     "find_shards": "shards list",
@@ -511,12 +526,12 @@ def _docstring_lines(docstring: str | None, known: Sequence[str] = ()) -> Iterat
     `known`: items that the page has at its head.
     """
     for title, rest in _blocks(docstring):
-        if title and title != "Raises:":  # of which `help` tells, and the table of errors
+        if title and title not in ("Raises:", "Process:"):  # of which `help` tells, and the head of the page
             items = [item for item in _items(rest) if item not in known]
             if len(items) == 1 and not items[0].startswith("- `"):
                 yield from ("", f"**{title}** {items[0].removeprefix('- ')}")
             elif items:
-                yield from ("", f"**{title}**", "", *items)
+                yield from ("", *items)
         if title:
             continue
         first, _, rest = rest.partition("\n")
