@@ -96,9 +96,9 @@ def _locks() -> list[str]:
 def _metrics_lines() -> Iterator[str]:
     yield from ("# Metrics", "", _NOTICE, "")
     yield "[`cuesqueue serve`](../how-to/operate.md) exports these at `/metrics`, in Prometheus' text form or as"
-    yield "OpenMetrics. They are read from the store at each scrape, for every pipeline that shares it, running or not."
-    yield "`_total` is a counter since the pipeline's first start, over restarts; all else are gauges. A missing sample"
-    yield "is not known. The first 1,000 pipelines by name are exported, with at most 51 causes of errors each."
+    yield "OpenMetrics, read from the store at each scrape, for every pipeline that shares it, running or not; at most"
+    yield "1,000 by name. `_total` is a counter since the pipeline's first start; all else are gauges. What is not known"
+    yield "has no sample."
     yield from ("", "## Of each pipeline", "")
     yield "Labels: `pipeline` and `source`, and those named below."
     yield from _metric_rows((m.name, m.labels, m.help) for m in METRICS if not m.of_source)
