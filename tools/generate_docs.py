@@ -97,8 +97,8 @@ def _metrics_lines() -> Iterator[str]:
     yield from ("# Metrics", "", _NOTICE, "")
     yield "[`cuesqueue serve`](../how-to/operate.md) exports these at `/metrics`, in Prometheus' text form or as"
     yield "OpenMetrics, read from the store at each scrape, for every pipeline that shares it, running or not; at most"
-    yield "1,000 by name. `_total` is a counter since the pipeline's first start; all else are gauges. What is not known"
-    yield "has no sample."
+    yield "1,000 by name. `_total` is a counter since the pipeline's first start; all else are gauges. What is not"
+    yield "known has no sample."
     yield from ("", "## Of each pipeline", "")
     yield "Labels: `pipeline` and `source`, and those named below."
     yield from _metric_rows((m.name, m.labels, m.help) for m in METRICS if not m.of_source)

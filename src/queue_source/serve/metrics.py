@@ -79,10 +79,7 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_pipeline_state",
-        (
-            "1 for the state of the pipeline, 0 for the others: running, stopped (by itself), dead (its heartbeats have "
-            "ended)."
-        ),
+        "1 for the state of the pipeline, 0 for the others: running, stopped (by itself), dead (without heartbeats).",
         lambda s: _states(s.state, RUNNING, STOPPED, DEAD),
         ("state",),
     ),
