@@ -158,22 +158,28 @@ def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
     """When a new value takes effect, and of which options: one sentence once, of most of a section by its title."""
     options: dict[str, list[str]] = {change: [] for change in OnChange}
     for title, declared in place.sections.items():
-        most, count = Counter(option.on_change for option in declared).most_common(1)[0]
+        own = [option for option in declared if place is READER or not _changes_as_in_reader(option)]
+        if not own:
+            continue
+        most, count = Counter(option.on_change for option in own).most_common(1)[0]
         by_title = isinstance(most, OnChange) and count > _BY_TITLE
         if by_title and most:
             rest = "" if count == len(declared) else "the others of "
             options[most].append(f"{rest}[{title}](#{_anchor(title)})")
-        for option in declared:
+        for option in own:
             if not (by_title and option.on_change == most):
                 options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
     for change, text in others.items():
         options[change].insert(0, text)
     yield ""
-    reader_texts = {option.on_change for option in READER.options if not isinstance(option.on_change, OnChange)}
-    for sentence, names in options.items():
-        text = "As for the reader." if place is not READER and sentence in reader_texts else str.__str__(sentence)
-        if names:
-            yield f"- {', '.join(names)}: {text}"
+    yield from (f"- {', '.join(names)}: {str.__str__(text)}" for text, names in options.items() if names)
+    if place is not READER:
+        yield "- all others: as for the reader."
+
+
+def _changes_as_in_reader(option: Option) -> bool:
+    same = READER.by_name.get(option.name)
+    return same is not None and same.on_change == option.on_change
 
 
 _BY_TITLE = 3
@@ -446,7 +452,7 @@ def _python_lines() -> Iterator[str]:
         "What can be sent as a message: bytes unchanged, text as UTF-8, anything else as JSON.",
     )
     yield from ("", "## Classes for operators", "")
-    yield from (f"- `{cls.__name__}`: {_promise(cls)}" for cls in classes if cls.__name__ in OF_OPERATORS)
+    yield f"{', '.join(f'`{cls.__name__}`' for cls in classes if cls.__name__ in OF_OPERATORS)}."
     yield from ("", "## Errors", "", "Each with the class that it inherits.", "")
     for cls in classes:
         if issubclass(cls, BaseException):
