@@ -30,7 +30,7 @@ def prove(
         str,
         typer.Option(
             metavar="SQL|FILE.py:FUNCTION",
-            help="How a result is read that is not in files: by a SELECT, or a function that returns rows.",
+            help="Reads a result that is not in files: a SELECT, or a function that returns rows.",
         ),
     ] = "",
     result_url: Annotated[str, typer.Option(metavar="URL", help="Database of the SELECT; else the store's.")] = "",

@@ -44,7 +44,7 @@ def adopt_command(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Take over the list of files that another reader has read, such as Spark's file source: none is read again.
+    """Take over the list of files that another reader, such as Spark's file source, has read: none is read again.
 
     Stop that query first, after its last micro-batch has ended. The checkpoint is only read.
     """

@@ -49,7 +49,7 @@ def compact_command(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Join small files that the sink with path has published into large ones: views show the same rows at each moment.
+    """Join small files of the sink with path into large ones: views show the same rows at each moment.
 
     Queries, readers, and vacuum, which removes what was replaced, may run meanwhile. Exit code 1: some files cannot
     be read or written; they stay.

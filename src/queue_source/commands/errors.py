@@ -93,7 +93,7 @@ class State(str, Enum):
 class Choice:
     """The options by which a command with `@choosing` chooses errors."""
 
-    ids: Annotated[list[str] | None, argument("ID...", "Only these errors: the first digits of their ids.")] = None
+    ids: Annotated[list[str] | None, argument("ID...", "Only these errors: first digits of ids.")] = None
     match: Annotated[
         str | None, option("GLOB", "Only where the whole id of shard or message matches: *, ?, [a-z], {a,b}.")
     ] = None
@@ -106,8 +106,8 @@ class Choice:
     ] = None
     source: Source = None
     pipeline: Pipeline = None
-    older_than: Annotated[str | None, option("D", "Only older errors, as in 2h or 7 days.")] = None
-    since: Annotated[str | None, option("D", "Only errors that are not older.")] = None
+    older_than: Annotated[str | None, option("D", "Only older errors, as 2h.")] = None
+    since: Annotated[str | None, option("D", "Only younger errors.")] = None
 
     def criteria(self, *, everything: bool = True) -> Criteria:
         """Return the options for the store, as `criteria_of`."""
@@ -172,7 +172,7 @@ def _minute(error: StoredError) -> str:
 @group.command()
 def show(
     store: Store,
-    error_id: Annotated[str, argument("ID", "The error, or the first digits of its id.")],
+    error_id: Annotated[str, argument("ID", "The first digits of its id.")],
     as_json: Json = False,
 ) -> None:
     """Show one error with its whole input."""
@@ -199,7 +199,7 @@ def requeue_errors(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Have errors processed again: bad messages are sent again, quarantined objects are released and announced again.
+    """Process errors again: bad messages are sent again, quarantined objects released and announced again.
 
     Bad records and rejected rows of an object need --to, since its other rows are published; else they are refused
     (exit code 1).

@@ -72,10 +72,7 @@ def load(
         list[str] | None,
         option(
             "NAME=VALUE",
-            (
-                "A further option of reader or sink (warehouse, mode, source ...), or checkpointLocation; may be "
-                "repeated."
-            ),
+            ("An option of reader or sink (warehouse, mode, source ...), or checkpointLocation; may be repeated."),
         ),
     ] = None,
     master: Annotated[str, option("M", "Where Spark runs.")] = "local[*]",
@@ -247,7 +244,7 @@ def route(
         Path | None,
         option(
             "FILE",
-            "A file of this receiver alone, by which it notices that the store was restored from a backup.",
+            "A file of this receiver alone, by which it notices a restored store.",
         ),
     ] = None,
     until_empty: Annotated[bool, flag("--until-empty", "End when the queue is empty.")] = False,

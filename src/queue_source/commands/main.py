@@ -36,7 +36,7 @@ _COMMANDS = {
     ),
     "files": (
         "store:files",
-        "List the Parquet files that the sink with path has published: one path a line, in the order of publication.",
+        "List the Parquet files that the sink with path has published, a path a line, in their order.",
     ),
     "prune": (
         "store:prune",
@@ -62,7 +62,7 @@ _COMMANDS = {
     ),
     "adopt": (
         "adopt:adopt_command",
-        "Take over the list of files that another reader has read, such as Spark's file source: none is read again.",
+        "Take over the list of files that another reader, such as Spark's file source, has read: none is read again.",
     ),
     "reset": (
         "store:reset",

@@ -346,8 +346,8 @@ def reconcile(
         option(
             "NAME=VALUE",
             (
-                "A reader's option that chooses objects (allowedPrefixes ...) or reaches the bucket (s3.*, aws.*, "
-                "azure.*); may be repeated."
+                "A reader's option that chooses objects (allowedPrefixes ...) or reaches the bucket (s3.* ...); may "
+                "be repeated."
             ),
         ),
     ] = None,

@@ -274,7 +274,7 @@ def aws(
     dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, and do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make an SQS queue with its dead-letter queue, and let the bucket announce new objects of the prefix to it.
+    """Make an SQS queue with its dead-letter queue, to which the bucket announces new objects of the prefix.
 
     What is there stays, above all other notifications of the bucket. The result ends with options for the reader.
     """
@@ -305,7 +305,7 @@ def azure(
         str, option("CONTAINER", "Where Event Grid leaves what it could not deliver.")
     ] = "cuesqueue-dead-letters",
     tag: Annotated[
-        list[str] | None, option("NAME=VALUE", "Metadata of the queue and the container, label of the subscription.")
+        list[str] | None, option("NAME=VALUE", "Metadata of queue and container, label of the subscription.")
     ] = None,
     auth_mode: Annotated[
         str, option("MODE", "How az makes queue and container: login, or key, the account's.")
@@ -313,7 +313,7 @@ def azure(
     dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, with the commands; do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a storage queue, and let Event Grid announce new objects of the prefix to it, by Azure's command line, az.
+    """Make a storage queue, to which Event Grid announces new objects of the prefix, by Azure's command line, az.
 
     What is there stays. Without az, --dry-run prints all commands. The result ends with options for the reader.
     """

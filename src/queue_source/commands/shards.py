@@ -66,15 +66,13 @@ class ShardChoice:
     """The options by which a command with `@choosing` chooses shards."""
 
     ids: Annotated[
-        list[str] | None, argument("ID...", "Only these shards: URIs, or the first digits of the keys that list shows.")
+        list[str] | None, argument("ID...", "Only these shards: URIs, or first digits of the keys that list shows.")
     ] = None
     match: Annotated[str | None, option("GLOB", "Only where the whole id matches: *, ?, [a-z], {a,b}.")] = None
     state: Annotated[list[State] | None, option("STATE", "Only open, done or quarantined; may be repeated.")] = None
     source: Source = None
     pipeline: Annotated[str | None, option("P", "Only shards that this pipeline owns, or has finished.")] = None
-    older_than: Annotated[
-        str | None, option("D", "Only what was finished (or opened) longer ago, as 2h or 7 days.")
-    ] = None
+    older_than: Annotated[str | None, option("D", "Only what was finished (or opened) longer ago, as 2h.")] = None
     since: Annotated[str | None, option("D", "Only what was finished (or opened) since then.")] = None
 
     def criteria(self, *, everything: bool = True) -> ShardCriteria:
@@ -118,11 +116,11 @@ def list_shards(
 @group.command()
 def show(
     store: Store,
-    shard_id: Annotated[str, argument("ID", "The shard: its URI, or the first digits of the key that list shows.")],
+    shard_id: Annotated[str, argument("ID", "Its URI, or the first digits of the key that list shows.")],
     source: Annotated[str | None, option("S", "Only in this source.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Tell one object's whole story: announced, planned, found bad, published, and what was done to it by hand."""
+    """Tell one object's story: announced, planned, found bad, published, and what was done to it by hand."""
     chosen = ShardChoice([shard_id], source=source).criteria()
     with open_store(store, create=False) as opened:
         stories = list(shard_stories(opened, chosen, limit=2))

@@ -45,7 +45,7 @@ def status_command(
     interval: Annotated[str, option("D", "With --watch: the time between two.")] = "5s",
     max_lag: Annotated[str | None, option("D", "Exit with 3 if the oldest unpublished message is older.")] = None,
     max_silence: Annotated[
-        str | None, option("D", "Exit with 3 if the last heartbeat is older, also of a stopped pipeline.")
+        str | None, option("D", "Exit with 3 if the last heartbeat is older, also after a stop.")
     ] = None,
     max_errors: Annotated[int | None, option("N", "Exit with 3 if the last hour had more errors.", min=0)] = None,
     as_json: Json = False,

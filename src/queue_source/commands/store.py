@@ -43,7 +43,7 @@ def files(
         flag("--json", "Print a JSON object a line."),
     ] = False,
 ) -> None:
-    """List the Parquet files that the sink with path has published: one path a line, in the order of publication.
+    """List the Parquet files that the sink with path has published, a path a line, in their order.
 
     The list is one state of the store: it has all files of a publish or none.
     """
@@ -80,8 +80,8 @@ def prune(
         option(
             "D",
             (
-                "Forget pipelines that stopped longer ago, without anything unfinished or data files; their "
-                "checkpoints cannot be continued."
+                "Forget pipelines that stopped longer ago, if nothing is unfinished and they have no data files; "
+                "their checkpoints end."
             ),
         ),
     ] = "365 days",
@@ -98,7 +98,7 @@ def prune(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Remove finished shards that are older than the deduplication window, and all else that nothing needs any more."""
+    """Remove finished shards that are older than the deduplication window, and all else that nothing needs."""
     policy = shard_store.RetentionPolicy(
         window=duration_of("--older-than", older_than),
         max_shards=max_shards,
@@ -146,7 +146,7 @@ def reset(
         bool,
         flag(
             "--lose-rows",
-            "Also where the view data loses rows for good: of messages, and of objects that cleanSource took away.",
+            "Also where the view data loses rows for good: of messages, and of cleaned objects.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -192,15 +192,15 @@ def reset(
 
 def serve(
     store: Store,
-    host: Annotated[str, option("H", "The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, option("N", "The port to listen on.", min=1, max=65535)] = 8642,
+    host: Annotated[str, option("H", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("N", "Port to listen on.", min=1, max=65535)] = 8642,
     token: Annotated[
         str | None,
         option(
             "TEXT",
             (
-                "What browsers and scrapers must send; needed unless --host is loopback. Set the variable: other users "
-                "see options."
+                "What browsers and scrapers must send; needed unless --host is loopback. Set the variable: other "
+                "users see options."
             ),
             envvar="CUESQUEUE_SERVE_TOKEN",
         ),
@@ -210,7 +210,7 @@ def serve(
     ] = None,
     max_lag: Annotated[str | None, option("D", "Unhealthy if the oldest unpublished message is older.")] = None,
     max_silence: Annotated[
-        str | None, option("D", "Unhealthy if the last heartbeat is older, also of a stopped pipeline.")
+        str | None, option("D", "Unhealthy if the last heartbeat is older, also after a stop.")
     ] = None,
     max_errors: Annotated[int | None, option("N", "Unhealthy if the last hour had more errors.", min=0)] = None,
     store_timeout: Annotated[str, option("D", "How long a request waits for the store.")] = "5s",
