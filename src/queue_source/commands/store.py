@@ -81,7 +81,7 @@ def prune(
             "D",
             (
                 "Forget pipelines that stopped longer ago, if nothing is unfinished and they have no data files; "
-                "their checkpoints end."
+                "their checkpoints cannot be continued."
             ),
         ),
     ] = "365 days",
