@@ -40,13 +40,11 @@ _COMMANDS = {
     ),
     "prune": (
         "store:prune",
-        "Remove finished shards that are older than the deduplication window, and all else that nothing needs any "
-        "more.",
+        "Remove finished shards that are older than the deduplication window, and all else that nothing needs.",
     ),
     "compact": (
         "compact:compact_command",
-        "Join small files that the sink with path has published into large ones: views show the same rows at each "
-        "moment.",
+        "Join small files of the sink with path into large ones: views show the same rows at each moment.",
     ),
     "vacuum": (
         "vacuum:vacuum_command",
