@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,9 @@ def _locks() -> list[str]:
 def _metrics_lines() -> Iterator[str]:
     yield from ("# Metrics", "", _NOTICE, "")
     yield "[`cuesqueue serve`](../how-to/operate.md) exports these at `/metrics`, in Prometheus' text form or as"
-    yield "OpenMetrics. They are read from the store at each scrape, for every pipeline that shares it, running or not."
-    yield "`_total` is a counter since the pipeline's first start, over restarts; all else are gauges. A missing sample"
-    yield "is not known. The first 1,000 pipelines by name are exported, with at most 51 causes of errors each."
+    yield "OpenMetrics, read from the store at each scrape, for every pipeline that shares it, running or not; at most"
+    yield "1,000 by name. `_total` is a counter since the pipeline's first start; all else are gauges. What is not"
+    yield "known has no sample."
     yield from ("", "## Of each pipeline", "")
     yield "Labels: `pipeline` and `source`, and those named below."
     yield from _metric_rows((m.name, m.labels, m.help) for m in METRICS if not m.of_source)
@@ -120,29 +121,30 @@ def _metric_rows(metrics: Iterable[tuple[str, tuple[str, ...], str]]) -> Iterato
 
 def _options_lines() -> Iterator[str]:
     yield from ("# Options", "", _NOTICE, "")
-    yield "Names are written in any case. An unknown name is refused, and the nearest known one is named. Each name in"
-    yield "the tables is a link to its row."
+    yield "Each name is a link to its line; then come the default, if there is one, and in brackets the values, or an"
+    yield "example. Names are written in any case; an unknown name is refused, and the nearest one is named."
     yield ""
-    yield "- *duration*: with a unit, as in `500ms`, `90s`, `5m`, `2h`, `15 days`"
-    yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit it is bytes, as in Spark"
+    yield "- *duration*: with a unit (`500ms`, `90s`, `5m`, `2h`, `15 days`)"
+    yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit in bytes, as in Spark"
     yield f"- *name*: at most {types.MAX_NAME} characters, without `/`, `,` and control characters"
     yield "- *secret*: never shown in errors, logs or plans"
-    yield "- in brackets at the end of a meaning: the formats of files on which the option acts"
+    yield "- where the default is a choice, the others are in brackets; that of `false` is `true`"
     yield ""
-    yield "Secrets, and the URLs of queues and stores, may be `env:NAME` or `file:PATH`."
+    yield "Brackets at the end of a line name the file formats on which the option acts. Secrets, and URLs of queues"
+    yield "and stores, may be `env:NAME` or `file:PATH`."
     yield from ("", '## Reader: `spark.readStream.format("cuesqueue")`', "")
     yield "The times must rise: a quarter of `commitTimeout` (the heartbeat) < `visibilityTimeout` <"
     yield "`deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
     yield from _sections(READER)
     yield from ("", "### Other names", "")
-    yield "`cloudFiles.X` is `X`. These names of earlier versions and of other sources are accepted too:"
-    yield from ("", "| name | means |", "|---|---|")
-    yield from (f"| `{alias}` | `{name}` |" for alias, name in ALIASES.items())
+    yield "`cloudFiles.X` is `X`. Names of earlier versions and of other sources:"
+    yield from ("", ", ".join(f"`{alias}` = `{name}`" for alias, name in ALIASES.items()) + ".")
     yield ""
-    yield f"{', '.join(f'`{name}`' for name in MEANINGLESS)} have no effect; they are accepted with a warning."
+    yield f"Without effect, and accepted with a warning: {', '.join(f'`{name}`' for name in MEANINGLESS)}."
     yield from ("", "### When an option changes between two starts", "")
-    yield "A query may have ended in the middle of a batch. With another option at its next start, each row is still"
-    yield "published exactly once, or the start is refused, with what to do, before anything is done."
+    yield "A query may have ended in the middle of a batch. With another value at its next start, each row is still"
+    yield "published exactly once, or the start is refused, with what to do, before anything is done. When the new"
+    yield "value takes effect:"
     yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)
@@ -153,23 +155,39 @@ def _options_lines() -> Iterator[str]:
 
 
 def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
-    """What happens, and of which options: those with one sentence in one row, those with their own each in its own."""
+    """When a new value takes effect, and of which options: one sentence once, of most of a section by its title."""
     options: dict[str, list[str]] = {change: [] for change in OnChange}
     for title, declared in place.sections.items():
-        if title == StorageOptions.TITLE:
-            options[OnChange.AT_ONCE].append("those of storage and credentials")
-        for option in declared:
-            if title == StorageOptions.TITLE and option.on_change == OnChange.AT_ONCE:
-                continue
-            options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
+        own = [option for option in declared if place is READER or not _changes_as_in_reader(option)]
+        if not own:
+            continue
+        most, count = Counter(option.on_change for option in own).most_common(1)[0]
+        by_title = isinstance(most, OnChange) and count > _BY_TITLE
+        if by_title and most:
+            rest = "" if count == len(declared) else "the others of "
+            options[most].append(f"{rest}[{title}](#{_anchor(title)})")
+        for option in own:
+            if not (by_title and option.on_change == most):
+                options.setdefault(option.on_change or "", []).append(f"`{option.name}`")
     for change, text in others.items():
         options[change].insert(0, text)
-    yield from ("", "| options | what happens |", "|---|---|")
-    reader_texts = {option.on_change for option in READER.options if not isinstance(option.on_change, OnChange)}
-    for sentence, names in options.items():
-        text = "As for the reader." if place is not READER and sentence in reader_texts else str.__str__(sentence)
-        if names:
-            yield f"| {', '.join(names)} | {text} |"
+    yield ""
+    yield from (f"- {', '.join(names)}: {str.__str__(text)}" for text, names in options.items() if names)
+    if place is not READER:
+        yield "- all others: as for the reader."
+
+
+def _changes_as_in_reader(option: Option) -> bool:
+    same = READER.by_name.get(option.name)
+    return same is not None and same.on_change == option.on_change
+
+
+_BY_TITLE = 3
+"""How many options of a section one sentence is of, at most, before they are called by the section's title."""
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _sections(place: Place) -> Iterator[str]:
@@ -181,16 +199,15 @@ def _sections(place: Place) -> Iterator[str]:
         if title == StorageOptions.TITLE and place is not READER:
             yield "`aws.`, `s3.` and `azure.` options as for the reader."
             continue
-        yield from ("| option | default | meaning | values |", "|---|---|---|---|")
         for option in options:
             if place is not READER and option in READER.options:
-                yield f"| {_linked(option, place)} | {_default(option)} | As for the reader. | |"
+                yield f"- {_linked(option, place)}: as for the reader."
             elif not _narrower(option, options):
                 yield _row(option, place)
         for prefix, (wider, purpose) in _NARROWER.items() if title == StorageOptions.TITLE else ():
             chosen = [option for option in options if option.name.startswith(prefix) and _narrower(option, options)]
-            names = [_linked(option, place) for option in chosen]
-            yield f"| {', '.join(names)} | those of `{wider}` | The same for {purpose} only. | |"
+            names = ", ".join(_code(option.name) for option in chosen)
+            yield f"- {names}: as those of `{wider}`, for {purpose} only."
 
 
 _NARROWER = {
@@ -228,15 +245,29 @@ def _row(option: Option, place: Place) -> str:
         lacking = [name for name in FILE_FORMATS if name not in option.formats]
         which = f"not {', '.join(lacking)}" if len(lacking) < 3 else ", ".join(option.formats)
         meaning += f" ({which}{others})"
+    default, values = _default(option), _values(option)
+    return f"- {_linked(option, place)}{default and f': {default}'}{values and f' ({values})'}. {meaning}"
+
+
+def _values(option: Option) -> str:
+    """What else than the default may be given; an example where the name of the values does not say how they look."""
     values = option.type.values
     if number := _NUMBER.fullmatch(values):
-        values = " to ".join(number.groups())
-    elif values == "text" and option.example:
-        values = f"as {_code(option.example)}"
-    elif option.example and not values.startswith("`"):  # else it is one of the values
-        values += f" ({_code(option.example)})"
-    cells = (_linked(option, place), _default(option), meaning, values)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        least, most = number.groups()
+        return f"from {least}" if int(most) == 2**31 - 1 else f"{least} to {most}"
+    if option.type.name == "boolean":
+        return ""
+    if option.type.name == "choice" and option.default is not None:
+        return ", ".join(value for value in values.split(", ") if value != _code(option.default))
+    if option.default and values == option.type.name in _PLAIN:
+        return ""  # the default shows which
+    if values.startswith("`") or option.type.name in _PLAIN or not option.example:
+        return values
+    return _code(option.example) if values == "text" else f"{values}: {_code(option.example)}"
+
+
+_PLAIN = ("duration", "size", "name")
+"""Kinds of values of which the head of the page has examples."""
 
 
 def _default(option: Option) -> str:
@@ -245,7 +276,7 @@ def _default(option: Option) -> str:
         unless = [f"`{name}`" + (f" = `{value}`" if value else " is given") for name, _, value in parts]
         return "required" + (f", unless {' or '.join(unless)}" if unless else "")
     if option.default is None:
-        return option.note
+        return "" if option.note == "none" else option.note
     return _code(option.default) if option.default else "empty"
 
 
@@ -264,7 +295,11 @@ def _commands_lines() -> Iterator[str]:
     shared = _shared(program)
     yield from ("# Commands", "", _NOTICE, "", *_paragraphs(program.help))
     lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]
-    yield from ("", f"All commands but {', '.join(lacking)} have `--json`.")
+    yield from (
+        "",
+        f"All commands but {', '.join(lacking)} have `--json`. A default is behind its option; `...` may be repeated.",
+    )
+    yield from ("", f"All commands but {', '.join(lacking)} have `--json`. An option's default is behind its name.")
     yield from ("", "## Parameters of several commands", "", *shared[""])
     yield from _subcommands(program, "cuesqueue", 2, shared)
 
@@ -313,34 +348,43 @@ def _subcommands(group: Any, path: str, level: int, shared: dict[str, list[str]]
 
 def _command(command: Any, path: str, known: list[str], own: list[str], group: str) -> Iterator[str]:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    if arguments:
-        yield from ("", f"`{' '.join((path, *(str(param.metavar or param.name).upper() for param in arguments)))}`")
     rows = {_parameter_row(param): param for param in sorted(command.params, key=lambda param: param not in arguments)}
     if new := [row for row in rows if row not in known]:
         yield from ("", *new)
     also = [] if not own or set(own) - set(rows) else [f"those of `{group}`"]
     also += [
-        f"`{param.opts[0]}`"
+        _code(_label(param).partition(" ")[0])
         for row, param in rows.items()
-        if row in known and not (also and row in own) and param not in arguments and param.opts[0] != "--json"
+        if row in known and not (also and row in own) and param.opts[0] != "--json"
     ]
     if also:
-        yield from ("", f"Also {', '.join(also)}.")
+        yield from ("", f"{'Also' if new else 'With'} {', '.join(also)}.")
+
+
+_NAMED_ABOVE = ("CUESQUEUE_STORE",)
+"""Variables that the text of the whole program explains."""
+
+
+def _label(param: Any) -> str:
+    """What a user writes; `...` behind it where it may be repeated."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name)
+    repeated = "..." if param.multiple else ""
+    return str(param.opts[0]) + ("" if param.is_flag else f" {param.metavar or 'TEXT'}{repeated}")
 
 
 def _parameter_row(param: Any) -> str:
-    if param.param_type_name == "argument":
-        label = str(param.metavar or param.name).removesuffix("...")
-    else:
-        label = param.opts[0] + ("" if param.is_flag else f" {param.metavar or 'TEXT'}")
+    default = ""
+    if not param.required and not callable(param.default) and param.default not in (None, "", False, ()):
+        default = f", {_code(str(getattr(param.default, 'value', param.default)))}"
     meaning = param.help
     if param.required and param.param_type_name != "argument":
         meaning += " Required."
-    elif not param.required and not callable(param.default) and param.default not in (None, "", False):
-        meaning += f" Default: {_code(str(getattr(param.default, 'value', param.default)))}."
-    if param.envvar:
-        meaning += f" Environment: `{param.envvar}`."
-    return f"- {_code(label)}: {meaning}"
+    if param.envvar and param.envvar not in _NAMED_ABOVE:
+        meaning += f" Environment: {_code(param.envvar)}."
+    if param.multiple:
+        meaning = re.sub(r"; may be repeated| May be repeated\.", "", meaning)  # the label says so
+    return f"- {_code(_label(param))}{default}: {meaning}"
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -368,24 +412,26 @@ def public_methods() -> dict[str, Any]:
 
 def _python_lines() -> Iterator[str]:
     yield from ("# Python", "", _NOTICE, "")
-    yield "Everything public is in the package `cuesqueue`; a name is imported when it is first used. Times are in"
-    yield "seconds and sizes in bytes, unless stated otherwise. The driver is the process of your Spark application."
-    yield "`help(cuesqueue.NAME)` also tells types, what is raised, and all of each method."
+    yield "Everything public is in the package `cuesqueue`. Times are in seconds and sizes in bytes, unless stated"
+    yield "otherwise. `help(cuesqueue.NAME)` also tells types, what is raised, and all of each method."
     functions = public_functions()
     shown = [function for name, function in functions.items() if name not in OPERATORS]
     items = [item for function in shown for item in _all_items(function.__doc__)]
-    known = [item for item in dict.fromkeys(items) if items.count(item) >= _SHARED]
+    known = [item for item in dict.fromkeys(items) if items.count(item) > 1]
     yield from ("", "## Functions", "")
-    yield "Where a function says nothing else, it may be called in any process while queries run. Wrong arguments raise"
-    yield "`OptionError`, `QueueConfigurationError` or `StoreConfigurationError`, a store that fails `ShardStoreError`."
+    yield "`load` is called in the driver's script, `delivery`, `references` and `reject_rows` inside the function of"
+    yield "`foreachBatch`, all others in any process. Wrong arguments raise `OptionError`, `QueueConfigurationError` or"
+    yield "`StoreConfigurationError`, a store that fails `ShardStoreError`."
     if parameters := [item for item in known if re.match("- `[a-z]", item)]:
         yield from ("", *parameters)
+    yield ""
+    yield from (f"- `{name}{_signature(functions[name])}`: {_promise(functions[name])}" for name in SMALL)
     for name, function in functions.items():
-        if name not in OPERATORS:
+        if name not in OPERATORS and name not in SMALL:
             yield from _callable_lines(name, function, known=[*known, "- Nothing.", "- Any."])
     yield from ("", "## Functions for operators", "")
-    yield "What the [commands](commands.md) do, for programs. `store` is what `open_store` returns. With `dry_run` a"
-    yield "function changes nothing, and returns what it would do. `help(cuesqueue.NAME)` explains each parameter."
+    yield "What the [commands](commands.md) do. `store` is what `open_store` returns. With `dry_run` nothing is"
+    yield "changed, and what would be done is returned."
     yield ""
     for name, command in OPERATORS.items():
         yield f"- `{name}({', '.join(inspect.signature(functions[name]).parameters)})`: `cuesqueue {command}`"
@@ -406,9 +452,7 @@ def _python_lines() -> Iterator[str]:
         "What can be sent as a message: bytes unchanged, text as UTF-8, anything else as JSON.",
     )
     yield from ("", "## Classes for operators", "")
-    yield "`help(cuesqueue.NAME)` explains each field."
-    yield ""
-    yield from (f"- `{cls.__name__}`: {_promise(cls)}" for cls in classes if cls.__name__ in OF_OPERATORS)
+    yield f"{', '.join(f'`{cls.__name__}`' for cls in classes if cls.__name__ in OF_OPERATORS)}."
     yield from ("", "## Errors", "", "Each with the class that it inherits.", "")
     for cls in classes:
         if issubclass(cls, BaseException):
@@ -416,6 +460,8 @@ def _python_lines() -> Iterator[str]:
             yield f"- `{cls.__name__}`, `{cls.__mro__[1].__name__}`: {meaning}"
 
 
+SMALL = ("log_id", "open_store", "queue_name")
+"""Functions of which the page has a line only."""
 OPERATORS = {
     "complaints": "status",
     "find_shards": "shards list",
@@ -486,12 +532,12 @@ def _docstring_lines(docstring: str | None, known: Sequence[str] = ()) -> Iterat
     `known`: items that the page has at its head.
     """
     for title, rest in _blocks(docstring):
-        if title and title != "Raises:":  # of which `help` tells, and the table of errors
+        if title and title not in ("Raises:", "Process:"):  # of which `help` tells, and the head of the page
             items = [item for item in _items(rest) if item not in known]
             if len(items) == 1 and not items[0].startswith("- `"):
                 yield from ("", f"**{title}** {items[0].removeprefix('- ')}")
             elif items:
-                yield from ("", f"**{title}**", "", *items)
+                yield from ("", *items)
         if title:
             continue
         first, _, rest = rest.partition("\n")

@@ -15,40 +15,37 @@ from queue_source.commands.output import Json, print_result, stderr
 
 
 def prove(
-    job: Annotated[Path, typer.Argument(metavar="JOB.py", help="The job's script, run as it is.", show_default=False)],
+    job: Annotated[Path, typer.Argument(metavar="JOB.py", help="The job's script.", show_default=False)],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGUMENT...]", help="Arguments of the script.")
     ] = None,
     sample: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="A file as the job reads them; copies of it are its input. May be repeated. Required."
+            metavar="FILE",
+            help=("A file as the job reads them, whose copies are its input. May be repeated. Required."),
         ),
     ] = None,
     result: Annotated[
         str,
         typer.Option(
             metavar="SQL|FILE.py:FUNCTION",
-            help="How the result is read, where it is not in files: a SELECT, or a function that returns rows.",
+            help="Reads a result that is not in files: a SELECT, or a function that returns rows.",
         ),
     ] = "",
-    result_url: Annotated[
-        str, typer.Option(metavar="URL", help="Database of the SELECT, as an SQLAlchemy URL; else the store's.")
-    ] = "",
+    result_url: Annotated[str, typer.Option(metavar="URL", help="Database of the SELECT; else the store's.")] = "",
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A column that every run has anew; may be repeated.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="A column that differs in each run; may be repeated.")
     ] = None,
     key: Annotated[str, typer.Option(metavar="COLUMN", help="Column that is made unique; else one is chosen.")] = "",
     tag: Annotated[str, typer.Option(metavar="TAG", help="Tag of the messages.")] = "",
-    objects: Annotated[int, typer.Option(min=1, help="How many objects are made for each queue.")] = 12,
-    batch: Annotated[int, typer.Option(min=1, help="How many objects a micro-batch has at most.")] = 2,
+    objects: Annotated[int, typer.Option(min=1, help="Objects for each queue.")] = 12,
+    batch: Annotated[int, typer.Option(min=1, help="Objects in a micro-batch, at most.")] = 2,
     step: Annotated[
         list[str] | None, typer.Option(metavar="STEP", help="Kill at this step alone; may be repeated.")
     ] = None,
-    random_kills: Annotated[
-        int, typer.Option("--random", min=0, help="How many kills at random moments there are.")
-    ] = 2,
-    seed: Annotated[int | None, typer.Option(help="Makes the random moments the same again.")] = None,
+    random_kills: Annotated[int, typer.Option("--random", min=0, help="Kills at random moments.")] = 2,
+    seed: Annotated[int | None, typer.Option(help="Repeats the random moments.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Kill only at the steps at which most mistakes show.")] = False,
     allow: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="A machine that the job may connect to; may be repeated.")
@@ -57,7 +54,7 @@ def prove(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folders of the runs, and say where.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Kill a job at every step of a micro-batch, and compare what its sink holds. Touches nothing that is real."""
+    """Kill a job at every step of a micro-batch, and compare what its sink holds. Touches nothing real."""
     from cuesqueue_prove.proof import prover  # late: it imports Spark
     from cuesqueue_prove.results import Rule
 

@@ -24,10 +24,9 @@ class Received:
     """One delivery, body untouched. `queue` is the queue's name, `message_id` is stable over redeliveries.
 
     `sent_at` is seconds since 1970 (UTC) by the queue's clock, None where the queue omits it. `lease_until` is
-    `time.monotonic()` seconds counted from the *start* of the receive request. `has_id` is
-    False where neither sender nor queue gave an id: `message_id` then comes from the content, so equal ones share it.
-    `content` is the body as JSON where it is JSON, else as text, else as bytes. `republish_count`: how often the
-    message was put to the back.
+    `time.monotonic()` seconds counted from the *start* of the receive request. `has_id` is False where neither sender
+    nor queue set an id: `message_id` then comes from the content, so equal ones share it. `content` is the body as
+    JSON, else as text, else as bytes. `republish_count`: how often the message was put to the back.
     """
 
     queue: str

@@ -1,4 +1,4 @@
-"""The page on logs has every message of the code, with its level, and no other."""
+"""The page on logs, and the list of lines that say all themselves, have every message of the code, and no other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from queue_source.common.logs import LEFT_OUT, LINES
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "logs.md").read_text("utf-8")
+LIST = Path(__file__).with_name("log_lines.md").read_text("utf-8")
 _ROW = re.compile(r"^\| `(.+)` \| (debug|info|warning|error|that of the message) \| (.+) \|$", re.MULTILINE)
 _LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 
@@ -43,13 +44,20 @@ def messages() -> dict[str, str]:
     return found
 
 
-def test_every_message_is_on_the_page_with_its_level_and_no_other_is() -> None:
-    assert {template: level for template, level, _ in _ROW.findall(PAGE)} == messages()
+def test_every_message_is_on_the_page_or_in_the_list_with_its_level_and_no_other_is() -> None:
+    rows = [*_ROW.findall(PAGE), *_ROW.findall(LIST)]
+    assert {template: level for template, level, _ in rows} == messages()
+    assert len({template for template, *_ in rows}) == len(rows)
+
+
+def test_no_error_is_in_the_list_of_lines_that_say_all_themselves() -> None:
+    assert not [template for template, level, _ in _ROW.findall(LIST) if level == "error"]
 
 
 def test_each_message_says_what_to_do() -> None:
     rows = _ROW.findall(PAGE)
     assert len(rows) > 30
+    assert not [meaning for *_, meaning in rows if meaning == "Nothing to do."]
     assert all(meaning.endswith((".", ").")) for _, _, meaning in rows)
 
 

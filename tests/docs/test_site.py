@@ -156,13 +156,13 @@ def test_a_screen_of_1200_pixels_shows_the_menu_and_whole_lines_of_code(browser:
 
 
 @pytest.mark.skipif(chromium() is None, reason="no Chromium here; Debian's package chromium has it")
-def test_the_name_of_an_option_leads_to_its_row(browser: Browser, address: str) -> None:
+def test_the_name_of_an_option_leads_to_its_line(browser: Browser, address: str) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{address}/reference/options/")
-    page.click("td:first-child a:has-text('visibilityTimeout')")
+    page.click("li > a[href='#reader-visibilityTimeout']")
     assert page.url.endswith("#reader-visibilityTimeout")
-    assert 0 < page.locator("#reader-visibilityTimeout").evaluate("row => row.getBoundingClientRect().top") < 300
+    assert 0 < page.locator("#reader-visibilityTimeout").evaluate("line => line.getBoundingClientRect().top") < 300
     context.close()
 
 

@@ -38,16 +38,15 @@ def adopt_command(
         str | None, argument("CHECKPOINT", "Folder or URI that the query had as checkpointLocation.")
     ] = None,
     list_: Annotated[
-        Path | None, option("FILE", "Instead of a checkpoint: a file with a URI or a path a line.", "--list")
+        Path | None, option("FILE", "Instead of a checkpoint: a file with a URI or path a line.", "--list")
     ] = None,
-    stream: Annotated[int, option("N", "Which source of the query it is, where the query reads several.", min=0)] = 0,
+    stream: Annotated[int, option("N", "Which source of a query that reads several.", min=0)] = 0,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Take over the list of files that another reader has read, such as Spark's file source: none is read again.
+    """Take over the list of files that another reader, such as Spark's file source, has read: none is read again.
 
-    Stop that query first, after its last micro-batch has ended. The checkpoint is only read. Running it again changes
-    nothing.
+    Stop that query first, after its last micro-batch has ended. The checkpoint is only read.
     """
     if (checkpoint is None) == (list_ is None):
         raise OptionError("CHECKPOINT", "or --list FILE says what was read: give one of them")

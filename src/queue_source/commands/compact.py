@@ -44,15 +44,15 @@ _THREADS = 16
 def compact_command(
     store: Store,
     pipeline: Pipeline = None,
-    smaller_than: Annotated[str, option("SIZE", "Only files that are smaller are joined.")] = "32m",
-    target: Annotated[str, option("SIZE", "How large the files become, at most about.")] = "256m",
+    smaller_than: Annotated[str, option("SIZE", "Join only smaller files.")] = "32m",
+    target: Annotated[str, option("SIZE", "About how large they become, at most.")] = "256m",
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Join small files that the sink with path has published into large ones: views show the same rows at each moment.
+    """Join small files of the sink with path into large ones: views show the same rows at each moment.
 
-    It may run beside queries, readers, and vacuum, which removes what was replaced. Exit code 1: some files cannot be
-    read or written; they stay as they were.
+    Queries, readers, and vacuum, which removes what was replaced, may run meanwhile. Exit code 1: some files cannot
+    be read or written; they stay.
     """
     small, large = _size("--smaller-than", smaller_than), _size("--target", target)
     if large < small:

@@ -82,7 +82,7 @@ def doctor(
         str | None,
         option(
             "URL",
-            "Database of the store; otherwise that of storeUrl.",
+            "Database of the store; else that of storeUrl.",
             "--store",
             envvar="CUESQUEUE_STORE",
             show_default=False,
@@ -90,19 +90,17 @@ def doctor(
     ] = None,
     option: Annotated[
         list[str] | None,
-        option("NAME=VALUE", "An option of the reader, as queueUrl=URL; may be repeated.", "--option", "-o"),
+        option("NAME=VALUE", "A reader's option, as queueUrl=URL; may be repeated.", "--option", "-o"),
     ] = None,
     options: Annotated[
-        Path | None, option("FILE", "Options of the reader as a JSON object, so that no secret is in a command.")
+        Path | None, option("FILE", "The options as a JSON object, so that no secret is in a command.")
     ] = None,
-    spark_master: Annotated[
-        str | None, option("URL", "Start a Spark session there, and ask its executors; without it no Spark is started.")
-    ] = None,
+    spark_master: Annotated[str | None, option("URL", "Start a Spark session there, and ask its executors.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check what a query needs: Java, Python, the store, and with the reader's options its queues and objects.
 
-    Nothing is changed or created. Exit codes: 0 there is no problem, 3 there is one.
+    Changes nothing. Exit codes: 0 no problem, 3 a problem.
     """
     reader_options: dict[str, Any] = {}
     if options is not None:

@@ -93,9 +93,9 @@ class State(str, Enum):
 class Choice:
     """The options by which a command with `@choosing` chooses errors."""
 
-    ids: Annotated[list[str] | None, argument("ID...", "Only these errors: the first digits of their ids.")] = None
+    ids: Annotated[list[str] | None, argument("ID...", "Only these errors: first digits of ids.")] = None
     match: Annotated[
-        str | None, option("GLOB", "Only where the whole id of the shard or message matches: *, ?, [a-z], {a,b}.")
+        str | None, option("GLOB", "Only where the whole id of shard or message matches: *, ?, [a-z], {a,b}.")
     ] = None
     scope: Annotated[
         list[Scope] | None, option("SCOPE", "Only message, object, skipped, record or row; may be repeated.")
@@ -106,8 +106,8 @@ class Choice:
     ] = None
     source: Source = None
     pipeline: Pipeline = None
-    older_than: Annotated[str | None, option("D", "Only errors older than this, as in 2h or 7 days.")] = None
-    since: Annotated[str | None, option("D", "Only errors that are not older than this.")] = None
+    older_than: Annotated[str | None, option("D", "Only older errors, as 2h.")] = None
+    since: Annotated[str | None, option("D", "Only younger errors.")] = None
 
     def criteria(self, *, everything: bool = True) -> Criteria:
         """Return the options for the store, as `criteria_of`."""
@@ -130,7 +130,7 @@ def list_errors(
     store: Store,
     choice: Choice,
     limit: Annotated[int, option("N", "At most this many, the oldest first.", min=1)] = 100,
-    long: Annotated[bool, flag("--long", "Show each error's whole text, one after the other.")] = False,
+    long: Annotated[bool, flag("--long", "Show each error's whole text.")] = False,
     as_json: Json = False,
 ) -> None:
     """List errors by cause, one line each. With --json each has up to 65,536 bytes of its input."""
@@ -172,7 +172,7 @@ def _minute(error: StoredError) -> str:
 @group.command()
 def show(
     store: Store,
-    error_id: Annotated[str, argument("ID", "The error, or the first digits of its id.")],
+    error_id: Annotated[str, argument("ID", "The first digits of its id.")],
     as_json: Json = False,
 ) -> None:
     """Show one error with its whole input."""
@@ -190,8 +190,8 @@ def requeue_errors(
     store: Store,
     choice: Choice,
     everything: Everything = False,
-    to: Annotated[str | None, option("QUEUE_URL", "Send to this queue, not to where each error came from.")] = None,
-    tag: Annotated[str | None, option("TAG", "Tag of the messages; without it the tag that each had, if any.")] = None,
+    to: Annotated[str | None, option("QUEUE_URL", "Send to this queue, not to that of each error.")] = None,
+    tag: Annotated[str | None, option("TAG", "Tag of the messages; else the one that each had.")] = None,
     notification: Annotated[
         Notification | None, option("s3", "Announce objects by S3 events instead of plain URIs.")
     ] = None,
@@ -199,10 +199,10 @@ def requeue_errors(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Have errors processed again: bad messages are sent again, quarantined objects are released and announced again.
+    """Process errors again: bad messages are sent again, quarantined objects released and announced again.
 
-    Bad records, and rejected rows, of an object need --to, since the other rows of their object are published already.
-    Without it they are refused, and the exit code is 1.
+    Bad records and rejected rows of an object need --to, since its other rows are published; else they are refused
+    (exit code 1).
     """
     chosen = choice.criteria(everything=everything)
     announce = s3_event if notification is Notification.S3 else plain
@@ -232,7 +232,7 @@ def drop(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Delete errors for good. Objects stay quarantined, and errors of a batch that is not yet published are kept."""
+    """Delete errors for good. Objects stay quarantined, and errors of an unpublished batch are kept."""
     chosen = choice.criteria(everything=everything)
     with open_store(store, create=False) as opened:
         pages = search.pages(opened.database, chosen, limit=limit, max_input=0)

@@ -58,9 +58,7 @@ def load(
     ] = None,
     prefix: Annotated[
         list[str] | None,
-        option(
-            "URI", "Where objects may be, as s3://landing/orders/; may be repeated. Without a queue they are listed."
-        ),
+        option("URI", "Where objects may be, as s3://landing/orders/; may be repeated. Without a queue it is listed."),
     ] = None,
     format: Annotated[Format | None, option("F", f"Their format: {', '.join(FILE_FORMATS)}.", "--format")] = None,
     table: Annotated[str | None, option("NS.NAME", "Iceberg table to load into.")] = None,
@@ -74,18 +72,18 @@ def load(
         list[str] | None,
         option(
             "NAME=VALUE",
-            "A further option of reader or sink (warehouse, mode, source ...), or checkpointLocation; may be repeated.",
+            ("An option of reader or sink (warehouse, mode, source ...), or checkpointLocation; may be repeated."),
         ),
     ] = None,
     master: Annotated[str, option("M", "Where Spark runs.")] = "local[*]",
-    watch: Annotated[bool, flag("--watch", "Go on with what comes, until Ctrl-C or SIGTERM.")] = False,
-    max_errors: Annotated[int | None, option("N", "Exit with 3 when there were more errors.", min=0)] = None,
+    watch: Annotated[bool, flag("--watch", "Go on until Ctrl-C or SIGTERM.")] = False,
+    max_errors: Annotated[int | None, option("N", "Exit with 3 after more errors.", min=0)] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Load the objects that a queue announces into files or a table, each once. Runs Spark on this machine.
 
-    It names the new columns that objects bring (schemaEvolutionMode addNewColumns), and loads them, too.
+    It names new columns, and loads them too (schemaEvolutionMode addNewColumns).
     """
     if format is None:
         raise OptionError("--format", f"is required: name the format of the objects: {', '.join(FILE_FORMATS)}")
@@ -237,16 +235,16 @@ def route(
     queue_url: QueueUrl,
     routes: Annotated[str, option("FILE", 'A list in JSON: [{"prefix": "s3://b/orders/", "source": "orders"}, ...].')],
     store: NewStore = DEFAULT_STORE,
-    name: Annotated[str | None, option("NAME", "Its name in the store; the queue's if it is left out.")] = None,
+    name: Annotated[str | None, option("NAME", "Its name in the store; else the queue's.")] = None,
     on_unrouted: Annotated[
         Unrouted,
-        typer.Option(help="What becomes of an object that no route takes: to the error table, or counted."),
+        typer.Option(help="An object that no route takes goes to the error table, or is counted."),
     ] = Unrouted.QUARANTINE,
     memory: Annotated[
         Path | None,
         option(
             "FILE",
-            "A file, kept by this receiver alone, by which it notices that the store was restored from a backup.",
+            "A file of this receiver alone, by which it notices a restored store.",
         ),
     ] = None,
     until_empty: Annotated[bool, flag("--until-empty", "End when the queue is empty.")] = False,
@@ -254,14 +252,14 @@ def route(
         list[str] | None,
         option(
             "NAME=VALUE",
-            "An option of a reader for receiving and parsing (aws.region ...); may be repeated.",
+            "A reader's option for receiving and parsing (aws.region ...); may be repeated.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Receive messages of one queue for many sources, until SIGTERM or Ctrl-C.
 
-    Each object is recorded once for every source that a route leads to. Readers of these sources have queueUrl=store.
+    Each object is recorded once for each source that a route leads to, whose readers have queueUrl=store.
     """
     options = parse_receiver_options(queue_url, named_options(option), quarantines=on_unrouted is Unrouted.QUARANTINE)
     parsed = read_routes(routes)

@@ -36,17 +36,15 @@ _COMMANDS = {
     ),
     "files": (
         "store:files",
-        "List the Parquet files that the sink with path has published: one path a line, in the order of publication.",
+        "List the Parquet files that the sink with path has published, a path a line, in their order.",
     ),
     "prune": (
         "store:prune",
-        "Remove finished shards that are older than the deduplication window, and all else that nothing needs any "
-        "more.",
+        "Remove finished shards that are older than the deduplication window, and all else that nothing needs.",
     ),
     "compact": (
         "compact:compact_command",
-        "Join small files that the sink with path has published into large ones: views show the same rows at each "
-        "moment.",
+        "Join small files of the sink with path into large ones: views show the same rows at each moment.",
     ),
     "vacuum": (
         "vacuum:vacuum_command",
@@ -62,7 +60,7 @@ _COMMANDS = {
     ),
     "adopt": (
         "adopt:adopt_command",
-        "Take over the list of files that another reader has read, such as Spark's file source: none is read again.",
+        "Take over the list of files that another reader, such as Spark's file source, has read: none is read again.",
     ),
     "reset": (
         "store:reset",

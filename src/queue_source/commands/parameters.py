@@ -54,7 +54,7 @@ Store = Annotated[
     str,
     option(
         "URL",
-        "Database of the store, an SQLAlchemy URL; the default is sqlite:///cuesqueue.db where that file is.",
+        "Database of the store, an SQLAlchemy URL; else sqlite:///cuesqueue.db, if that file is there.",
         "--store",
         envvar="CUESQUEUE_STORE",
         default_factory=_default_store,

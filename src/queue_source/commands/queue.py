@@ -42,15 +42,13 @@ class Notification(str, Enum):
 
 def send(
     queue_url: QueueUrl,
-    items: Annotated[list[str], argument("ITEM...", "One message each; - reads standard input, one message a line.")],
+    items: Annotated[list[str], argument("ITEM...", "A message; - reads standard input, a message a line.")],
     tag: Annotated[str, option("TAG", "Tag of the messages: words separated by dots.")] = "",
     header: Annotated[list[str] | None, option("K=V", "Header of the messages; may be repeated.")] = None,
     notification: Annotated[
-        Notification | None, option("s3", "Send each item (s3://bucket/key) as the event by which S3 announces it.")
+        Notification | None, option("s3", "Send each item (s3://bucket/key) as S3 announces it.")
     ] = None,
-    per_message: Annotated[
-        int, option("N", "With --notification: how many items share one message.", min=1, max=1000)
-    ] = 1,
+    per_message: Annotated[int, option("N", "With --notification: items in one message.", min=1, max=1000)] = 1,
     as_json: Json = False,
 ) -> None:
     """Send messages to a queue. The earlier name of this command, `cuesqueue publish`, still works."""

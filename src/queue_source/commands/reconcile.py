@@ -340,37 +340,37 @@ def reconcile(
     prefixes: Annotated[
         list[str] | None, argument("PREFIX...", "What is compared, as in s3://landing/orders/ or file:///data/in/.")
     ] = None,
-    source: Annotated[str | None, option("S", "The source that reads it; needed if the store has several.")] = None,
+    source: Annotated[str | None, option("S", "The source that reads it, if the store has several.")] = None,
     option: Annotated[
         list[str] | None,
         option(
             "NAME=VALUE",
-            "An option of the reader that chooses its objects (allowedPrefixes ...), or reaches the bucket "
-            "(s3.*, aws.*, azure.*); may be repeated.",
+            (
+                "A reader's option that chooses objects (allowedPrefixes ...) or reaches the bucket (s3.* ...); may "
+                "be repeated."
+            ),
         ),
     ] = None,
     profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
     endpoint_url: Annotated[str | None, option("URL", "Address of a service that speaks AWS's protocols.")] = None,
     inventory: Annotated[
-        str | None, option("MANIFEST", "Take the objects from an S3 Inventory: the URI of its manifest.json.")
+        str | None, option("MANIFEST", "Take the objects from an S3 Inventory: URI of its manifest.json.")
     ] = None,
     since: Annotated[str | None, option("TIME", "Only objects last modified from this time on (UTC).")] = None,
     until: Annotated[
         str | None,
-        option(
-            "TIME", "Only objects last modified before this time (UTC, by the bucket's clock); otherwise --grace ago."
-        ),
+        option("TIME", "Only objects last modified before this time (UTC, by the bucket's clock); else --grace ago."),
     ] = None,
     grace: Annotated[str, option("D", "How long an object may take to be announced and published.")] = "10m",
     certificate: Annotated[
         int | None,
-        option("ID", "Check this certificate again, with its prefix, times and options."),
+        option("ID", "Check this certificate again, as it was."),
     ] = None,
     send: Annotated[
         str | None,
         option(
             "QUEUE_URL",
-            "Announce what is missing, or was empty when it was read, to this queue.",
+            "Announce what is missing, or was read while empty, to this queue.",
         ),
     ] = None,
     notification: Annotated[
@@ -381,7 +381,7 @@ def reconcile(
         str | None,
         option(
             "FILE",
-            "Write every object that is not published into this file, as lines of JSON.",
+            "Write each unpublished object into this file, as lines of JSON.",
             "--list",
         ),
     ] = None,
@@ -390,8 +390,8 @@ def reconcile(
 ) -> None:
     """Compare what is in a bucket with what was published, and say what is missing.
 
-    Exit code 0: complete. 1: something is not published, or changed since; the store has forgotten too much to say; or
-    there was no object to compare. 2: wrong use.
+    Exit code 0: complete. 1: something is not published, or changed since; the store has forgotten too much to say;
+    or there is no object.
     """
     configured = {"aws.profile": profile, "aws.endpointUrl": endpoint_url}
     reader_options = {name: text for name, text in configured.items() if text is not None} | named_options(option)

@@ -206,9 +206,7 @@ def _group() -> None:
 
 @app.command()
 def pyspark(
-    spark_home: Annotated[
-        str | None, option("DIR", "Spark's folder; otherwise that of the PySpark installed here.")
-    ] = None,
+    spark_home: Annotated[str | None, option("DIR", "Spark's folder; else that of the PySpark installed here.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compile PySpark once, so that the Python processes of each query start in half the time.
@@ -250,12 +248,12 @@ def pyspark(
 
 @app.command()
 def monitoring(
-    folder: Annotated[Path, argument("FOLDER", "Where the files go; it is made if it is missing.")],
+    folder: Annotated[Path, argument("FOLDER", "Where the files go; made if missing.")],
     as_json: Json = False,
 ) -> None:
     """Write the dashboard for Grafana and the alert rules for Prometheus into a folder.
 
-    They fit the metrics that this version of `cuesqueue serve` exports. Files of these names are written over.
+    They fit this version of `cuesqueue serve`. Files of these names are written over.
     """
     written = {}
     try:
@@ -270,16 +268,15 @@ def monitoring(
 @app.command()
 def aws(
     prefix: Annotated[str, argument("PREFIX", "What is announced, as s3://bucket/prefix.")],
-    queue: Annotated[str | None, option("NAME", "Name of the queue; otherwise made of bucket and prefix.")] = None,
+    queue: Annotated[str | None, option("NAME", "Name of the queue; else made of bucket and prefix.")] = None,
     profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
     endpoint_url: Annotated[str | None, option("URL", "Address of a service that speaks AWS's protocols.")] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, and do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make an SQS queue with its dead-letter queue, and let the bucket announce new objects of the prefix to it.
+    """Make an SQS queue with its dead-letter queue, to which the bucket announces new objects of the prefix.
 
-    What is there already stays as it is, other notifications of the bucket above all; a second run changes nothing.
-    The result ends with the options for the reader.
+    What is there stays, above all other notifications of the bucket. The result ends with options for the reader.
     """
     try:
         from queue_source.commands import setup_aws
@@ -298,17 +295,17 @@ def azure(
         str, argument("PREFIX", "What is announced, as abfss://container@account.dfs.core.windows.net/prefix.")
     ],
     queue: Annotated[
-        str | None, option("NAME", "Name of queue and subscription; otherwise made of container and prefix.")
+        str | None, option("NAME", "Name of queue and subscription; else made of container and prefix.")
     ] = None,
     queue_account: Annotated[
-        str | None, option("ACCOUNT", "Storage account of the queue; otherwise that of the objects.")
+        str | None, option("ACCOUNT", "Storage account of the queue; else that of the objects.")
     ] = None,
     suffix: Annotated[str, option("TEXT", "Announce only names that end so, as .json.")] = "",
     dead_letters: Annotated[
         str, option("CONTAINER", "Where Event Grid leaves what it could not deliver.")
     ] = "cuesqueue-dead-letters",
     tag: Annotated[
-        list[str] | None, option("NAME=VALUE", "Metadata of the queue and the container, label of the subscription.")
+        list[str] | None, option("NAME=VALUE", "Metadata of queue and container, label of the subscription.")
     ] = None,
     auth_mode: Annotated[
         str, option("MODE", "How az makes queue and container: login, or key, the account's.")
@@ -316,10 +313,9 @@ def azure(
     dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, with the commands; do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a storage queue, and let Event Grid announce new objects of the prefix to it, by Azure's command line, az.
+    """Make a storage queue, to which Event Grid announces new objects of the prefix, by Azure's command line, az.
 
-    What is there already stays as it is; a second run changes nothing. Without az, --dry-run prints all commands. The
-    result ends with the options for the reader.
+    What is there stays. Without az, --dry-run prints all commands. The result ends with options for the reader.
     """
     if wrong := next((text for text in tag or () if not text.partition("=")[1]), None):
         raise OptionError("--tag", f"{wrong!r} has no value; write NAME=VALUE")

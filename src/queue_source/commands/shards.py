@@ -66,17 +66,13 @@ class ShardChoice:
     """The options by which a command with `@choosing` chooses shards."""
 
     ids: Annotated[
-        list[str] | None, argument("ID...", "Only these shards: URIs, or the first digits of the keys that list shows.")
+        list[str] | None, argument("ID...", "Only these shards: URIs, or first digits of the keys that list shows.")
     ] = None
-    match: Annotated[
-        str | None, option("GLOB", "Only where the whole id of the shard matches: *, ?, [a-z], {a,b}.")
-    ] = None
+    match: Annotated[str | None, option("GLOB", "Only where the whole id matches: *, ?, [a-z], {a,b}.")] = None
     state: Annotated[list[State] | None, option("STATE", "Only open, done or quarantined; may be repeated.")] = None
     source: Source = None
     pipeline: Annotated[str | None, option("P", "Only shards that this pipeline owns, or has finished.")] = None
-    older_than: Annotated[
-        str | None, option("D", "Only what was finished (or opened) longer ago, as 2h or 7 days.")
-    ] = None
+    older_than: Annotated[str | None, option("D", "Only what was finished (or opened) longer ago, as 2h.")] = None
     since: Annotated[str | None, option("D", "Only what was finished (or opened) since then.")] = None
 
     def criteria(self, *, everything: bool = True) -> ShardCriteria:
@@ -120,11 +116,11 @@ def list_shards(
 @group.command()
 def show(
     store: Store,
-    shard_id: Annotated[str, argument("ID", "The shard: its URI, or the first digits of the key that list shows.")],
+    shard_id: Annotated[str, argument("ID", "Its URI, or the first digits of the key that list shows.")],
     source: Annotated[str | None, option("S", "Only in this source.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Tell one object's whole story: announced, planned, found bad, published, and what was done to it by hand."""
+    """Tell one object's story: announced, planned, found bad, published, and what was done to it by hand."""
     chosen = ShardChoice([shard_id], source=source).criteria()
     with open_store(store, create=False) as opened:
         stories = list(shard_stories(opened, chosen, limit=2))
@@ -155,8 +151,8 @@ def quarantine(
 ) -> None:
     """Get a stream past an object: the next plan that holds it gives it up, unread, and publishes the rest.
 
-    Also while the query runs. The object becomes an error with the cause quarantined-by-hand, and can be reopened.
-    Published objects are refused (exit code 1).
+    Also while the query runs. The object becomes an error (quarantined-by-hand), and can be reopened. Published
+    objects are refused (exit code 1).
     """
     chosen = choice.criteria(everything=everything)
     with open_store(store, create=False) as opened:
@@ -177,8 +173,7 @@ def reopen(
 ) -> None:
     """Have quarantined objects read again, once they are repaired; or take back a quarantine not carried out.
 
-    No message is needed: a running query sees it with its next heartbeat. What cannot be reopened is refused
-    (exit code 1).
+    A running query sees it with its next heartbeat. What cannot be reopened is refused (exit code 1).
     """
     chosen = choice.criteria(everything=everything)
     with open_store(store, create=False) as opened:
@@ -193,17 +188,14 @@ def forget(
     choice: ShardChoice,
     reason: Reason,
     everything: Everything = False,
-    yes: Annotated[
-        bool, flag("--yes", "Yes, objects that are announced again may be published a second time.")
-    ] = False,
+    yes: Annotated[bool, flag("--yes", "Yes, objects that are announced again may be published twice.")] = False,
     limit: Limit = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Forget finished objects, so that an object that is announced again is read and published ONCE MORE.
 
-    This gives up exactly once for them: use it when their rows were removed from where they were published.
-    Unfinished objects are refused (exit code 1).
+    For objects whose rows were removed from where they were published. Unfinished ones are refused (exit code 1).
     """
     if not (yes or dry_run):
         raise OptionError(

@@ -43,20 +43,17 @@ def status_command(
     source: Annotated[str | None, option("S", "Only the pipelines of this source.")] = None,
     watch: Annotated[bool, flag("--watch", "Show it again and again, until Ctrl-C.")] = False,
     interval: Annotated[str, option("D", "With --watch: the time between two.")] = "5s",
-    max_lag: Annotated[
-        str | None, option("D", "Exit with 3 if the oldest message that is not published is older than this.")
-    ] = None,
+    max_lag: Annotated[str | None, option("D", "Exit with 3 if the oldest unpublished message is older.")] = None,
     max_silence: Annotated[
-        str | None, option("D", "Exit with 3 if the last heartbeat is older, also of a stopped pipeline.")
+        str | None, option("D", "Exit with 3 if the last heartbeat is older, also after a stop.")
     ] = None,
     max_errors: Annotated[int | None, option("N", "Exit with 3 if the last hour had more errors.", min=0)] = None,
     as_json: Json = False,
 ) -> None:
     """Show which pipelines are alive, how far behind they are, how fast, and what went wrong.
 
-    Exit codes: 0 all are healthy, 3 one is not, or nothing of --pipeline or --source has started. A pipeline whose
-    heartbeats ended without a stop is never healthy; nor is one to which only what is outside of allowedPrefixes has
-    come lately.
+    Exit codes: 0 all are healthy, 3 one is not, or nothing of --pipeline or --source has started. Never healthy are
+    pipelines whose heartbeats ended without a stop, or to which only what is outside of allowedPrefixes came lately.
     """
     pause = duration_of("--interval", interval)
     limits = limits_of(max_lag, max_silence, max_errors)

@@ -43,7 +43,7 @@ def files(
         flag("--json", "Print a JSON object a line."),
     ] = False,
 ) -> None:
-    """List the Parquet files that the sink with path has published: one path a line, in the order of publication.
+    """List the Parquet files that the sink with path has published, a path a line, in their order.
 
     The list is one state of the store: it has all files of a publish or none.
     """
@@ -66,12 +66,12 @@ def files(
 
 def prune(
     store: Store,
-    source: Annotated[str | None, option("S", "Only this source; otherwise all.")] = None,
+    source: Annotated[str | None, option("S", "Only this source.")] = None,
     older_than: Annotated[
         str,
         option(
             "D",
-            "Remove what ended longer ago than this; where a pipeline of its source has a longer window, that counts.",
+            "Remove what ended longer ago; a longer window of a pipeline of its source counts instead.",
         ),
     ] = DEFAULT_WINDOW,
     max_shards: Annotated[int | None, option("N", "Keep at most this many finished shards.", min=1)] = None,
@@ -79,22 +79,26 @@ def prune(
         str,
         option(
             "D",
-            "Forget pipelines that were stopped longer ago, with nothing unfinished and no data files; their "
-            "checkpoints cannot be continued.",
+            (
+                "Forget pipelines that stopped longer ago, if nothing is unfinished and they have no data files; "
+                "their checkpoints cannot be continued."
+            ),
         ),
     ] = "365 days",
     data_older_than: Annotated[
         str | None,
         option(
             "D",
-            "Forget data files that were published longer ago: their rows leave the view data, and vacuum "
-            "removes the files.",
+            (
+                "Forget data files that were published longer ago: their rows leave the view data, and vacuum removes "
+                "them."
+            ),
         ),
     ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Remove finished shards that are older than the deduplication window, and all else that nothing needs any more."""
+    """Remove finished shards that are older than the deduplication window, and all else that nothing needs."""
     policy = shard_store.RetentionPolicy(
         window=duration_of("--older-than", older_than),
         max_shards=max_shards,
@@ -120,9 +124,8 @@ def prune(
 def migrate(store: Store, as_json: Json = False) -> None:
     """Bring the store's tables to this version's schema; in an empty database, create them.
 
-    End the queries of the version before first, with trigger availableNow. While one runs, or a batch is not finished,
-    the command names the pipelines, changes nothing, and ends with exit code 2. A store of a version before 0.3 is
-    refused.
+    End the queries of the version before first, with trigger availableNow. While one runs, or a batch is unfinished,
+    nothing is changed, and the exit code is 2. A store of a version before 0.3 is refused.
     """
     with closing(Database(store)) as database:
         before, after = install.migrate(database)
@@ -135,16 +138,15 @@ def reset(
     reason: Annotated[str, option("TEXT", "Why; it is kept in the record of changes.")],
     pipeline: Annotated[
         list[str] | None,
-        option("P", "Only what this pipeline has read, where several share a source; may be repeated."),
+        option("P", "Only what this pipeline has read, of several of a source; may be repeated."),
     ] = None,
     adopted: Annotated[bool, flag("--adopted", "Also what another reader had read (cuesqueue adopt).")] = False,
-    yes: Annotated[bool, flag("--yes", "Yes, where rows are still in a table they will be there twice.")] = False,
+    yes: Annotated[bool, flag("--yes", "Yes, rows that are still in a table will be there twice.")] = False,
     lose_rows: Annotated[
         bool,
         flag(
             "--lose-rows",
-            "Also where the view data loses rows for good: of messages, and of objects that cleanSource has "
-            "deleted or moved.",
+            "Also where the view data loses rows for good: of messages, and of cleaned objects.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -152,8 +154,8 @@ def reset(
 ) -> None:
     """Have a stopped source begin anew: objects that are announced once more are read and published ONCE MORE.
 
-    For a table that was emptied on purpose. What the sink with path has published leaves the view data; no table, topic
-    or queue is emptied. A source is refused while its query runs.
+    For a table that was emptied on purpose. What the sink with path has published leaves the view data; no table,
+    topic or queue is emptied.
     """
     if not (yes or dry_run):
         raise OptionError("--yes", "says that the tables of this source are empty, or will be; write --yes")
@@ -190,34 +192,33 @@ def reset(
 
 def serve(
     store: Store,
-    host: Annotated[str, option("H", "The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, option("N", "The port to listen on.", min=1, max=65535)] = 8642,
+    host: Annotated[str, option("H", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("N", "Port to listen on.", min=1, max=65535)] = 8642,
     token: Annotated[
         str | None,
         option(
             "TEXT",
-            "What readers have to know; needed with any --host but loopback. Set the variable: other users see "
-            "options.",
+            (
+                "What browsers and scrapers must send; needed unless --host is loopback. Set the variable: other "
+                "users see options."
+            ),
             envvar="CUESQUEUE_SERVE_TOKEN",
         ),
     ] = None,
     allowed_host: Annotated[
-        list[str] | None, option("NAME", "A name that browsers and scrapers may use for it; may be repeated.")
+        list[str] | None, option("NAME", "A name that they may use for it; may be repeated.")
     ] = None,
-    max_lag: Annotated[
-        str | None, option("D", "Unhealthy if the oldest message that is not published is older than this.")
-    ] = None,
+    max_lag: Annotated[str | None, option("D", "Unhealthy if the oldest unpublished message is older.")] = None,
     max_silence: Annotated[
-        str | None, option("D", "Unhealthy if the last heartbeat is older, also of a stopped pipeline.")
+        str | None, option("D", "Unhealthy if the last heartbeat is older, also after a stop.")
     ] = None,
     max_errors: Annotated[int | None, option("N", "Unhealthy if the last hour had more errors.", min=0)] = None,
     store_timeout: Annotated[str, option("D", "How long a request waits for the store.")] = "5s",
 ) -> None:
     """Serve a page, metrics and a health check of all pipelines of a store, until Ctrl-C.
 
-    / is the page, /metrics is for Prometheus, /healthz answers 200 or 503 with the limits that are given here, as
-    `cuesqueue status` does. It reads the store and changes nothing. Without more it can be reached from this machine
-    alone. Needs the extra `serve`.
+    / is the page, /metrics is for Prometheus, /healthz answers 200 or 503 by the limits that are given here. It
+    changes nothing, and listens on this machine alone if you name no other host. Needs the extra `serve`.
     """
     time_out = duration_of("--store-timeout", store_timeout)
     try:

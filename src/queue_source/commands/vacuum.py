@@ -49,17 +49,15 @@ def vacuum_command(
     store: Store,
     path: Annotated[
         str | None,
-        option("P", "Folder of the data files; without it only staged messages are removed."),
+        option("P", "Folder of the data files; else only staged messages are removed."),
     ] = None,
-    older_than: Annotated[
-        str, option("D", "What is younger stays; choose a time longer than any micro-batch takes.")
-    ] = "2 days",
+    older_than: Annotated[str, option("D", "What is younger stays: longer than any micro-batch takes.")] = "2 days",
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Remove what was never published: files in the sink's folder, and messages staged in the store's database.
 
-    And files that compact has replaced for longer than --older-than: the past before that cannot be read any more.
+    And files that compact replaced longer ago than --older-than: the past before that cannot be read any more.
     """
     age = duration_of("--older-than", older_than)
     counts: dict[str, int] = {}

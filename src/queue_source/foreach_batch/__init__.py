@@ -269,12 +269,11 @@ _BUCKET = re.compile("[A-Za-z][A-Za-z0-9+.-]*://[^/]*/")
 def references(batch: Any) -> list[str]:
     r"""The paths of a micro-batch's objects for Spark's own readers: each once, in the order of the rows.
 
-    They are the URIs of the column `uri`, with a backslash before what Spark would take for a pattern (`*`, `?`, `[`,
-    `{`, `\`). Two versions of an object are one path.
+    What Spark would take for a pattern (`*`, `?`, `[`, `{`, `\`) has a backslash before it. Two versions of an object
+    are one path.
 
     Args:
-        batch: The DataFrame that Spark hands to the function, or one made of it with the column `uri`, which is
-            collected on the driver (at most `maxFilesPerTrigger`).
+        batch: Spark's DataFrame, or one made of it, with the column `uri`, which is collected on the driver.
 
     Returns:
         The paths; Spark's readers refuse an empty list.
@@ -342,8 +341,8 @@ def reject_rows(
 ) -> int:
     """Record rows of the current micro-batch as errors (scope `row`), before it is delivered.
 
-    They become final, and go to the error queue, when the micro-batch is published; if it is repeated, they are written
-    once (known by the plan, `batch_id`, their content and number). Objects and messages are named if the rows have
+    They become final, and go to the error queue, when the micro-batch is published; a repeated one writes them once
+    (known by the plan, `batch_id`, their content and number). Objects and messages are named if the rows have
     `_metadata`.
 
     Args:
@@ -353,10 +352,9 @@ def reject_rows(
         reason: Why the rows are rejected.
         reason_column: A column that says why; where it is null, `reason` does.
         cause: One word of at most 40 characters by which the errors can be found.
-        batch_id: The number that Spark hands to the function; it tells micro-batches of stateful queries without new
-            input apart.
-        connection: A transaction in the store's database that the errors become part of. Without it they are written at
-            once.
+        batch_id: The number that Spark hands to the function; needed by stateful queries, which have micro-batches
+            without new input.
+        connection: A transaction in the store's database that the errors become part of; else they are written at once.
 
     Returns:
         How many rows there are.

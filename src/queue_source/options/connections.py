@@ -19,7 +19,7 @@ from queue_source.queues import adapter_name
 from queue_source.queues.urls import KAFKA_REFUSED, KINDS, is_kafka_secret
 from shard_store.redaction import redact_url
 
-_SDK = "the SDK's own chain"
+_SDK = "the SDK's"
 _KEYS = ("accessKeyId", "secretAccessKey")
 
 
@@ -70,8 +70,7 @@ class AzureOptions:
         "three"))
     domains: tuple[str, ...] = option(
         "azure.domains", types.DOMAINS, "", example="z01.dfs.storage.azure.net", note="Azure's own",
-        help="Further domains of `abfss://CONTAINER@ACCOUNT.DOMAIN/PATH` to which credentials may be sent, beside "
-        "Azure's.")
+        help="Further domains of `abfss://CONTAINER@ACCOUNT.DOMAIN/PATH` to which credentials may be sent.")
     endpoint: str | None = option("azure.endpointUrl", types.NON_EMPTY, example="http://localhost:10000", note="Azure",
         help="Address of an emulator, such as Azurite.")
     # fmt: on
@@ -98,9 +97,9 @@ class StorageOptions:
         help="Address of a service that speaks the protocols of AWS, such as MinIO.")
     region: str | None = option("region", types.NON_EMPTY, help="AWS region.", example="eu-central-1", note=_SDK)
     access_key: str | None = option(
-        "accessKeyId", types.SECRET, help="Access key; only together with `aws.secretAccessKey`.", note=_SDK)
+        "accessKeyId", types.SECRET, help="Access key, with `aws.secretAccessKey`.", note=_SDK)
     secret_key: str | None = option(
-        "secretAccessKey", types.SECRET, help="Secret key; only together with `aws.accessKeyId`.", note=_SDK)
+        "secretAccessKey", types.SECRET, help="Secret key, with `aws.accessKeyId`.", note=_SDK)
     session_token: str | None = field(default=None, repr=False)
     role_arn: str | None = option("roleArn", types.NON_EMPTY, example="arn:aws:iam::123456789012:role/reader",
         help="Role to assume, and again before its credentials expire. For objects, not together with keys.")
@@ -140,29 +139,29 @@ AZURE_QUEUE_OPTIONS = (
         for option in options_of(AzureOptions) if option.name != "azure.domains"
     ),
     Option("azureQueue.connectionStringSecret", types.SECRET, on_change=OnChange.AT_ONCE,
-        help="Connection string of the queue's account, instead of a key, a token and an endpoint."),
+        help="Connection string of the queue's account, instead of key, token and endpoint."),
     Option("azureQueue.messageEncoding", types.choice("auto", "base64", "text"), "auto", example="base64",
         help="What messages are: `text`, `base64`, or `auto`: text, but notifications in base64, as Event Grid sends "
-        "them, are decoded. Messages are sent as text, with `base64` in base64.",
+        "them, are decoded. Only with `base64` are messages sent in base64.",
         on_change=OnChange.ANNOUNCED),
 )
 """Keywords of the adapter of Azure Storage Queue."""
 
 GOOGLE_OPTIONS = (
     Option("gcp.project", types.NON_EMPTY, example="my-project", note="the URL's", on_change=OnChange.AT_ONCE,
-        help="Project of Pub/Sub subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`)."),
+        help="Project of subscriptions whose URL names none (`pubsub:///SUBSCRIPTION`)."),
     Option("gcp.credentialsFile", types.FILE, example="/etc/keys/reader.json", note=_SDK, on_change=OnChange.AT_ONCE,
         help="Key file of a service account, for Pub/Sub; for objects, set `GOOGLE_APPLICATION_CREDENTIALS` on all "
         "machines."),
     Option("gcp.endpoint", types.NON_EMPTY, example="europe-west3-pubsub.googleapis.com:443",
         note="`PUBSUB_EMULATOR_HOST`, else Google's own", on_change=OnChange.AT_ONCE,
-        help="Where Pub/Sub is: `HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator."),
+        help="`HOST:PORT` of a regional endpoint, or `http://HOST:PORT` of an emulator."),
 )
 """Keywords of the adapter of Pub/Sub, which has no group: `connections` hands them over."""
 KAFKA_OPTIONS = (
     Option("kafka.*", types.SECRET, note="librdkafka's", on_change=OnChange.AT_ONCE,
-        help="Settings of Kafka's client, by [librdkafka's names](../how-to/kafka.md#security): "
-        "`kafka.security.protocol`, `kafka.sasl.password` ..."),
+        help="Settings by [librdkafka's names](../how-to/kafka.md#security): `kafka.security.protocol`, "
+        "`kafka.sasl.password` ..."),
 )
 """The settings of librdkafka, which defines them: `kafka_settings` reads them."""
 # fmt: on

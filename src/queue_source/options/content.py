@@ -58,25 +58,24 @@ class FormatOptions:
         required="the objects need a format", unless=("content=message", "content=reference"),
         rules=excludes("content=message&fileFormat=binaryFile", problem="{fileFormat} is for objects; leave it out, "
         "and the column `value` is the message"),
-        help="Format of the objects, or of messages; `json` is one record a line. Objects of other formats are read "
-        "[by Spark's own readers](../how-to/foreach-batch.md).",
+        help="Format of the objects, or of messages; `json` is one record a line. [Spark's own "
+        "readers](../how-to/foreach-batch.md) read others.",
         on_change=OnChange.REFUSED_IN_PART)
     timezone: str | None = option(
         "timeZone", types.TIME_ZONE, example="Europe/Berlin", note="the session's: `spark.sql.session.timeZone`",
         formats=RECORD_FORMATS, beside=("modifiedAfter", "modifiedBefore"),
-        help="Zone of timestamps that are written without one; if the session sets none either, that of the driver's "
-        "machine.")
+        help="Zone of timestamps without one; if the session sets none either, that of the driver's machine.")
     header: bool = option(
         "header", types.BOOLEAN, "false", help="The first line holds the columns' names.", example="true", formats=_CSV)
-    sep: str = option("sep", types.SEPARATOR, ",", help="Character between two fields.", example=";", formats=_CSV)
+    sep: str = option("sep", types.SEPARATOR, ",", help="Character between fields.", example=";", formats=_CSV)
     quote: str = option("quote", types.CHARACTER, '"', example="'", formats=_CSV,
         help="Character around fields that contain separators.")
     escape: str = option("escape", types.CHARACTER, "\\", example='"', formats=_CSV,
         help="Character before a quote within a quoted field.")
     null_value: str = option(
-        "nullValue", types.TEXT, "", help="The text that means null.", example="NULL", formats=_CSV)
+        "nullValue", types.TEXT, "", help="Text that means null.", example="NULL", formats=_CSV)
     empty_value: str = option(
-        "emptyValue", types.TEXT, "", help="The value of an empty quoted field.", example="-", formats=_CSV)
+        "emptyValue", types.TEXT, "", help="Value of an empty quoted field.", example="-", formats=_CSV)
     comment: str = option("comment", types.CHARACTER, "", example="#", formats=_CSV,
         help="Lines that begin with this character are skipped.")
     ignore_leading_white_space: bool = option(
@@ -86,19 +85,18 @@ class FormatOptions:
         "ignoreTrailingWhiteSpace", types.BOOLEAN, "false", example="true", formats=_CSV,
         help="Remove spaces after a field.")
     nan_value: str = option(
-        "nanValue", types.TEXT, "NaN", help="The text that means not a number.", example="-", formats=_CSV)
+        "nanValue", types.TEXT, "NaN", help="Text that means not a number.", example="-", formats=_CSV)
     positive_inf: str = option(
-        "positiveInf", types.TEXT, "Inf", help="The text that means positive infinity.", example="+oo", formats=_CSV)
+        "positiveInf", types.TEXT, "Inf", help="Text that means positive infinity.", example="+oo", formats=_CSV)
     negative_inf: str = option(
-        "negativeInf", types.TEXT, "-Inf", help="The text that means negative infinity.", example="-oo", formats=_CSV)
+        "negativeInf", types.TEXT, "-Inf", help="Text that means negative infinity.", example="-oo", formats=_CSV)
     multi_line: bool = option("multiLine", types.BOOLEAN, "false", example="true", formats=RECORD_FORMATS,
         help="json: an object is one document, which is an array of records or one record. csv: quoted fields may "
         "hold line ends. Such objects are not split.",
         on_change=OnChange.REFUSED_IN_PART)
     records_path: str | None = option("recordsPath", types.FIELD_PATH, example="Records", formats=("json",),
         rules=excludes("multiLine", problem="reads documents over any number of lines; leave multiLine out"),
-        help="The keys that lead to the array of records in a [document](formats.md#json). Such objects are not "
-        "split.",
+        help="Keys that lead to the array of records in a [document](formats.md#json). Such objects are not split.",
         on_change=OnChange.REFUSED_IN_PART)
     whole_text: bool = option(
         "wholeText", types.BOOLEAN, "false", help="An object is one row.", example="true", formats=("text",),
@@ -127,40 +125,40 @@ class FormatOptions:
     mode: str = option(
         "mode", types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE", example="DROPMALFORMED",
         formats=LINE_FORMATS,
-        help="What happens to a bad record: its readable fields are kept; it is left out; or its object is corrupt. "
-        "The first two also write it to the error table.")
+        help="A bad record keeps its readable fields, is left out, or makes its object corrupt. The first two also "
+        "write it to the error table.")
     max_record_bytes: int = option("maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
-        help="A longer record (with `wholeText`: object) is bad, and skipped. A worker needs up to ten times as much "
+        help="A longer record (with `wholeText`: object) is bad, and skipped. A worker needs up to ten times this "
         "memory.")
     column_name_of_corrupt_record: str = option(
         "columnNameOfCorruptRecord", types.NON_EMPTY, "_corrupt_record", example="_bad", formats=RECORD_FORMATS,
-        help="The STRING column that holds bad records as they were written, if the schema has it.")
+        help="STRING column for bad records as they were written, if the schema has it.")
     rescued_data_column: str | None = option("rescuedDataColumn", types.NON_EMPTY, example="_rest",
         note="`_rescued_data` with `schemaEvolutionMode` = `rescue`, and for inferred json and csv "
         "except in mode `none`",
         formats=INFERRED_FORMATS, rules=_NO_COLUMNS,
-        help="The STRING column that holds, as JSON, data for which no other column has a place.")
+        help="STRING column that holds, as JSON, data for which no other column has a place.")
     reader_case_sensitive: bool = option(
         "readerCaseSensitive", types.BOOLEAN, "false", example="true", formats=INFERRED_FORMATS,
-        help="Whether names that differ from those of the schema in case alone are others: they are rescued, or "
-        "their record (json) or object is bad.")
+        help="Names that differ from the schema's in case alone are others: they are rescued, or their record (json) "
+        "or object is bad.")
     single_variant_column: str | None = option(
         "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
         instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",
         rules=excludes("load", problem="makes a VARIANT, which load cannot write; read rows (content object) and let a "
         "sink of Spark write them, or load columns"),
-        help="A record is one column of this name, of type VARIANT; with `multiLine` an object is.")
+        help="A record (with `multiLine` an object) is one column of this name, of type VARIANT.")
     max_expansion: int = option(
         "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
         help="How many times larger than the object its decoded values may be. Beyond that, and beyond [1 GB or "
         "so](formats.md#limits), the object is corrupt.")
     max_decode_memory: int | None = option("maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
-        note="half of the machine's (or container's) memory for each of its cores, from 256 MB to 1 GB; of that half "
-        "for avro; for csv, json and text at least 12 times `maxRecordBytes`",
-        help="How much memory decoding one object may take in a task, on Linux; an object that needs more is "
+        note="half of the machine's (or container's) memory for each core, from 256 MB to 1 GB; half of that for "
+        "avro; for csv, json and text at least 12 times `maxRecordBytes`",
+        help="How much memory decoding an object may take in a task, on Linux; an object that needs more is "
         "[bad](formats.md#limits) (`too-large-for-memory`).")
     partition_columns: tuple[str, ...] = option("partitionColumns", types.NAMES, "", example="day,country",
-        help="Columns whose values are folders of the object's path (`.../day=2020-01-01/...`).",
+        help="Columns whose values are folders of the object's path (`day=2020-01-01/`).",
         rules=only_with("fileFormat", "load", problem="acts only on objects that are read in a fileFormat; leave it "
         "out")
         + excludes("content=message", problem="come from paths of objects, which messages do not have; leave it out"))
@@ -227,11 +225,11 @@ class SchemaOptions:
     schema_location: str | None = option(
         "schemaLocation", types.PATH, example="s3://lake/schemas/orders", formats=INFERRED_FORMATS,
         rules=_UNREAD + _NO_COLUMNS + _INFERRED,
-        help="Folder of the versions of inferred schemas; required when no schema is declared. All machines must "
-        "reach it.")
+        help="Folder of the versions of inferred schemas, which all machines must reach; required when no schema is "
+        "declared.")
     schema_hints: str = option(
         "schemaHints", types.COLUMNS, example="id BIGINT, tags.key STRING", rules=_UNREAD + _NO_COLUMNS + _INFERRED,
-        help="Types of some columns of an inferred schema, as Spark's DDL; dots lead into columns.")
+        help="Types of some inferred columns; dots lead into columns.")
     schema_evolution_mode: str = option("schemaEvolutionMode",
         types.choice("none", "rescue", *ADDING, "failOnNewColumns"),
         example="rescue", note="`addNewColumns` with `schemaLocation`, else `none`", formats=INFERRED_FORMATS,
@@ -239,7 +237,7 @@ class SchemaOptions:
         "widens an inferred schema: leave .schema(...) out and set schemaLocation; with a declared schema, write "
         "rescue or failOnNewColumns")
         + excludes("singleVariantColumn&schemaEvolutionMode=rescue|failOnNewColumns", problem=_NO_COLUMNS[0].problem),
-        help="What happens with columns that the schema lacks ([how](../how-to/schema.md#when-new-columns-come)).")
+        help="What happens with [columns that the schema lacks](../how-to/schema.md#when-new-columns-come).")
     infer_column_types: bool = option(
         "inferColumnTypes", types.BOOLEAN, example="true", note="`true` for json, `false` for csv, as in Spark",
         formats=RECORD_FORMATS,
@@ -247,7 +245,7 @@ class SchemaOptions:
     schema_sample: tuple[str, ...] = option(
         "schemaSample", types.URIS, example="s3://landing/orders/1.json", formats=INFERRED_FORMATS,
         rules=_NO_COLUMNS,
-        help="Objects to infer from, instead of those that the queue announces.")
+        help="Objects to infer from, instead of announced ones.")
     schema_sample_files: int = option(
         "schemaSampleFiles", types.number(1, 1000), "10", example="100", formats=INFERRED_FORMATS,
         help="Maximum number of objects (or messages) to infer from.")
@@ -283,17 +281,16 @@ class ContentOptions:
         rules=excludes("content=message&queueUrl=store", "content=message&routes", problem="message needs the "
         "messages, and with queueUrl store, or routes, there are none; read their queue"),
         help="What the rows are: the content of announced objects; [the messages themselves](../how-to/messages.md); "
-        "or the [objects by reference](../how-to/foreach-batch.md), unread: URI, size, version and times.",
+        "or [objects by reference](../how-to/foreach-batch.md), unread: URI, size, version and times.",
         on_change=OnChange.REFUSED_UNFINISHED)
     on_missing_object: str = option("onMissingObject", _BAD_OBJECT, "quarantine", example="skip", rules=_UNREAD,
-        help="What happens with an object that does not exist: `quarantine` writes it to the error table, `fail` "
-        "fails the query, `skip` leaves it out.")
+        help="An object that does not exist goes to the error table, fails the query, or is left out (`skip`).")
     on_corrupt_object: str = option("onCorruptObject", _BAD_OBJECT, "quarantine", example="fail", rules=_UNREAD,
         help="The same for an object that cannot be read, is truncated or is in another format.")
     on_forbidden_object: str = option(
         "onForbiddenObject", types.choice("quarantine", "fail"), "quarantine", example="fail", rules=_UNREAD,
-        help="The same for an object that its store refuses for good: access denied, archived, no permission for its "
-        "key. It is tried `maxAttempts` times, and [not always](../how-to/storage.md#objects-that-are-refused) "
+        help="The same for an object that its store refuses for good (access denied, archived, no permission for its "
+        "key). It is tried `maxAttempts` times, and [not always](../how-to/storage.md#objects-that-are-refused) "
         "quarantined.")
     max_concurrent_requests: int = option("maxConcurrentRequests", types.number(1, 1000), "64", example="16",
         rules=_UNREAD, on_change=OnChange.AT_ONCE,
@@ -321,7 +318,7 @@ class LogOptions:
 
     # fmt: off
     level: str = option("logLevel", types.choice("debug", "info", "warning", "error"), "info", example="debug",
-        help="The least level of lines on standard error of the driver and the executors ([all messages](logs.md)).")
+        help="Least level of lines on standard error of driver and executors ([all messages](logs.md)).")
     form: str = option("logFormat", types.choice("text", "json"), "text", example="json",
         help="Form of a log line: text, or a JSON object.")
     # fmt: on

@@ -28,26 +28,25 @@ Attributes = ParamSpec("Attributes")
 
 
 class OnChange(str, Enum):
-    """What happens when an option is another one at the next start: the sentence of the reference page."""
+    """When another value takes effect that an option has at the next start: the sentence of the reference page."""
 
-    AT_ONCE = "It takes effect with the start. No row depends on it."
-    NEXT_BATCH = "It takes effect with the next batch. A recorded batch that is not yet published stays as it is."
+    AT_ONCE = "With the start. No row depends on it."
+    NEXT_BATCH = "With the next batch. A recorded batch that is not yet published stays as it is."
     ANNOUNCED = (
-        "It takes effect for what is received or listed from then on. A recorded batch is read all the same; a message "
-        "that comes again is looked at anew."
+        "For what is received or listed from then on. A recorded batch is read all the same; a message that comes "
+        "again is looked at anew."
     )
     READ = (
-        "It takes effect for all that is read from then on, also when an unpublished batch is read again (as a whole). "
-        "What an earlier attempt at that batch found bad stays bad. Of an object that is published in part, the rest "
-        "is read with the new value."
+        "For all that is read from then on, also when an unpublished batch is read again (as a whole). What an earlier "
+        "attempt found bad stays bad. Of an object that is published in part, the rest is read with the new value."
     )
     DELIVERED = (
-        "It takes effect for what is published from then on, also by the next attempt at an unpublished batch. What is "
-        "published stays where it is."
+        "For what is published from then on, also by the next attempt at an unpublished batch. What is published stays "
+        "where it is."
     )
     REFUSED_IN_PART = (
         "Refused while an object is published in part (`maxBytesPerTrigger`), since its rest would begin elsewhere. "
-        "Otherwise it takes effect for all that is read from then on."
+        "Otherwise for all that is read from then on."
     )
     REFUSED_UNFINISHED = (
         "Refused while anything that the pipeline has begun is not published: first run the query as it was until "

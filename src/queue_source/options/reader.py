@@ -76,40 +76,39 @@ class QueueOptions:
     urls: tuple[SecretUrl, ...] = option("queueUrl", types.QUEUE_URLS, example="sql+sqlite:///jobs.db?queue=files",
         required="name the queue to read, or folders to list in backfillPrefixes",
         unless=("backfillPrefixes",),
-        help="The queue to read, or several. `store`: what a receiver has recorded for the source, as in [one queue "
-        "for many sources](../how-to/routes.md).",
-        on_change="The same queue in another spelling is the same queue (RabbitMQ: under one name of its host). With "
-        "another queue, a recorded batch is published; its messages stay in the old queue, where the next reader with "
-        "the same source acknowledges them unread.")
+        help="The queue, or several. `store`: what a receiver has recorded for the source "
+        "([how](../how-to/routes.md)).",
+        on_change="Another spelling is the same queue (RabbitMQ: under one name of its host). With another queue, a "
+        "recorded batch is published; its messages stay in the old queue, where the next reader of the source "
+        "acknowledges them unread.")
     receive_threads: int = option("receiveThreads", types.number(1, 256), "2", example="4",
-        help="Threads that receive messages before a micro-batch asks for them.")
+        help="Threads that receive messages ahead of the micro-batches.")
     wait_time: timedelta = option(
         "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
-        help="How long one receive request waits for the first message.")
+        help="How long a receive request waits for the first message.")
     retry_timeout: timedelta = option("queueRetryTimeout", types.DURATION, "10m", example="1h",
-        help="How long an unavailable queue is asked again, with pauses of at most 30 seconds, before the query "
-        "fails. A wrong name or a missing permission fails at once.")
+        help="How long an unavailable queue is asked again, at most 30 seconds apart, before the query fails. A wrong "
+        "name or a missing permission fails at once.")
     max_in_flight_messages: int = option("maxInFlightMessages", types.number(1), "10000", example="2000",
-        help="Maximum number of messages that are received and not yet acknowledged; never more than three "
-        "micro-batches can take.")
+        help="Maximum number of messages that are received and not acknowledged; never more than three micro-batches "
+        "take.")
     max_in_flight_bytes: int | None = option(
         "maxInFlightBytes", types.SIZE, example="50g", note="none; `256m` with `content` = `message`",
-        help="Maximum size of the objects that such messages announce, or with `content` = `message` of the messages.")
+        help="Maximum size of the objects that these messages announce, or of messages as `content`.")
     starting_offsets: str = option("startingOffsets", types.choice("earliest", "latest"), "earliest", example="latest",
-        help="Kafka: where a group begins that has no offsets. `latest` leaves out what is in the topic already. "
-        "Partitions that are added later are read from their beginning.",
+        help="Kafka: where a group without offsets begins. `latest` leaves out what is in the topic. Partitions that "
+        "are added later are read from their beginning.",
         on_change="No effect once the group has offsets.")
     queue_shares: str = option("queueShares", types.SHARES, "round-robin", example="percentage:70,30",
-        help="How several queues share the micro-batches: in turn, the first queue first, or by weight. The listings "
-        "of `backfillPrefixes` are the last queue.")
+        help="How several queues share the micro-batches: in turn, the first one first, or by weight. Listings "
+        "(`backfillPrefixes`) are the last queue.")
     routes: str | None = option("routes", types.NON_EMPTY, example="/etc/cuesqueue/routes.json",
         rules=only_with("queueUrl", problem=_NO_QUEUE) + excludes("queueUrl=store", problem=_NO_QUEUE),
-        help="File of [routes](../how-to/routes.md): this reader also records objects for the other sources in it.")
+        help="File of [routes](../how-to/routes.md), by which this reader also records objects for other sources.")
     on_unrouted_object: str = option(
         "onUnroutedObject", types.choice("quarantine", "count"), "quarantine", example="count",
         rules=only_with("routes", problem="acts only on routes; name their file in routes, or leave it out"),
-        help="What happens to a message with an object that none of the `routes` takes. `quarantine`: the object "
-        "goes to the error table. `count`: it is only counted, as `unrouted`.")
+        help="An object that none of the `routes` takes goes to the error table, or is only counted, as `unrouted`.")
     # fmt: on
     from_store: bool = False
 
@@ -130,60 +129,60 @@ class NotificationOptions:
     allowed_prefixes: tuple[str, ...] = option("allowedPrefixes", types.PREFIXES, example="s3://landing/orders/",
         required="name the folders that may be read, or whoever sends a message chooses what your credentials read",
         unless=("content=message", "backfillPrefixes"),
-        help="URIs that start with one of these are read; all others go to the error table. Text is compared: end a "
-        "folder with `/`. The default with `backfillPrefixes` is these.",
-        on_change="Refused while an unfinished object is outside of the new prefixes; `cuesqueue shards quarantine` "
-        "gives it up. Otherwise for what is received or listed from then on.")
+        help="Only URIs that start with one of these are read. Text is compared: end a folder with `/`. With "
+        "`backfillPrefixes` these are the default.",
+        on_change="Refused while an unfinished object is outside of the new prefixes (`cuesqueue shards quarantine` "
+        "gives it up). Otherwise for what is received or listed from then on.")
     path_rewrites: tuple[tuple[str, str], ...] = option(
         "pathRewrites", types.REWRITES, "{}", example='{"s3://landing/": "file:///mnt/landing/"}',
         rules=excludes("queueUrl=store", problem="acts on what a queue announces, and with queueUrl store that is the "
         "receiver's: give it the option there"),
-        help="An object whose announced URI begins with a key is read at the key's value followed by the rest. A key "
-        "without a scheme is of any scheme; the longest key counts. The new URI is the object's name everywhere.",
-        on_change="For what is received from then on. An object that was announced under its former name before is "
-        "another one.")
+        help="A URI that begins with a key is read at the key's value and the rest, which is the object's name "
+        "everywhere. The longest key counts; a key without a scheme is of any scheme.",
+        on_change="For what is received from then on. An object that was announced under its former name is another "
+        "one.")
     on_foreign_object: str = option(
         "onForeignObject", types.choice("quarantine", "ignore"), "quarantine", example="ignore", rules=_OF_OBJECTS,
-        help="What happens to an announced object outside of `allowedPrefixes`. `quarantine`: it goes to the error "
-        "table, unread. `ignore`, for queues of several streams: it is counted as `foreign`.")
+        help="An object outside of `allowedPrefixes` goes to the error table, unread; or, in queues of several "
+        "streams, is only counted, as `foreign`.")
     notification_format: str = option(
         "notificationFormat", types.choice("auto", *_NOTIFICATION_FORMS), "auto", example="s3",
         rules=only_with("notificationFormat!=json", "uriPath", "bucketPath&keyPath", problem=_PATHS)
         + excludes("notificationFormat=json&uriPath&bucketPath", "notificationFormat=json&uriPath&keyPath",
         problem=_PATHS),
-        help="Form of the notifications; `auto` recognises the form of each message.")
+        help="[Form](notifications.md) of the notifications; `auto` recognises that of each message.")
     max_objects_per_message: int = option("maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
-        help="Maximum number of objects in one message; a message with more goes to the error table.")
+        help="A message with more objects goes to the error table.")
     allow_overwrites: bool = option("allowOverwrites", types.BOOLEAN, "false", example="true", rules=_BY_MESSAGE,
         help="Read an object again when it was overwritten: its version, ETag or generation is part of its identity.",
         on_change="To `true`: refused while anything is unfinished; what was read is read again only in another "
         "version. To `false`: refused, since the source would not recognise what it has read; name another `source`.")
     path_glob_filter: re.Pattern[str] | None = option("pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
-        help="Only objects whose name (the last part of the path) matches are read; others count as ignored.")
+        help="Only objects whose name (the last part of the path) matches are read; others count as `ignored`.")
     full_path_glob_filter: PathGlob | None = option(
         "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv",
         help="The same for the whole URI; `**` is any number of folders, `*` anything without a slash.")
     read_hidden_files: bool = option("readHiddenFiles", types.BOOLEAN, "false", example="true",
-        help="Read also what has a name that begins with `_` or `.`, or is in such a folder, below the allowed "
-        "prefix. Otherwise it counts as ignored, as in Spark, but for folders of partition columns (`_year=2026`).")
+        help="Read also names that begin with `_` or `.`, and what is in such folders, below the allowed prefix. Else "
+        "they count as `ignored`, as in Spark, except in folders of partition columns (`_year=2026`).")
     modified_after: datetime | None = option(
         "modifiedAfter", types.TIMESTAMP, example="2026-11-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="Only objects that were modified after this time are read; others count as ignored. A time without a "
-        "zone is in that of `timeZone`, else of the driver's machine.")
+        help="Only objects that were modified after this time are read; others count as `ignored`. A time without a "
+        "zone is in `timeZone`, else in the zone of the driver's machine.")
     modified_before: datetime | None = option(
         "modifiedBefore", types.TIMESTAMP, example="2026-12-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="The same, modified before this time.")
+        help="The same, before this time.")
     max_file_age: timedelta | None = option(
         "maxFileAge", types.DURATION, example="7 days", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="Only objects that are not older than this when the reader looks at them are read; others count as "
-        "ignored. Make it longer than the query ever stands still.")
+        help="Only objects that are not older when the reader looks at them are read; others count as `ignored`. Make "
+        "it longer than the query ever stands still.")
     tag_filter: tuple[str, ...] | None = option(
         "tagFilter", types.TAG_FILTER, example="orders.#,returns.*", rules=_BY_MESSAGE,
-        help="Only messages whose tag matches are read; others are acknowledged and count as ignored.")
+        help="Only messages whose tag matches are read; others are acknowledged, and count as `ignored`.")
     message_identity: str = option(
         "messageIdentity", types.choice("required", "content"), "required", example="content",
-        help="For messages as `content` that have no id (RabbitMQ's `message_id`). `required`: they go to the error "
-        "table. `content`: messages that are equal in everything are one.",
+        help="Messages as `content` without an id (RabbitMQ's `message_id`): they go to the error table, or are one "
+        "message if they are equal in everything (`content`).",
         on_change=OnChange.REFUSED_UNFINISHED)
     uri_path: str | None = option("uriPath", types.NON_EMPTY, example="files.uri", rules=_OF_JSON,
         help="Where the URI is in notifications of form `json`: names separated by dots; a list means each of its "
@@ -221,17 +220,17 @@ class BackfillOptions:
         + excludes("deliverySemantics=at-least-once", problem="needs a store that remembers what was read, and with "
         "deliverySemantics {deliverySemantics} it does not: each listing would read everything again; leave one of "
         "them out"),
-        help="Folders or buckets that one pipeline of the source lists: unknown objects are read as if announced "
-        "([how](../how-to/backfill.md)).")
+        help="Folders or buckets that one pipeline of the source [lists](../how-to/backfill.md): unknown objects are "
+        "read as if announced.")
     interval: timedelta = option(
         "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`", rules=_LISTED,
-        help="How often each prefix is listed, from one beginning to the next.")
+        help="Time from the beginning of a prefix's listing to that of its next one.")
     grace: timedelta = option(
         "backfillGrace", types.WAIT, example="1h", note="`10m`; `0s` without `queueUrl`", rules=_LISTED,
-        help="How old an unknown object must be; a younger one is left to its message, or to the next listing.")
+        help="A younger unknown object is left to its message, or to the next listing.")
     include_existing: bool = option(
         "includeExistingFiles", types.BOOLEAN, example="false", note="`true`", rules=_LISTED,
-        help="Read objects that were there before the source was first listed. Looked at then, and never again.",
+        help="Read objects that were there before the source's first listing, which alone looks at this option.",
         on_change="No effect.")
     # fmt: on
 
@@ -245,16 +244,16 @@ class BatchOptions:
 
     # fmt: off
     max_files_per_trigger: int = option("maxFilesPerTrigger", types.number(1), "1000", example="200",
-        help="Maximum number of objects in one micro-batch. From Spark 4.2 on `trigger(once=True)` has no limits.")
+        help="Maximum number of objects in a micro-batch. From Spark 4.2 on `trigger(once=True)` has no limits.")
     max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", types.SIZE, example="10g",
-        help="Maximum size of one micro-batch. At least one object is taken; of a larger object of plain lines, this "
+        help="Maximum size of a micro-batch. At least one object is taken; of a larger object of plain lines, this "
         "many bytes.")
     min_partitions: int = option("minPartitions", types.number(1), example="8", note="cores of the driver",
         help="Minimum number of partitions of a micro-batch, if its objects can be split.",
         on_change=OnChange.AT_ONCE)
     max_partition_bytes: int = option(
         "maxPartitionBytes", types.SIZE, example="64m", note="`128m`; none with `content` = `reference`",
-        help="Maximum size of one partition; larger objects are split, but for references: set it there if your own "
+        help="Maximum size of a partition. Larger objects are split, but not references: set it there if your own "
         "code reads them in tasks.",
         on_change=OnChange.AT_ONCE)
     # fmt: on
@@ -273,7 +272,7 @@ class LeaseOptions:
 
     # fmt: off
     visibility_timeout: timedelta = option("visibilityTimeout", types.DURATION, "5m", example="10m",
-        help="How long a message is invisible to other consumers; extended while it is being processed.")
+        help="How long a message is invisible to other consumers; extended while it is processed.")
     commit_timeout: timedelta = option("commitTimeout", types.DURATION, "60s", example="30s",
         help="A pipeline sends four heartbeats in this time; after twice this time without one, another may take over "
         "its shards.")
@@ -299,15 +298,15 @@ class DeduplicationOptions:
 
     # fmt: off
     deduplication_window: timedelta = option("deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
-        help="How long finished shards are remembered; longer than the queue keeps a message. Of a source's "
-        "pipelines the longest holds.",
-        on_change="It takes effect with the next pruning. What was forgotten stays forgotten.")
+        help="How long finished shards are remembered: longer than the queue keeps a message. The longest of a "
+        "source's pipelines counts.",
+        on_change="With the next pruning. What was forgotten stays forgotten.")
     deduplication_max_shards: int | None = option("deduplicationMaxShards", types.number(1, 10**12), example="50000000",
         # the busier the source, the shorter its memory; no number shows that it reaches back to the last listing
         rules=excludes("backfillPrefixes", problem="forgets what was read by number, however young it is, and a "
         "listing leaves alone whatever is as old as what is forgotten: objects that it has not come to yet are then "
         "never read; leave it out, and bound the memory by deduplicationWindow"),
-        help="Maximum number of finished shards that are remembered for a source.")
+        help="Maximum number of a source's finished shards that are remembered.")
     prune_interval: timedelta = option("pruneInterval", types.DURATION, "60s", example="10m",
         help="How often one of all pipelines removes what is older than the window.")
     # fmt: on
@@ -326,20 +325,20 @@ class DeliveryOptions:
         example="at-least-once",
         rules=excludes("deliverySemantics=at-least-once&queueUrl=store", "deliverySemantics=at-least-once&routes",
         problem="{deliverySemantics} reads a queue; with queueUrl store write exactly-once, or leave it out"),
-        help="What is promised of each row ([all three](../explanation/exactly-once.md)). `at-least-once`: rows are "
-        "repeated when a message is. `at-most-once`: the rows of a micro-batch that fails are given up.",
+        help="What is [promised](../explanation/exactly-once.md) of each row. `at-least-once`: rows are repeated when "
+        "a message is. `at-most-once`: the rows of a failed micro-batch are given up.",
         on_change=OnChange.REFUSED_UNFINISHED)
     fail_on_data_loss: bool = option("failOnDataLoss", types.BOOLEAN, "true", example="false",
-        help="Fail when the checkpoint, or a table or output of the sink, knows more than the store (the store was "
-        "lost or replaced, a table put back), and when Kafka has deleted unread messages.")
+        help="Fail when the checkpoint, or a table or output of the sink, knows more than the store (lost or "
+        "replaced), or less (a table put back), and when Kafka has deleted unread messages.")
     max_attempts: int = option("maxAttempts", types.number(1, 1000), "3", example="5",
         help="How many readers an object may kill, each while reading it alone, before it is quarantined; and how "
         "often an object is tried that its store refuses.")
     error_queue_url: SecretUrl | None = option(
         "errorQueueUrl", types.QUEUE_URL, example="sql+sqlite:///jobs.db?queue=errors", note="the error table alone",
-        help="Queue that receives what could not be processed, with its cause and input, before it is acknowledged. "
-        "It has the credentials of `queueUrl`.",
-        on_change="Undelivered errors go to the new queue, or with none stay in the error table.")
+        help="Queue that receives what could not be processed, with cause and input, before it is acknowledged. It "
+        "has the credentials of `queueUrl`.",
+        on_change="Undelivered errors go to the new queue; with none they stay in the error table.")
     # fmt: on
 
 
@@ -360,8 +359,8 @@ class CleaningOptions:
         "leave it out")
         + excludes("deliverySemantics=at-least-once|at-most-once", problem="needs a store that knows when all rows of "
         "an object are published, and with deliverySemantics {deliverySemantics} it does not; leave one of them out"),
-        help="What becomes of an object some time after all of its rows were published: nothing, or it is deleted, "
-        "or moved ([how](../how-to/clean-source.md)).")
+        help="What becomes of an object some time after all its rows were published: nothing, or it is [deleted, or "
+        "moved](../how-to/clean-source.md).")
     destination: str | None = option("cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
         required="is required with cleanSource move: name a folder in the same bucket that is outside of "
         "allowedPrefixes, as in 's3://landing/archive/'",
@@ -375,7 +374,7 @@ class CleaningOptions:
         rules=only_with("cleanSource=delete|move", problem="acts only with cleanSource delete or move; set that too, "
         "or leave it out"),
         help="How long an object stays: at least ten minutes, at most `deduplicationWindow`.",
-        on_change="Takes effect for what becomes due from then on.")
+        on_change="For what becomes due from then on.")
     # fmt: on
 
 
@@ -402,11 +401,11 @@ class ReaderOptions:
     store: SecretUrl = store_url()
     # fmt: off
     source: str = option("source", types.NAME, example="orders", note="the queue's name",
-        help="Name of the deduplication domain: an object is published once for each source.",
+        help="Name under which an object is published once.",
         on_change="Refused: a pipeline belongs to one source. Another source, with another pipeline and a new "
         "checkpoint, knows nothing of what was read.")
     pipeline: str = option("pipeline", types.NAME, example="orders-eu", note="the source's name",
-        help="Name of this running query. Queries that share a source have different pipelines.",
+        help="Name of this query. Queries that share a source have different pipelines.",
         on_change="Another pipeline needs a new checkpoint. With the same source it takes over what is unpublished "
         "once the old one has had no heartbeat for twice `commitTimeout`; nothing published is read again.")
     # fmt: on

@@ -41,7 +41,7 @@ class TableOptions:
 
     # fmt: off
     name: str = option("table", types.TABLE, example="db.events",
-        help="Apache Iceberg table that the rows are appended to; created from their schema if it does not exist.")
+        help="Iceberg table that the rows are appended to; created if it does not exist.")
     warehouse: str | None = option(
         "warehouse", types.PATH, example="s3://lake/warehouse", note="the catalog's", rules=OF_ICEBERG,
         help="Folder of a table that is yet to be created; also the argument of `start()`.")
@@ -54,13 +54,12 @@ class TableOptions:
     register: str | None = option("register", types.NON_EMPTY, example="uri", note="none: the rows are written",
         rules=OF_ICEBERG + excludes("load", problem="leaves the objects where they are, and load copies their rows; "
         "keep one of them"),
-        help="Column with the URIs of Parquet objects, which become [data files of the table where they "
+        help="Column with URIs of Parquet objects, which become data files [where they "
         "are](../how-to/iceberg.md#register-parquet-objects-where-they-are).")
     on_unregistrable: str = option("onUnregistrable", types.choice("error", "fail"), "error", example="fail",
         rules=only_with("register", problem="acts only with register; set register to the column with the objects' "
         "URIs, or leave this out"),
-        help="What happens to an object that cannot become a data file: `error` quarantines it, `fail` fails the "
-        "query.")
+        help="An object that cannot become a data file is quarantined, or fails the query.")
     catalog: str = option("catalog", types.NAME, "cuesqueue", help="Name of the catalog.", example="lake")
     properties: Mapping[str, Secret] = option("catalog.*", types.SECRET, note="the catalog in the store's database",
         help="Properties of a catalog elsewhere, as PyIceberg knows them: `catalog.type`, `catalog.uri`, "
@@ -78,8 +77,8 @@ class DeltaOptions:
     partition_by: tuple[str, ...]
     # fmt: off
     uri: str = option("delta", types.PATH, example="s3://lake/orders", rules=_one_place("table"),
-        help="Folder of the [Delta Lake table](../how-to/delta.md) that the rows are appended to; created from their "
-        "schema if it does not exist.")
+        help="Folder of the [Delta Lake table](../how-to/delta.md) that the rows are appended to; created if it does "
+        "not exist.")
     # fmt: on
 
 
@@ -111,8 +110,7 @@ class LoadOptions:
         required="is needed to load objects into a folder: declare the columns, as in 'id BIGINT, name STRING', or set "
         "schemaLocation to a folder, where the columns that are inferred are kept",
         when=(f"load={'|'.join(INFERRED_FORMATS)}",), unless=("table", "delta", "schemaLocation"), rules=LOADED,
-        help="Columns of the objects, as Spark's DDL. Without it they are inferred (`schemaLocation`), or those of the "
-        "table.")
+        help="Columns of the objects.")
     max_attempts: int = option("maxAttempts", types.number(1, 1000), "3", example="5", rules=LOADED,
         help="As the reader's.")
     # fmt: on
@@ -129,7 +127,7 @@ class TargetQueue:
     # fmt: off
     url: SecretUrl = option(
         "queueUrl", types.QUEUE_URL, example="sqs://orders", rules=_one_place("table", "delta", "path"),
-        help="Queue that receives the rows as messages, instead of files.")
+        help="Queue that receives the rows as messages.")
     # fmt: on
 
 
@@ -189,8 +187,8 @@ class ViewOptions:
     source: str | None = option(
         "source", types.NAME, help="Only what belongs to this source.", example="orders", note="all")
     as_of: datetime | None = option("asOf", types.TIME, example="2026-11-20T08:30:00Z", note="now", rules=_OF_PAST,
-        help="Only what was published at this time. Views `data` and `splits`.")
+        help="Only what was published at this time (`data`, `splits`).")
     as_of_attempt: str | None = option("asOfAttempt", types.DELIVERY_HASH, note="the last one",
         rules=excludes("asOf", problem="and asOf both say which past is meant; keep one of them") + _OF_PAST,
-        help="Only what was published by this attempt and those before it. Views `data` and `splits`.")
+        help="Only what was published by this attempt and those before it (`data`, `splits`).")
     # fmt: on

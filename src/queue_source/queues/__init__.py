@@ -75,12 +75,12 @@ def open_queue(
     Args:
         url: The queue, as in the option `queueUrl` of a reader: `sqs://NAME`, `sql+sqlite:///jobs.db?queue=files` ...,
             or a scheme of your own (`register_queue`).
-        max_outstanding: Give out no more messages than this until some are acknowledged, returned or rejected, to all
-            threads together; `receive` waits for room as it waits for messages. Lost and expired ones do not count.
-        on_error: Called with a `QueueError` for what goes wrong while no call waits for it. AMQP: the connection that
-            held messages was lost, or a message was held for too long. Kafka: partitions with messages in flight have
-            passed to other members, offsets could not be committed, or reading has failed. Other queues do nothing in
-            the background. It runs on a thread of the queue's: it should return soon, and not use the queue.
+        max_outstanding: Most messages that all threads together have before some are acknowledged, returned or
+            rejected; `receive` waits for room. Lost and expired ones do not count.
+        on_error: Called with a `QueueError` for what goes wrong while no call waits. AMQP: the connection was lost, or
+            a message was held for too long. Kafka: partitions with messages in flight have passed to other members,
+            offsets could not be committed, or reading failed. It runs on a thread of the queue's: it should return
+            soon, and not use the queue.
         options: Keywords of the adapter, such as `region` or `endpoint_url` of SQS.
 
     Returns:
@@ -177,8 +177,8 @@ def _unknown(url: str, kind: str) -> str:
 def register_queue(scheme: str, factory: Factory) -> None:
     """Make the URLs `SCHEME://...` open a queue of your own, in this process.
 
-    For commands, and for Spark, whose Python processes are others than this one, a package declares an entry point of
-    the group `cuesqueue.queues`; or a subclass of `CuesqueueSource` names the factory in its attribute `queues`.
+    For commands, and for Spark's Python processes, a package declares an entry point of the group `cuesqueue.queues`;
+    or a subclass of `CuesqueueSource` names the factory in its attribute `queues`.
 
     Args:
         scheme: What precedes `://`, in small letters.

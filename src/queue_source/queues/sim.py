@@ -76,9 +76,8 @@ class SimQueue(SqlQueue):
     """One pool of a source; without `pool=` the one that has the source's name; or a private one with `listener=true`.
 
     A pool is made by the first use of a URL that names it, or receives from it. Sending by another URL makes one only
-    where the source has none, unless such messages may be dropped (`mandatory=false`).
-
-    `clock` and `sleep` are those of `SqlQueue`: with them no test has to wait for a lease to end.
+    where the source has none, unless such messages may be dropped (`mandatory=false`). With a `clock` and a `sleep` of
+    its own, as of `SqlQueue`, a test never waits for a lease to end.
     """
 
     def __init__(

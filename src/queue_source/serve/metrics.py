@@ -73,46 +73,45 @@ _VERDICTS = ("complete", "incomplete", "unknown", "empty")
 METRICS: tuple[Exported[PipelineStatus], ...] = (
     Exported(
         "cuesqueue_pipeline_info",
-        "Where and with what the reader of a pipeline was started last; always 1.",
+        "With what a pipeline's reader was started last; always 1.",
         lambda s: [(tuple(fact or "" for fact in (s.host, s.spark_version, s.cuesqueue_version, s.semantics)), 1.0)],
         ("host", "spark_version", "cuesqueue_version", "semantics"),
     ),
     Exported(
         "cuesqueue_pipeline_state",
-        "1 for the state that the pipeline is in, 0 for the others: running, stopped (its reader has ended by itself), "
-        "dead (its heartbeats have ended).",
+        "1 for the state of the pipeline, 0 for the others: running, stopped (by itself), dead (without heartbeats).",
         lambda s: _states(s.state, RUNNING, STOPPED, DEAD),
         ("state",),
     ),
     Exported("cuesqueue_pipeline_starts_total", "How often its reader was started.", _single(lambda s: s.incarnation)),
     Exported(
         "cuesqueue_heartbeat_timestamp_seconds",
-        "When its reader sent its last heartbeat, by the database's clock.",
+        "When its reader sent the last heartbeat, by the database's clock.",
         _single(lambda s: _at(s.heartbeat_at)),
     ),
     Exported(
         "cuesqueue_heartbeat_age_seconds",
-        "How long ago that was, by the database's clock alone.",
+        "How long ago that was.",
         _single(lambda s: s.silence),
     ),
     Exported(
         "cuesqueue_published_batches_total",
-        "Micro-batches that were published, also those without new input.",
+        "Published micro-batches, also those without new input.",
         _single(lambda s: s.total.batches),
     ),
     Exported(
         "cuesqueue_published_objects_total",
-        "Objects, and messages that are content themselves, that were published to their end.",
+        "Objects, and messages as content, that were published to their end.",
         _single(lambda s: s.total.objects),
     ),
     Exported(
         "cuesqueue_published_rows_total",
-        "Rows that were published; missing where only other sinks than cuesqueue's took them.",
+        "Published rows; missing where other sinks took them.",
         _single(lambda s: s.total.rows),
     ),
     Exported(
         "cuesqueue_published_bytes_total",
-        "Bytes of the data files that were published; missing as the rows are.",
+        "Bytes of published data files; missing as the rows are.",
         _single(lambda s: s.total.bytes),
     ),
     Exported(
@@ -122,21 +121,21 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_received_messages_total",
-        "Messages received, redeliveries included, up to the last heartbeat.",
+        "Messages received, with redeliveries, up to the last heartbeat.",
         _single(lambda s: s.total.messages),
     ),
     Exported(
         "cuesqueue_errors_total",
-        "Final errors, by cause; at most 51 causes for each pipeline, `other` has the rest.",
+        "Final errors; at most 51 causes for each pipeline, `other` has the rest.",
         _each(lambda s: s.total.errors),
         ("cause",),
     ),
     Exported(
         "cuesqueue_data_files",
-        "Parquet files of the sink with path that are published now; missing where none was.",
+        "Published files of the sink with path; missing where none was.",
         _single(lambda s: s.data_files),
     ),
-    Exported("cuesqueue_data_bytes", "Bytes of all of them.", _single(lambda s: s.data_bytes)),
+    Exported("cuesqueue_data_bytes", "Their bytes.", _single(lambda s: s.data_bytes)),
     Exported(
         "cuesqueue_changed_objects_total",
         "Announcements of other versions of what is published, which are not read.",
@@ -144,24 +143,23 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_object_retries_total",
-        "Requests for objects that its tasks have sent again, since the store of objects had failed or was busy.",
+        "Requests for objects that its tasks have sent again.",
         _single(lambda s: s.object_retries),
     ),
     Exported(
         "cuesqueue_all_outside_prefixes_messages",
-        "Messages that came lately, by the last heartbeat, and announce objects outside of allowedPrefixes, where "
-        "nothing else came; 0 as soon as one was accepted.",
+        "Messages that came lately and announce objects outside of allowedPrefixes, where nothing else came; else 0.",
         _single(lambda s: s.all_outside),
     ),
     Exported(
         "cuesqueue_reader_events_total",
-        "What its reader counts, up to its last heartbeat, by the names that the query's progress has for it.",
+        "What its reader counts, by the names in the query's progress.",
         _each(lambda s: s.counters),
         ("event",),
     ),
     Exported(
         "cuesqueue_plan_attempts",
-        "How often the micro-batch that is under way was planned, 0 if none is; from 2 on one attempt has failed.",
+        "How often the current micro-batch was planned, 0 if none is; from 2 on one attempt has failed.",
         _single(lambda s: 0 if s.plan is None else s.plan.attempt),
     ),
     Exported(
@@ -171,23 +169,22 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_oldest_waiting_seconds",
-        "How long ago the message of the oldest of them was sent; 0 if nothing waits.",
+        "How long ago the oldest one's message was sent; 0 if nothing waits.",
         _single(lambda s: s.oldest_age or 0.0),
     ),
     Exported(
         "cuesqueue_lag_p50_seconds",
-        "From the sending of a message to the publication, of the median object in the last hour; missing if none is "
-        "known.",
+        "From sending to publication, of the median object in the last hour; missing if unknown.",
         _single(lambda s: s.last_hour.lag_p50),
     ),
     Exported(
         "cuesqueue_lag_p99_seconds",
-        "The same, that 99 of 100 objects are not longer than.",
+        "The same, which 99 of 100 objects do not exceed.",
         _single(lambda s: s.last_hour.lag_p99),
     ),
     Exported(
         "cuesqueue_in_flight_messages",
-        "Messages that its reader holds, by its last heartbeat; missing unless it runs, as the next four.",
+        "Messages that its reader holds; missing unless it runs, as the next four.",
         _single(lambda s: s.in_flight),
     ),
     Exported("cuesqueue_ready_objects", "Objects that wait to be planned.", _single(lambda s: s.ready)),
@@ -197,12 +194,12 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_queue_messages",
-        "Messages that wait in its queues; missing where those do not say.",
+        "Messages that wait in its queues; missing where they do not say.",
         _single(lambda s: s.queue_depth),
     ),
     Exported(
         "cuesqueue_backfill_running",
-        "1 while a listing of the source is under way, 0 after it has ended.",
+        "1 while a listing is under way, else 0.",
         _single(lambda s: None if s.backfill is None else float(s.backfill.ended_at is None)),
         of_source=True,
     ),
@@ -214,7 +211,7 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_backfill_new_objects",
-        "Objects of the last listing that no message had announced.",
+        "Unannounced objects of the last listing.",
         _single(lambda s: None if s.backfill is None else s.backfill.opened),
         of_source=True,
     ),
@@ -226,14 +223,14 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_certificate_verdict",
-        "1 for the verdict of the source's newest certificate, 0 for the others.",
+        "1 for the verdict of the newest certificate, 0 for the others.",
         lambda s: _states(s.certificate.verdict, *_VERDICTS) if s.certificate is not None else [],
         ("verdict",),
         of_source=True,
     ),
     Exported(
         "cuesqueue_certificate_timestamp_seconds",
-        "When the source's newest certificate was written.",
+        "When that was written.",
         _single(lambda s: None if s.certificate is None else _at(s.certificate.written_at)),
         of_source=True,
     ),
@@ -242,19 +239,19 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
 ROUTED: tuple[Exported[Routed], ...] = (
     Exported(
         "cuesqueue_receiver_events_total",
-        "What a receiver counts, by the names that `cuesqueue status` has for it; all receivers of one name together.",
+        "What receivers of one name count, by the names in `cuesqueue status`.",
         lambda routed: [((by.receiver, event), n) for by in routed.receivers for event, n in by.counts.items()],
         ("receiver", "event"),
     ),
     Exported(
         "cuesqueue_receiver_silence_seconds",
-        "How long ago it last asked its queue, by the database's clock alone; a receiver that was ended stays.",
+        "How long ago it last asked its queue; a receiver that was ended stays.",
         lambda routed: [((receiver.receiver,), receiver.silence) for receiver in routed.receivers],
         ("receiver",),
     ),
     Exported(
         "cuesqueue_recorded_objects",
-        "Objects that are recorded for the source and that no reader has taken yet; missing where there are none.",
+        "Objects that no reader of the source has taken yet; missing where there are none.",
         lambda routed: [((waits.source,), waits.objects) for waits in routed.waiting],
         ("source",),
     ),

@@ -60,17 +60,16 @@ def load(
             (`delta:s3://lake/orders`).
         format: Format of the objects, as in the option `fileFormat`.
         prefixes: Where the objects may be, as in the option `allowedPrefixes`.
-        schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones. Without a
-            table and without the option `schemaLocation` they are kept in `cuesqueue-schemas/PIPELINE` in Spark's
-            working folder.
+        schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones, which are
+            kept in `schemaLocation`, else for a folder in `cuesqueue-schemas/PIPELINE` in Spark's working folder.
         store: SQLAlchemy URL of the store; None: the file `cuesqueue.db` in Spark's working folder.
         spark: The session; None: the active one, or a new one on this machine.
         available_now: Load what is there and end; False: go on until the query is stopped.
-        options: Options of reader and sink, by their names in the reference (names with a dot as
-            `**{"aws.region": "eu-central-1"}`), and `checkpointLocation` and `queryName` of Spark. Each goes where it
-            acts: options of formats to both. Without `checkpointLocation` there is one for each pipeline and store
-            in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes nothing come twice. With Spark
-            Connect it has to be named, and so has `schemaLocation` where columns are inferred for a folder.
+        options: Options of reader and sink (names with a dot as `**{"aws.region": "eu-central-1"}`), and
+            `checkpointLocation` and `queryName` of Spark. Each goes where it acts. Without `checkpointLocation` there
+            is one for each pipeline and store in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes
+            nothing come twice. With Spark Connect it has to be named, and so has `schemaLocation` where columns are
+            inferred for a folder.
 
     Returns:
         The running query; with `available_now` wait for it with `awaitTermination()`.

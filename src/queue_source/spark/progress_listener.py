@@ -35,10 +35,9 @@ class ProgressListener(StreamingQueryListener):
     What it cannot find out, and what `export` raises, is logged once and ends no query.
 
     Args:
-        store: The `storeUrl` of the queries. Needed with Spark before 4.2, whose progress has no numbers of a Python
-            source; later versions do without.
-        export: Called with the numbers of each micro-batch and source, by name; None: they are logged as JSON, at
-            level INFO of the logger `cuesqueue`. It is called on Spark's thread for listeners: keep it short.
+        store: The `storeUrl` of the queries; needed with Spark before 4.2 alone.
+        export: Called with the numbers of each micro-batch and source, by name, on Spark's thread for listeners: keep
+            it short. None: they are logged as JSON, at level INFO of the logger `cuesqueue`.
     """
 
     def __init__(self, store: str | None = None, export: Callable[[Mapping[str, Any]], object] | None = None) -> None:

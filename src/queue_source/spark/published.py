@@ -38,7 +38,7 @@ def published(
 ) -> Published:
     """What the sink with `path` has published, for programs without Spark: as the view `data` has it.
 
-    It waits for publishes that are under way. For that, on PostgreSQL and MySQL, it needs the right to UPDATE the table
+    It waits for publishes that are under way: on PostgreSQL and MySQL it needs the right to UPDATE the table
     `cuesqueue_pipelines`.
 
     Args:
@@ -95,9 +95,9 @@ class PublishedFile:
 class Published:
     """The files that were published at one moment, in the order in which they were: the result of `published`.
 
-    Each method asks the store anew and has the same result, as long as `cuesqueue prune --data-older-than` has not
-    removed any of them. Files that were joined (`cuesqueue compact`) come after those that were published before that;
-    once vacuum has removed what they replaced, `StoreConfigurationError` refuses the moments before.
+    Each method has the same result until `cuesqueue prune --data-older-than` removes a file. Files that were joined
+    (`cuesqueue compact`) come after older ones; once vacuum has removed what they replaced, `StoreConfigurationError`
+    refuses the moments before.
     """
 
     def __init__(
