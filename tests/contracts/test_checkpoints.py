@@ -1,4 +1,4 @@
-"""A checkpoint is believed by the pipeline and the store whose offsets it has, and by nobody else (invariant 10)."""
+"""A checkpoint is believed by the pipeline and the store whose offsets it has, and by nobody else (decision 0065)."""
 
 from __future__ import annotations
 

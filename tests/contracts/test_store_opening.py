@@ -1,4 +1,4 @@
-"""Contract: what opening shards promises, whatever the database (design sections 4 and 5)."""
+"""Contract: what opening shards promises, whatever the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract: who owns a shard, and how it passes on (design section 4, invariants 2 and 5)."""
+"""Contract: who owns a shard, and how it passes on (invariants 2 and 5)."""
 
 from __future__ import annotations
 

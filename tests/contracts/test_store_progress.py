@@ -1,4 +1,4 @@
-"""Contract: snapshots, plans and confirming (design sections 2 and 5, invariants 2, 3 and 4)."""
+"""Contract: snapshots, plans and confirming (invariants 2, 3 and 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract: publishing is one transaction, once for each plan, and fenced (design section 5, invariants 2 and 4)."""
+"""Contract: publishing is one transaction, once for each plan, and fenced (invariants 2 and 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract: what proves that no rows are out of an object which one reading of its plan has found bad (invariant 9)."""
+"""Contract: what proves that no rows are out of an object that one reading of its plan found bad (decision 0064)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract: at most 4 transactions a micro-batch and 1,000 rows a statement, however many messages (design 5)."""
+"""Contract: at most 4 transactions a micro-batch and 1,000 rows a statement, however many messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each decision has a heading with its number, which its anchor names, and each decision that is cited exists."""
+"""Each decision has a heading with its number, which its anchor names; cited decisions and invariants exist."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ def test_every_decision_that_the_code_cites_exists() -> None:
     }
     assert cited
     assert not [citation for citation in sorted(cited) if citation[1] not in DECISIONS]
+
+
+def test_every_invariant_that_the_code_cites_is_in_the_design() -> None:
+    design = (ROOT / "docs" / "design.md").read_text("utf-8").partition("## Invariants")[2].partition("\n## ")[0]
+    invariants = set(re.findall(r"^\| (\d+) \|", design, re.MULTILINE))
+    cited = {
+        (str(path.relative_to(ROOT)), number)
+        for path in CODE
+        for numbers in re.findall(r"\binvariants? ((?:\d+(?:, | and )?)+)", path.read_text("utf-8"))
+        for number in re.findall(r"\d+", numbers)
+    }
+    assert cited
+    assert not [citation for citation in sorted(cited) if citation[1] not in invariants]

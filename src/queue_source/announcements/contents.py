@@ -1,9 +1,8 @@
 """Turns messages, and listings, into the contents that they announce: parsing, prefixes, identities, facts.
 
-The facts about an object (size, version, time, order) are the same whichever way it comes in: one constructor
-(invariant 14). A message, a listing, a route and an operator's word each say a part of them; a look-up at the object's
-store says the rest. What was announced takes precedence: the object may have been replaced since. Pure, except for
-look-ups.
+The facts about an object (size, version, time, order) are the same whichever way it comes in: one constructor. A
+message, a listing, a route and an operator's word each say a part of them; a look-up at the object's store says the
+rest. What was announced takes precedence: the object may have been replaced since. Pure, except for look-ups.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ Offset = Mapping[str, Any]
 
 @dataclass
 class Offsets:
-    """An offset is `{"pipeline": name, "seq": number, "store": id}` (invariant 10)."""
+    """An offset is `{"pipeline": name, "seq": number, "store": id}` (decision 0065)."""
 
     _session: Session
     _progress: Progress

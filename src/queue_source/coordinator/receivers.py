@@ -75,7 +75,7 @@ class Receiver:
         source: Whose errors bad messages are; None: they have the receiver's name, and are pruned by it.
         on_recorded: Called with the sources for which something was announced, once it is recorded.
         on_empty: Called when nothing was visible in the queue.
-        memory: A file that says how many messages it has had, also after a restart (invariant 11).
+        memory: A file that says how many messages it has had, also after a restart (decision 0065).
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""The interface of a file format, and the list of them: an object for each, loaded when it is first named.
+"""The interface of a file format: an object for each, loaded when it is first named.
 
-A new format is a module with a `Format`, a line in `_FORMATS` here, and its name among the options (`fileFormat`, and
-the options that act on it). Nothing else asks for the name of a format. What all readers share is here too: bad records
-and their reports, and how many items are read at once while the few unusual ones among them are isolated.
+A new format is a module with a `Format`, and a line in `FORMATS` of `options/content.py`. Nothing else asks for the
+name of a format. What all readers share is here too: bad records and their reports, and how many items are read at once
+while the few unusual ones among them are isolated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from queue_source.formats.types import inner_types, is_plain, is_text, shorten, 
 from queue_source.messages import MESSAGE_URI
 from queue_source.options import ContentOptions
 from queue_source.options.connections import StorageOptions
-from queue_source.options.content import FormatOptions
+from queue_source.options.content import FORMATS, FormatOptions
 from queue_source.storage.memory import usual_limit
 from queue_source.storage.open_files import InMemory, ObjectFile
 
@@ -35,15 +35,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S")
 
-_FORMATS = {
-    "json": "text.json:JSON",
-    "csv": "text.csv:CSV",
-    "parquet": "parquet:PARQUET",
-    "text": "text.records:TEXT",
-    "orc": "orc:ORC",
-    "avro": "avro:AVRO",
-    "binaryFile": "binary_file:BINARY_FILE",
-}
 _INSTEAD = {
     "VARIANT": "declare the column STRING, and parse it with parse_json",
     "GEOMETRY": "declare the column BINARY, and parse it with st_geomfromwkb",
@@ -229,8 +220,7 @@ class Format(ABC):
 @cache
 def format_named(name: str) -> Format:
     """Return the format of a name that `fileFormat` may have."""
-    module, _, attribute = _FORMATS[name].partition(":")
-    format: Format = getattr(import_module(f"queue_source.formats.{module}"), attribute)
+    format: Format = resolve_name(f"queue_source.formats.{FORMATS[name][0]}")
     return format
 
 

@@ -15,16 +15,26 @@ from queue_source.options.connections import StorageOptions
 from queue_source.options.declaring import OnChange, excludes, only_with, option
 
 _BAD_OBJECT = types.choice("quarantine", "fail", "skip")
-MESSAGE_FORMATS = ("json", "csv", "parquet", "text", "orc", "avro")
-FILE_FORMATS = (*MESSAGE_FORMATS, "binaryFile")
+FORMATS = {
+    "json": ("text.json:JSON", "messages inferred lines records"),
+    "csv": ("text.csv:CSV", "messages inferred lines records"),
+    "parquet": ("parquet:PARQUET", "messages inferred"),
+    "text": ("text.records:TEXT", "messages lines"),
+    "orc": ("orc:ORC", "messages inferred"),
+    "avro": ("avro:AVRO", "messages inferred"),
+    "binaryFile": ("binary_file:BINARY_FILE", ""),
+}
+"""The file formats: the object in `formats/`, and the kinds of options that act on it. A new format is a line here."""
+FILE_FORMATS = tuple(FORMATS)
+MESSAGE_FORMATS, INFERRED_FORMATS, LINE_FORMATS, RECORD_FORMATS = (
+    tuple(name for name, (_, kinds) in FORMATS.items() if kind in kinds.split())
+    for kind in ("messages", "inferred", "lines", "records")
+)
 NOT_READ = {"xml": "Spark's own reader reads it, from references to the objects: see docs/how-to/foreach-batch.md"}
 """Formats of other sources, and what to do instead."""
 WIDENING = "addNewColumnsWithTypeWidening"
 ADDING = ("addNewColumns", WIDENING)
 """Modes of `schemaEvolutionMode` that add columns; the second takes wider types, too."""
-LINE_FORMATS = ("json", "csv", "text")
-RECORD_FORMATS = ("json", "csv")
-INFERRED_FORMATS = ("json", "csv", "parquet", "orc", "avro")
 _CSV = ("csv",)
 _UNREAD = excludes(
     "content=reference",

@@ -25,7 +25,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueNotFound, QueueUnavailable
 from queue_source.messages import Outgoing, Receipt, Received
-from queue_source.queues.base import Extras, Payload, Queue, Unsendable, encode_payloads, republished
+from queue_source.queues.base import Administered, Extras, Payload, Queue, Unsendable, encode_payloads, republished
 from queue_source.queues.urls import LOG_ID_HEADER, query_of
 from queue_source.tags import parse_filters
 from shard_store.redaction import redact_url
@@ -38,8 +38,8 @@ _PEEK_LEASE = 60.0  # seconds after which messages come back by themselves, shou
 _KEPT_BYTES = 64 << 20  # of messages that are kept for a dead-letter queue
 
 
-class BaseQueue(Queue):
-    """A queue with a name that can be closed. Adapters write `_receive` and `_send`."""
+class BaseQueue(Queue, Administered):
+    """A queue with a name that can be closed, and created. Adapters write `_receive`, `_send`, and what is abstract."""
 
     extras = Extras(sends_many=True, administered=True)
     on_error: Callable[[QueueError], None] | None = None
@@ -98,7 +98,7 @@ class BaseQueue(Queue):
     def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
         """Send as `SendsMany.send_messages`: at least one message. `in_order`: no request begins before the last ended.
 
-        What the queue cannot carry raises before anything is sent (`convert_each`).
+        What the queue cannot carry, such as a tag that is not Unicode, raises before anything is sent (`convert_each`).
         """
 
     def _stamped(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:

@@ -281,21 +281,26 @@ def transactional(queue: Queue) -> Transactional | None:
 class Administered(Protocol):
     """What some kinds of queues can do in addition to the verbs, for people and the commands `cuesqueue queue ...`."""
 
+    @abstractmethod
     def exists(self) -> bool:
         """Tell whether it exists; creates nothing."""
 
+    @abstractmethod
     def create(self) -> None:
         """Create it as its URL says; an existing one is left as it is."""
 
+    @abstractmethod
     def delete(self) -> None:
         """Remove it with all its messages; does nothing where it is absent."""
 
+    @abstractmethod
     def purge(self) -> int | None:
         """Delete its messages; return how many there were, as `depth` reports it, or None without a count.
 
         Consumers may keep the messages that they hold.
         """
 
+    @abstractmethod
     def peek(self, max_messages: int) -> list[Received]:
         """Return the next messages, which stay in the queue; their receipts cannot be used.
 

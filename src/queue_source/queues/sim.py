@@ -149,7 +149,7 @@ class SimQueue(SqlQueue):
 
     def reject(self, receipts: Sequence[Receipt]) -> None:
         self._connected("reject")
-        super().reject(receipts)
+        super().acknowledge(receipts)
 
     def republish(self, message: Received) -> bool:
         """Put the copy to the back of this pool only, as other queues do."""

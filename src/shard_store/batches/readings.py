@@ -110,7 +110,7 @@ def begin_reading(
 def meet(transaction: Transaction, identity: PlanIdentity, met: Mapping[ShardKey, Met]) -> dict[ShardKey, Met]:
     """Record the versions in which a task has met objects whose snapshot knows no size, and return those that count.
 
-    The attempt that meets an object first decides for all attempts at the plan (invariant 14), until the first attempt
+    The attempt that meets an object first decides for all attempts at the plan (decision 0093), until the first attempt
     at another plan (`settle`). Called before any row of these objects goes out. A plan that was replaced decides
     nothing. Raises PipelineTakenOver.
     """

@@ -145,7 +145,7 @@ def take_up(
 def settle(
     transaction: Transaction, ranges: Iterable[Range], places: Mapping[ShardKey, Place], *, repeated: bool
 ) -> None:
-    """Have the rows of shards that are to be read be in the version of their snapshot (invariant 14).
+    """Have the rows of shards that are to be read be in the version of their snapshot (decision 0093).
 
     A snapshot has what its reader knew: facts that were looked up, or what was announced last. What was announced after
     it stays `later`. Where a snapshot knows no size, a `repeated` attempt leaves what the attempts before have met

@@ -147,7 +147,7 @@ def record(
     All of it is in this transaction: once it is committed, the messages may be acknowledged (invariant 1). Of objects
     that are known already, some are changed by a new announcement: see `announcing`. `seen`: the number of
     messages that the caller knows of. Raises StoreConfigurationError for a source that is in another store, or has
-    versions in its ids; LostProgress where the store counts fewer messages: it went back in time (invariant 11).
+    versions in its ids; LostProgress where the store counts fewer messages: it went back in time (decision 0065).
     """
     _admit(transaction, announced)
     # as they come from the store: without a group, whose order is lost

@@ -16,10 +16,6 @@ from queue_source.options.content import FILE_FORMATS, LINE_FORMATS
 SOURCE = Path(base.__file__).parents[1]
 
 
-def test_the_options_know_the_formats_of_the_registry() -> None:
-    assert sorted(FILE_FORMATS) == sorted(base._FORMATS)
-
-
 @pytest.mark.parametrize("name", FILE_FORMATS)
 def test_a_format_is_found_by_its_own_name(name: str) -> None:
     format = format_named(name)

@@ -125,10 +125,6 @@ class SqlQueue(BaseQueue):
     def nack(self, receipts: Sequence[Receipt], delay: float = 0.0) -> None:
         self._change(receipts, lambda transaction, ids: self._rows.nack(transaction, ids, delay))
 
-    def reject(self, receipts: Sequence[Receipt]) -> None:
-        """Drop the messages for good: there is no dead-letter queue here."""
-        self._change(receipts, self._rows.remove)
-
     def republish(self, message: Received) -> bool:
         def copy(transaction: Transaction) -> bool:
             leased = self._rows.held(transaction, [message.receipt])

@@ -253,7 +253,7 @@ class RegisteringSink(Sink):
     ) -> None:
         """Commit; refused objects are recorded in the same transaction of the store.
 
-        Before all else the objects are kept from `cleanSource` of any source (invariant 15).
+        Before all else the objects are kept from `cleanSource` of any source.
         """
         places = {same_place(named.uri) for task in written for named, _ in task.registered}
         if places:
