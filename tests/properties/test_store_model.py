@@ -315,16 +315,21 @@ class DistrustedRowCounts(Pipelines):
         self.world.store.start_receiver("r", "queue", "host", ["s"])
         self.world.store.record("r", {"s": contents}, Receipts(messages=1))
 
-    @rule(name=st.sampled_from(NAMES), partition=st.integers(0, 1), task=st.integers(0, 2), bad=st.booleans())
-    def read(self, name: str, partition: int, task: int, bad: bool) -> None:
-        """A task of the batch begins, perhaps once more, and perhaps says that an object is bad."""
+    @rule(name=st.sampled_from(NAMES), partition=st.integers(0, 1), times=st.integers(1, 2), bad=st.booleans())
+    def read(self, name: str, partition: int, times: int, bad: bool) -> None:
+        """A task of a batch begins, perhaps once more, and perhaps says that an object is bad."""
+        self.announced.update(IDS)
 
         def begin(actor: Actor) -> None:
+            actor.open(IDS)
+            actor.snapshot([end_at(SIZE)] * 2)
+            actor.make_plan()
             if actor.plan is None or not actor.plan.ranges:
                 return
             identity, entry = actor.plan.identity, actor.plan.ranges[0]
-            reading = Reading(0, partition, task, repeated=task > partition)
-            actor.store.begin_reading(identity, reading, first=partition == 0, tasks=2)
+            reading = Reading(0, partition, partition)
+            for _ in range(times):
+                actor.store.begin_reading(identity, reading, first=partition == 0, tasks=2)
             if bad:
                 cause, subject = "corrupt-object", entry.content.shard_id
                 error = ErrorRecord("object", cause, "", subject, identity.delivery_hash, entry.start)
