@@ -34,7 +34,7 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreBackend]:
     """An empty store in each kind of database."""
-    if request.param.startswith("sqlite"):
+    if request.param == "sqlite":
         file = shutil.copy(request.getfixturevalue("empty_file"), tmp_path / "store.db")
         made = StoreBackend(request.param, f"sqlite:///{file}")
     else:

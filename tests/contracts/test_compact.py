@@ -34,12 +34,11 @@ from shard_store.model import Split
 from shard_store.store import ShardStore, open_store
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.servers.ministack import client, new_name
-from support.store_backends import PROCESS_BACKENDS, Pipeline, StoreBackend
+from support.store_backends import Pipeline, StoreBackend
 
 UTC = timezone.utc
 SMALL, TARGET = 1 << 20, 8 << 20
 on_sqlite = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-on_servers = pytest.mark.parametrize("backend", PROCESS_BACKENDS, indirect=True)
 
 
 def write(folder: str, table: pa.Table, storage: Any = None) -> Split:
@@ -259,7 +258,6 @@ def test_the_command_says_what_it_did_or_would_do(backend: StoreBackend, tmp_pat
     assert re.search(r"data files +1 of ", lines)
 
 
-@on_servers
 @pytest.mark.parametrize("point", ["split-written", *COMPACTING_POINTS])
 def test_killed_at_each_step_the_rows_are_the_same_and_the_next_run_goes_on(
     backend: StoreBackend, tmp_path: Path, point: str
@@ -315,7 +313,6 @@ def test_what_was_replaced_goes_with_vacuum_when_it_was_so_for_as_long_as_it_say
     assert len(published_rows(store)) == 6
 
 
-@on_servers
 def test_two_compactions_publishes_readers_pruning_and_vacuum_go_on_side_by_side(
     backend: StoreBackend, tmp_path: Path
 ) -> None:

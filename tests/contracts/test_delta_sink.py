@@ -25,7 +25,7 @@ from support.servers.ministack import REGION, client, new_name
 from support.store_backends import BACKENDS, StoreBackend, rows
 
 
-@pytest.fixture(params=[name for name in BACKENDS if name != "sqlite-distrusted"])
+@pytest.fixture(params=BACKENDS)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DeltaLake]:
     """A table that is yet to be made, and each kind of store."""
     backend = StoreBackend(request.param, f"sqlite:///{tmp_path / 'store.db'}")

@@ -29,7 +29,6 @@ from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
 from support.servers.ministack import client, new_name
 from support.store_backends import BACKENDS, STALE, Pipeline, StoreBackend, rows
 
-STORES = [name for name in BACKENDS if name != "sqlite-distrusted"]
 ELSEWHERE = ["other-database", "rest"]
 
 
@@ -40,11 +39,11 @@ def rest_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalo
         yield server
 
 
-@pytest.fixture(params=[*STORES, *ELSEWHERE])
+@pytest.fixture(params=[*BACKENDS, *ELSEWHERE])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) -> Iterator[Lake]:
     kind = request.param
     backend = StoreBackend(kind, f"sqlite:///{tmp_path / 'store.db'}")
-    if kind in STORES and kind != "sqlite":
+    if kind in BACKENDS and kind != "sqlite":
         backend.url = request.getfixturevalue(f"{kind}_store_url")
         backend.wipe()
     name = f"n{uuid.uuid4().hex[:8]}.events"
@@ -55,7 +54,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) 
     elif kind == "rest":
         reading = {"type": "rest", "uri": request.getfixturevalue("rest_server").url}
         del options["warehouse"]
-    if kind not in STORES:
+    if kind not in BACKENDS:
         options |= {f"catalog.{key}": value for key, value in reading.items()}
     yield Lake(backend.open(), options, reading, name)
     backend.close()

@@ -21,8 +21,7 @@ from support.iceberg_tables import Lake, Query, failing_at, table_of
 from support.servers.iceberg_rest import RestCatalogServer, rest_catalog_server
 from support.store_backends import BACKENDS, StoreBackend, rows
 
-STORES = [name for name in BACKENDS if name != "sqlite-distrusted"]
-LAKES = [*STORES, "rest"]
+LAKES = [*BACKENDS, "rest"]
 ELSEWHERE = ["other-database", "rest"]
 
 
@@ -38,7 +37,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) 
     """A table in the catalog of each kind of store, and in catalogs elsewhere."""
     kind = request.param
     backend = StoreBackend(kind, f"sqlite:///{tmp_path / 'store.db'}")
-    if kind in STORES and kind != "sqlite":
+    if kind in BACKENDS and kind != "sqlite":
         backend.url = request.getfixturevalue(f"{kind}_store_url")
         backend.wipe()
     name = f"n{uuid.uuid4().hex[:8]}.events"
@@ -49,7 +48,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) 
     elif kind == "rest":
         reading = {"type": "rest", "uri": request.getfixturevalue("rest_server").url}
         del options["warehouse"]
-    if kind not in STORES:
+    if kind not in BACKENDS:
         options |= {f"catalog.{key}": value for key, value in reading.items()}
     yield Lake(backend.open(), options, reading, name)
     backend.close()
@@ -57,7 +56,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, iceberg_threads: None) 
 
 elsewhere = pytest.mark.parametrize("lake", ELSEWHERE, indirect=True)
 """Only for catalogs that are not in the store's database."""
-in_stores = pytest.mark.parametrize("lake", STORES, indirect=True)
+in_stores = pytest.mark.parametrize("lake", BACKENDS, indirect=True)
 
 
 def test_batches_of_several_tasks_are_in_the_table_one_snapshot_each(lake: Lake) -> None:

@@ -105,6 +105,7 @@ def driver_text(world: Hunted) -> str:
     return str(refused.value)
 
 
+@pytest.mark.thorough
 def test_no_secret_is_on_the_page_in_the_metrics_or_in_the_health(hunted: Hunted) -> None:
     token = hunted.secrets.new("a token of the page")
     certify(hunted)
@@ -116,6 +117,7 @@ def test_no_secret_is_on_the_page_in_the_metrics_or_in_the_health(hunted: Hunted
     assert hidden_from(hunted, seen) == {}
 
 
+@pytest.mark.thorough
 def test_no_secret_is_printed_by_a_command(hunted: Hunted) -> None:
     store = ("--store", hunted.store_url)
     certify(hunted)

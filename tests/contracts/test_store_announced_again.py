@@ -79,6 +79,17 @@ def version(plan: Plan) -> list[tuple[int | None, str | None]]:
 # --- reopened
 
 
+@pytest.mark.parametrize("others", [(), ("b",)], ids=["alone", "beside one that is known"])
+def test_of_two_announcements_at_once_that_nothing_orders_the_last_counts(
+    store: ShardStore, others: tuple[str, ...]
+) -> None:
+    us = Pipeline.start(store)
+    us.open(*others)
+    beside = [said("m3")._replace(shard_id=other, uri=other) for other in others]
+    assert announce(us, said("m1", etag="1"), said("m2", etag="2"), *beside).content.etag == "2"
+    assert store.look([KEY])[KEY].content.etag == "2"
+
+
 @pytest.mark.parametrize("announced", ["afterwards", "while the plan runs"])
 def test_an_object_of_which_other_tasks_have_published_a_part_is_not_opened_again(
     store: ShardStore, announced: str

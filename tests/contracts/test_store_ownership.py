@@ -10,7 +10,7 @@ import pytest
 from shard_store.errors import PipelineTakenOver, ShardsLost
 from shard_store.model import Plan, PublishToken, Shard, ShardKey, shard_key
 from shard_store.store import ShardStore
-from support.store_backends import PROCESS_BACKENDS, STALE, Pipeline, StoreBackend, content
+from support.store_backends import STALE, Pipeline, StoreBackend, content
 from support.store_processes import Workers
 
 
@@ -205,7 +205,6 @@ def test_of_two_threads_that_take_the_same_shards_exactly_one_gets_each(backend:
         assert shard.key in won[shard.token.pipeline]
 
 
-@pytest.mark.parametrize("backend", PROCESS_BACKENDS, indirect=True)
 def test_of_processes_that_take_the_same_shards_exactly_one_gets_each(backend: StoreBackend) -> None:
     ids = [f"k{i}" for i in range(50)]
     Pipeline.start(backend.open(), "owner").open(*ids)

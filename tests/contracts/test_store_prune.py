@@ -12,7 +12,7 @@ from shard_store.shards.activity import Report
 from shard_store.sql.schema import leases
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import PruneResult, RetentionPolicy, prune
-from support.store_backends import PROCESS_BACKENDS, Pipeline, StoreBackend, rows
+from support.store_backends import Pipeline, StoreBackend, rows
 from support.store_processes import Workers
 
 DAY = 86_400.0
@@ -230,7 +230,6 @@ def test_names_of_any_length_are_different_leases(backend: StoreBackend) -> None
         assert not two.win_interval(name, 60.0)
 
 
-@pytest.mark.parametrize("backend", PROCESS_BACKENDS, indirect=True)
 def test_of_8_processes_one_wins_each_interval_also_when_the_winner_dies(backend: StoreBackend) -> None:
     backend.open()
     with Workers([["win", backend.url]] * 8) as workers:

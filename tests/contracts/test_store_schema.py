@@ -32,14 +32,14 @@ from shard_store.sql.schema import (
 from shard_store.store import open_store
 from support.kept_checkpoints import ARCHIVES, unpack
 from support.servers.postgres import new_database
-from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
+from support.store_backends import BACKENDS, MYSQL_URL, Pipeline
 from support.store_of_before import BEFORE, COLUMNS, take_back
 from support.store_processes import Workers
 
 SOURCE = Path(installing.__file__).parents[2]
 
 
-@pytest.fixture(params=PROCESS_BACKENDS)
+@pytest.fixture(params=BACKENDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
     if request.param == "sqlite":

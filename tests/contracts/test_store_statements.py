@@ -84,8 +84,7 @@ def test_a_micro_batch_takes_4_transactions_and_statements_of_1000_rows(backend:
         assert micro_batch(us, count) == count
     assert counts.commits == 4
     assert counts.largest == min(count, 1000)
-    per_thousand = 12 if store.database.trusts_rowcount else 15
-    assert counts.statements <= 40 + per_thousand * (count // 1000)
+    assert counts.statements <= 40 + 12 * (count // 1000)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["all known", "none known"])
@@ -116,7 +115,7 @@ def test_a_page_of_a_listing_is_one_transaction_with_one_look_and_one_insert(
     if known:
         assert of_shards == ["SELECT"]
         assert len([text for text in counts.texts if "cuesqueue_" in text]) == 4  # with the fence, the listing, its end
-    elif store.database.trusts_rowcount and store.database.dialect.counts_inserts:
+    elif store.database.dialect.counts_inserts:
         assert of_shards == ["SELECT", "INSERT"], counts.texts
     else:
         assert of_shards == ["SELECT", "INSERT", "SELECT"]

@@ -17,11 +17,11 @@ from shard_store.sql.database import Database
 from shard_store.sql.schema import READERS_FROM, REVISION, applied, of_pipeline, registered, version
 from shard_store.store import open_store
 from support.servers.postgres import new_database
-from support.store_backends import MYSQL_URL, PROCESS_BACKENDS, Pipeline
+from support.store_backends import BACKENDS, MYSQL_URL, Pipeline
 from support.store_of_before import BEFORE, take_back
 
 
-@pytest.fixture(params=PROCESS_BACKENDS)
+@pytest.fixture(params=BACKENDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
     if request.param == "sqlite":

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from shard_store.sql.database import Database
 from support import store_year
-from support.store_backends import PROCESS_BACKENDS, StoreBackend
+from support.store_backends import StoreBackend
 from support.store_year import Life
 
 PART = 0.02
@@ -37,7 +37,6 @@ ALLOWED["start", "attempts"] = ALLOWED["start", "errors"]
 """(step, table) -> why a scan is right there."""
 
 Statement = tuple[str, Any]
-backends = pytest.mark.parametrize("backend", PROCESS_BACKENDS, indirect=True)
 
 
 @contextmanager
@@ -89,7 +88,6 @@ def _sequential(node: dict[str, Any]) -> Iterator[str]:
         yield from _sequential(child)
 
 
-@backends
 def test_no_statement_of_a_running_pipeline_reads_a_whole_table(backend: StoreBackend) -> None:
     store = backend.open(clock=None)
     store_year.fill(store, PART)

@@ -1,4 +1,7 @@
-"""Several pipelines on one store under an adversarial scheduler: no interleaving breaks a promise of the design."""
+"""Several pipelines on one store under an adversarial scheduler: no interleaving breaks a promise of the design.
+
+And none makes a difference between a store that trusts its driver's row counts and one that does not.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from shard_store.errors import PipelineTakenOver, ShardsLost
-from shard_store.model import Position, PublishToken, ShardState, end_at, position_at, shard_key
+from shard_store.model import (
+    Content,
+    ErrorRecord,
+    Position,
+    PublishToken,
+    Reading,
+    ShardState,
+    end_at,
+    position_at,
+    shard_key,
+)
 from shard_store.shards.changes import Audit
+from shard_store.shards.recording import Receipts
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.store_model import SIZE, STALE, Actor, Checkpoint, Crash, Model, World, run
+from support.store_model import SIZE, STALE, Actor, Checkpoint, Crash, Model, TwinWorld, World, run
 
 NAMES = ("p", "q", "foreign")
 IDS = [f"k{i}" for i in range(6)]
@@ -37,13 +51,16 @@ class Pipelines(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory()
-        self.world = World(Path(self._folder.name))
-        self.model = Model(self.world)
+        self.world, self.model = self.made_in(Path(self._folder.name))
         self.checkpoints = {name: Checkpoint() for name in NAMES}
         self.actors: dict[str, Actor] = {}
         self.zombies: list[Actor] = []
         self.announced: set[str] = set()
         self.last: tuple[str, PublishToken | None] = ("nothing", None)
+
+    def made_in(self, folder: Path) -> tuple[World, Model | TwinWorld]:
+        world = World(folder)
+        return world, Model(world)
 
     def act(self, name: str, step: str, call: Callable[[Actor], None], fault: int | str | None) -> None:
         """A step of the pipeline's process, which is started when it has none; it dies of a fault."""
@@ -253,11 +270,75 @@ class Pipelines(RuleBasedStateMachine):
                         self.batch(name, sorted(self.announced) or IDS[:1], [end_at(SIZE)] * len(IDS))
             assert not any(self.work_left(name) for name in NAMES)
         finally:
-            self.world.store.close()
+            self.world.close()
             self._folder.cleanup()
 
 
 TestPipelines = Pipelines.TestCase
 TestPipelines.settings = settings(
     max_examples=40, stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
+)
+
+
+class DistrustedRowCounts(Pipelines):
+    """The same steps, and what else counts rows, on two stores: the answers and the tables are the same."""
+
+    def made_in(self, folder: Path) -> tuple[World, Model | TwinWorld]:
+        world = TwinWorld(folder)
+        return world, world
+
+    def act(self, name: str, step: str, call: Callable[[Actor], None], fault: int | str | None) -> None:
+        """By a process that lives: whether its own shards are `stale`, which it never asks, no row count tells."""
+
+        def alive(actor: Actor) -> None:
+            actor.store.heartbeat(actor.token, STALE)
+            call(actor)
+
+        super().act(name, step, alive, fault)
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        ids=st.lists(st.sampled_from(IDS), min_size=1, max_size=3),
+        size=st.sampled_from([0, SIZE]),
+        etag=st.sampled_from([None, "a", "b"]),
+    )
+    def announce_a_version(self, name: str, ids: list[str], size: int, etag: str | None) -> None:
+        self.announced.update(ids)
+        self.act(name, "open", lambda actor: actor.open(ids, size, etag), None)
+
+    @rule(ids=st.lists(st.sampled_from(IDS), min_size=1), etag=st.sampled_from([None, "a"]), message=st.integers(0, 9))
+    def record(self, ids: list[str], etag: str | None, message: int) -> None:
+        """A receiver records what its queue announces, perhaps by a message that comes again."""
+        self.announced.update(ids)
+        self.last = ("record", None)
+        contents = [Content(i, i, SIZE, etag, message_id=f"r{message}", named=True) for i in ids]
+        self.world.store.start_receiver("r", "queue", "host", ["s"])
+        self.world.store.record("r", {"s": contents}, Receipts(messages=1))
+
+    @rule(name=st.sampled_from(NAMES), partition=st.integers(0, 1), times=st.integers(1, 2), bad=st.booleans())
+    def read(self, name: str, partition: int, times: int, bad: bool) -> None:
+        """A task of a batch begins, perhaps once more, and perhaps says that an object is bad."""
+        self.announced.update(IDS)
+
+        def begin(actor: Actor) -> None:
+            actor.open(IDS)
+            actor.snapshot([end_at(SIZE)] * 2)
+            actor.make_plan()
+            if actor.plan is None or not actor.plan.ranges:
+                return
+            identity, entry = actor.plan.identity, actor.plan.ranges[0]
+            reading = Reading(0, partition, partition)
+            for _ in range(times):
+                actor.store.begin_reading(identity, reading, first=partition == 0, tasks=2)
+            if bad:
+                cause, subject = "corrupt-object", entry.content.shard_id
+                error = ErrorRecord("object", cause, "", subject, identity.delivery_hash, entry.start)
+                actor.store.report(identity, [error], reading, 2)
+
+        self.act(name, "read", begin, None)
+
+
+TestDistrustedRowCounts = DistrustedRowCounts.TestCase
+TestDistrustedRowCounts.settings = settings(
+    max_examples=30, stateful_step_count=30, suppress_health_check=list(HealthCheck), deadline=None
 )

@@ -34,10 +34,8 @@ from support.queues.backend import Clock
 MYSQL_URL = os.environ.get("CUESQUEUE_TEST_MYSQL_URL", "")
 """A MySQL or MariaDB server whose user may create databases: `make integration` starts one."""
 
-BACKENDS = ["sqlite", "sqlite-distrusted", "postgresql", *(["mysql"] if MYSQL_URL else [])]
-SERVERS = [name for name in BACKENDS if not name.startswith("sqlite")]
-PROCESS_BACKENDS = [name for name in BACKENDS if name != "sqlite-distrusted"]
-"""For tests with many processes, which take seconds: row counts have no part in them."""
+SERVERS = ["postgresql", *(["mysql"] if MYSQL_URL else [])]
+BACKENDS = ["sqlite", *SERVERS]
 STALE = 60.0
 """Seconds after which the pipelines of these tests are stale."""
 
@@ -51,13 +49,8 @@ class StoreBackend:
     clock: Clock = field(default_factory=Clock)
     views: list[ShardStore] = field(default_factory=list)
 
-    @property
-    def trusts_rowcount(self) -> bool:
-        return self.name != "sqlite-distrusted"
-
     def open(self, **settings: Any) -> ShardStore:
-        given = {"clock": self.clock, "trusts_rowcount": self.trusts_rowcount, "patience": 20.0, **settings}
-        self.views.append(open_store(self.url, **given))
+        self.views.append(open_store(self.url, **{"clock": self.clock, "patience": 20.0, **settings}))
         return self.views[-1]
 
     def run_for(self, seconds: float) -> None:

@@ -7,15 +7,18 @@ of step may change, and keeps the ranges whose rows have become visible: the inv
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
+from shard_store.errors import ShardStoreError
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -28,7 +31,7 @@ from shard_store.model import (
     ShardKey,
     Split,
 )
-from shard_store.sql.schema import attempts, pipelines, shards, snapshots, splits
+from shard_store.sql.schema import attempts, metadata, pipelines, shards, snapshots, splits
 from shard_store.store import ShardStore, open_store
 
 STALE = 60.0
@@ -68,6 +71,9 @@ class World:
             yield
         finally:
             self._left = None
+
+    def close(self) -> None:
+        self.store.close()
 
     def table(self, table: sa.Table) -> list[dict[str, Any]]:
         with self.store.database.engine.connect() as connection:
@@ -125,10 +131,10 @@ class Actor:
             else:
                 self.seen[shard.key] = shard.token
 
-    def open(self, ids: list[str]) -> None:
+    def open(self, ids: list[str], size: int = SIZE, etag: str | None = None) -> None:
         """Each time by messages that nobody has seen; a reader also looks for what was opened again without one."""
         self.route(list(self.store.renewed(self.token).values()))
-        contents = [Content(i, i, SIZE, message_id=f"m{next(_MESSAGES)}") for i in ids]
+        contents = [Content(i, i, size, etag, message_id=f"m{next(_MESSAGES)}") for i in ids]
         self.route(list(self.store.open_shards(self.token, "s", contents).values()))
 
     def acquire(self) -> None:
@@ -339,6 +345,62 @@ class Model:
         for digest, before in self._attempts.items():
             assert digest not in found or found[digest] == before
         self._attempts = found
+
+
+class Twins:
+    """Two stores that are told the same. Each call returns what both have answered, or raises what both have raised."""
+
+    def __init__(self, *stores: ShardStore) -> None:
+        self.stores = stores
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        def answer(store: ShardStore, *args: Any, **settings: Any) -> tuple[Any, ShardStoreError | None]:
+            try:
+                value = getattr(store, verb)(*args, **settings)
+            except ShardStoreError as error:
+                return (type(error), str(error)), error
+            return (list(value) if isinstance(value, Iterator) else value), None
+
+        def call(*args: Any, **settings: Any) -> Any:
+            (first, error), (second, _) = (answer(store, *args, **settings) for store in self.stores)
+            assert first == second, f"{verb} has two answers: {first!r} and {second!r}"
+            if error is not None:
+                raise error
+            return first
+
+        return call
+
+
+class TwinWorld(World):
+    """A store whose row counts are trusted, and one with another way to the same, as for drivers that report none.
+
+    No process dies between two statements, since the stores do not have the same ones.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        shutil.copy(folder / "store.db", folder / "twin.db")
+        twin = open_store(f"sqlite:///{folder / 'twin.db'}", clock=lambda: self.now, trusts_rowcount=False)
+        sa.event.listen(twin.database.engine, "connect", lambda c, _: c.execute("PRAGMA synchronous = OFF"))
+        twin.database.engine.dispose()
+        self.store = cast(ShardStore, Twins(self.store, twin))  # it answers to the same names
+        self._files = [sqlite3.connect(folder / name) for name in ("store.db", "twin.db")]  # SQLAlchemy takes long
+
+    @contextmanager
+    def dying_after(self, statements: int | None) -> Iterator[None]:
+        yield
+
+    def check(self, step: str, actor: PublishToken | None, checkpoints: dict[str, Checkpoint]) -> None:
+        """As that of `Model`: here both stores have the same in all tables."""
+        for table in metadata.tables:
+            query = f"SELECT * FROM {table}"
+            first, second = (sorted(map(repr, file.execute(query))) for file in self._files)
+            assert first == second, f"{step} left different rows in {table}"
+
+    def close(self) -> None:
+        super().close()
+        for file in self._files:
+            file.close()
 
 
 def run(world: World, fault: int | str | None, call: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""The checks of `tests/conftest.py` do catch what they are for."""
+"""The checks of `tests/conftest.py` catch what they are for, and `integration/conftest.py` counts all of a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,18 @@ def test_a_leak_fails_the_test_that_left_it(pytester: pytest.Pytester) -> None:
     assert [(r.nodeid.split("::")[1], r.when) for r in result.getreports("pytest_runtest_logreport") if r.failed] == [
         ("test_leaves_one", "teardown")
     ]
+
+
+def test_integration_ends_with_what_was_skipped_and_how_long_each_file_took(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest((Path(__file__).parents[2] / "integration" / "conftest.py").read_text())
+    pytester.makepyfile(
+        test_long="def test_passes(): pass\ndef test_fails(): assert False",
+        test_short="import pytest\ndef test_needs_a_server(): pytest.skip('no server is here')",
+    )
+    result = pytester.runpytest("-ra")
+    result.stdout.fnmatch_lines(
+        ["* seconds of each file *", "*0 test_*.py", "*0 test_*.py", "SKIPPED * no server is here"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tiers import ALSO_ON_POSTGRESQL, WITH_SPARK
+from support.tiers import ALSO_ON_POSTGRESQL, OF_DOCS, WITH_SPARK
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -15,8 +15,10 @@ TESTS = Path(__file__).resolve().parents[1]
 @pytest.mark.parametrize("file", WITH_SPARK)
 def test_every_test_that_make_test_runs_with_spark_is_there(file: str) -> None:
     tree = ast.parse((TESTS / "engine" / file).read_text("utf-8"))
-    assert WITH_SPARK[file] <= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    names = {name.partition("[")[0] for name in WITH_SPARK[file]}
+    assert names <= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def test_the_contracts_that_run_on_postgresql_too_are_there() -> None:
-    assert {path.name for path in (TESTS / "contracts").glob("test_*.py")} >= ALSO_ON_POSTGRESQL
+@pytest.mark.parametrize(("folder", "files"), [("contracts", ALSO_ON_POSTGRESQL), ("docs", OF_DOCS)])
+def test_the_files_that_make_test_runs_of_a_folder_are_there(folder: str, files: set[str]) -> None:
+    assert {path.name for path in (TESTS / folder).glob("test_*.py")} >= files

@@ -129,15 +129,17 @@ def open_shards(
     """
     row = fence(transaction, token)
     announced = newest_of(source, contents)
-    # nearly all are new: where the database counts inserted rows, the insert alone proves it
-    stored = {} if (counts := counts_inserts(transaction)) else read_shards(transaction, announced)
+    # nearly all are new: where the database counts inserted rows, the insert alone proves it. Of what is announced
+    # twice at once it has to be known whether it is new, also where others beside it are not
+    repeats = len(announced) < len(contents)
+    stored = {} if counts_inserts(transaction) and not repeats else read_shards(transaction, announced)
     before = set(stored)
     # a shard of another pipeline may be finished and pruned between our insert and our query: then it is new again
     while absent := [(key, announced[key]) for key in sorted(announced.keys() - stored.keys())]:
         stored |= insert_absent(transaction, token, source, absent)
     existing = [shard for key, shard in stored.items() if shard.content is not announced[key]]
-    if existing and len(announced) < len(contents):  # what is delivered again may hide what is new
-        older = {shard.key: shard for shard in existing if counts or shard.key in before}
+    if existing and repeats:  # what is delivered again may hide what is new
+        older = {shard.key: shard for shard in existing if shard.key in before}
         announced |= announced_anew(source, contents, older)
     stored |= (taken_up := take_up(transaction, token, announced, existing))
     if taken_up or any(shard.state is ShardState.OPEN and shard.token != token for shard in stored.values()):

@@ -154,7 +154,8 @@ def record(
     announced = {source: [c._replace(queue=STORE, group=None) for c in of] for source, of in announced.items()}
     newest = {key: (source, c) for source, of in announced.items() for key, c in newest_of(source, of).items()}
     contents = {key: content for key, (_, content) in newest.items()}
-    stored = {} if (counts := counts_inserts(transaction)) else read_shards(transaction, contents)
+    counts, repeats = counts_inserts(transaction), sum(map(len, announced.values())) > len(contents)
+    stored = {} if counts and not repeats else read_shards(transaction, contents)
     before = set(stored)
     inserted: set[ShardKey] = set()
     new = 0
@@ -171,8 +172,8 @@ def record(
                 inserted.update(chunk)
             else:
                 stored |= read_shards(transaction, chunk)
-    existing = stored if counts else {key: shard for key, shard in stored.items() if key in before}
-    if sum(map(len, announced.values())) > len(contents):  # what is delivered again may hide what is new
+    existing = stored if counts and not repeats else {key: shard for key, shard in stored.items() if key in before}
+    if repeats:  # what is delivered again may hide what is new
         for source, of_source in announced.items():
             contents |= announced_anew(source, of_source, existing)
     taken_up = take_up(transaction, None, contents, existing.values()).values()
