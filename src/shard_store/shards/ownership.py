@@ -129,8 +129,8 @@ def open_shards(
     """
     row = fence(transaction, token)
     announced = newest_of(source, contents)
-    # nearly all are new: where the database counts inserted rows, the insert alone proves it. Of what is announced
-    # twice at once it has to be known whether it is new, also where others beside it are not
+    # nearly all are new: where the database counts inserted rows, the insert alone proves it. Of an object that
+    # the call announces twice the store has to say whether it is new, also where other objects of the call are not
     repeats = len(announced) < len(contents)
     stored = {} if counts_inserts(transaction) and not repeats else read_shards(transaction, announced)
     before = set(stored)
