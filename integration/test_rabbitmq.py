@@ -645,6 +645,7 @@ def test_each_stream_has_its_pool_as_the_page_about_several_streams_shows(server
     here.run(commands)
     with AmqpQueue(f"{server.url}?source=landing") as sender:
         sender.publish(["s3://landing/orders/2.json"], tag="orders.eu")
+        sender.publish(["s3://landing/returns/1.json"], tag="returns.new")
     for pool, expected in (("orders", ["1", "2"]), ("returns", ["1"])):
         with AmqpQueue(f"{server.url}?source=landing&pool={pool}") as queue:
             assert drained(queue) == [f"s3://landing/{pool}/{number}.json".encode() for number in expected]
