@@ -21,8 +21,8 @@ PAGE = blocks(PATH)
 
 
 def of_command(name: str) -> set[str]:
-    """The actions that the table of the page has for a command."""
-    (row,) = re.findall(rf"^\| `cuesqueue {name}` \|(.+)\|$", PATH.read_text("utf-8"), re.MULTILINE)
+    """The actions that the list of the page has for a command."""
+    (row,) = re.findall(rf"^- `cuesqueue {name}`:((?:.+\n)(?:  .+\n)*)", PATH.read_text("utf-8"), re.MULTILINE)
     return set(re.findall(r"`(s\w+:\w+)`", row))
 
 
