@@ -38,12 +38,7 @@ def test_the_commands_of_the_page_make_a_queue_and_announce_to_it(
             b"abfss://landing@lake.dfs.core.windows.net/orders/old.json"
         ]
     made = [words[:3] for words in az.changes()]
-    assert made[:3] == [
-        ["group", "create", "--name"],
-        ["storage", "account", "create"],
-        ["storage", "container", "create"],
-    ]
-    assert ["eventgrid", "event-subscription", "create"] in made[3:]
+    assert ["eventgrid", "event-subscription", "create"] in made
 
 
 def test_the_options_of_the_page_are_taken_by_the_reader() -> None:
