@@ -587,9 +587,8 @@ def test_tls_with_an_authority_of_ones_own(tmp_path: Path) -> None:
 def permissions(name: str) -> dict[str, list[str]]:
     """Who -> (configure, write, read), as the page has it, for a source and a pool of these names."""
     page = (ROOT / "docs" / "how-to" / "rabbitmq.md").read_text("utf-8")
-    table = page[page.index("| who | configure") :].partition("\n\n")[0].replace("\\|", "OR")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-    named = {row[0]: [re.sub(r"`|\s", "", cell).replace("OR", "|") for cell in row[1:]] for row in rows}
+    rows = re.findall(r"^- (.+?): `(\^.*\$)`, `(\^.*\$)`, `(\^.*\$)`$", page, re.MULTILINE)
+    named = {who: list(cells) for who, *cells in rows}
     assert len(named) == 4
     return {
         who: [cell.replace("uploads", name).replace("loader", f"{name}-p") for cell in cells]
