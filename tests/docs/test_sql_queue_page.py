@@ -19,7 +19,13 @@ from support.servers.postgres import new_database
 from support.snippets import ROOT, blocks
 
 PAGE = ROOT / "docs" / "how-to" / "sql-queue.md"
-POSTGRESQL, SQLITE = [b.text for b in blocks(PAGE) if b.language == "sql"]
+(POSTGRESQL,) = [b.text for b in blocks(PAGE) if b.language == "sql"]
+SQLITE = """
+INSERT INTO cuesqueue_messages (queue, message_id, body, tag, headers, sent_at, visible_at, receive_count)
+SELECT 'orders', lower(hex(randomblob(16))), CAST('s3://landing/orders/2.csv' AS BLOB), '', '{}', t, t, 0
+FROM (SELECT CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) AS t);
+"""
+"""The same by what the page says of the columns."""
 MINIO_BODY = "convert_to(NEW.event_data::text, 'UTF8')"
 MINIO = f"""
 CREATE FUNCTION announce_minio_event() RETURNS trigger AS $$
