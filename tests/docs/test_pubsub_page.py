@@ -46,9 +46,7 @@ def test_the_commands_of_the_page_announce_what_a_program_receives(tmp_path: Pat
     assert pubsub_server.depth(url) == (0, 0)
 
 
-def test_a_subscription_is_made_and_deleted_again(
-    tmp_path: Path, pubsub_server: PubSubServer
-) -> None:
+def test_a_subscription_is_made_and_deleted_again(tmp_path: Path, pubsub_server: PubSubServer) -> None:
     reader = Reader(tmp_path)
     reader.environment[EMULATOR] = pubsub_server.host
     printed = reader.run(COMMANDS)

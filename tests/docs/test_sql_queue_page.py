@@ -91,7 +91,8 @@ def test_a_program_handles_messages(tmp_path: Path) -> None:
 
 
 def test_the_trigger_announces_the_events_of_minio(postgres_url: str) -> None:
-    assert MINIO_BODY in PAGE.read_text("utf-8") and MINIO_BODY in MINIO
+    assert MINIO_BODY in PAGE.read_text("utf-8")
+    assert MINIO_BODY in MINIO
     database = new_database(postgres_url)
     url = f"sql+{database}?queue=orders"
     create(url)
