@@ -16,6 +16,16 @@ pytestmark = pytest.mark.timeout(900)
 
 HOW_TO = ROOT / "docs" / "how-to"
 HIVE = "--conf spark.sql.catalogImplementation=hive"
+VIEW = """
+
+@dp.temporary_view
+def returns():
+    return announced("returns")
+"""
+LARGE = "CREATE STREAMING TABLE large_returns AS SELECT id, total FROM STREAM returns WHERE total > 5"
+MORE_FILES = """  - glob:
+      include: large.sql
+"""
 PURE_SQL = """
 CREATE STREAMING TABLE doubled AS SELECT id, total * 2 AS total FROM STREAM announced WITH (
   queueUrl = 'sql+sqlite:///{here}/jobs.db?queue=doubled',
@@ -34,9 +44,18 @@ def ids(table: Path) -> list[int]:
 
 @pytest.mark.skipif(VERSION < (4, 2), reason="Spark 4.1 has no FROM STREAM ... WITH")
 def test_a_project_runs_goes_on_and_is_refreshed_as_the_page_says(tmp_path: Path) -> None:
-    project, ingest, large, announce, *look, refresh = blocks(HOW_TO / "sql.md")[3:]
+    project, ingest, announce, refresh = blocks(HOW_TO / "sql.md")[3:]
     reader = Reader(tmp_path)
-    reader.follow([project, ingest, large, announce, *look])
+    reader.follow([project, ingest])
+    with (tmp_path / "spark-pipeline.yml").open("a") as files, (tmp_path / "ingest.py").open("a") as more:
+        files.write(MORE_FILES)
+        more.write(VIEW)
+    (tmp_path / "large.sql").write_text(LARGE)
+    reader.run(
+        'mkdir -p landing/returns; echo \'{"id": 1, "total": 9.5}\' > landing/returns/1.json\n'
+        'cuesqueue send "sql+sqlite:///$PWD/jobs.db?queue=returns" "$PWD/landing/returns/1.json"'
+    )
+    reader.follow([announce])
     warehouse = tmp_path / "spark-warehouse"
     tables = {name: warehouse / name for name in ("orders", "large_returns")}
     assert {name: ids(table) for name, table in tables.items()} == {"orders": [1], "large_returns": [1]}
@@ -52,7 +71,7 @@ def test_a_project_runs_goes_on_and_is_refreshed_as_the_page_says(tmp_path: Path
         f'cuesqueue send "{queue}doubled" "$PWD/landing/orders/2.json"\n'
         f"spark-sql {HIVE} -e 'CREATE TABLE announced (id BIGINT, total DOUBLE) USING cuesqueue'"
     )
-    (tmp_path / "large.sql").write_text(large.text.strip() + ";\n" + PURE_SQL.format(here=tmp_path))
+    (tmp_path / "large.sql").write_text(f"{LARGE};\n" + PURE_SQL.format(here=tmp_path))
     reader.run(f"spark-pipelines {HIVE} run")
     assert ids(tables["orders"]) == [1, 2], "the next run goes on, and what is announced again comes once"
     assert ids(warehouse / "doubled") == [2]

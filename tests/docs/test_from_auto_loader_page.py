@@ -14,12 +14,13 @@ from queue_source.options.places import MEANINGLESS, READER, given_texts
 from support.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "from-auto-loader.md").read_text("utf-8")
+_UNWRAPPED = PAGE.replace("\n  ", " ")
 LIST = Path(__file__).with_name("auto_loader_options.md").read_text("utf-8")
 
 
 def _names() -> Iterator[tuple[str, list[str]]]:
     """Each name with `cloudFiles.`, and the options that stand beside it."""
-    for left, right in re.findall(r"^\| (`cloudFiles\..+?) \| (.+) \|$", PAGE, re.MULTILINE):
+    for left, right in re.findall(r"^- (`cloudFiles\..+?): (.+)$", _UNWRAPPED, re.MULTILINE):
         for name in re.findall(r"`(?:cloudFiles\.)?([\w.]+)`", left):
             yield f"cloudFiles.{name}", [name] if "the same" in right else re.findall(r"`([\w.]+)`", right)
 

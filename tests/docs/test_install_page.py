@@ -23,11 +23,11 @@ def line_of(part: str) -> str:
     return line
 
 
-def test_the_table_has_every_extra() -> None:
+def test_the_list_has_every_extra() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
     extras = set(re.findall(r"^(\w+) = \[", project.partition("\n[")[0], re.MULTILINE))
-    table = PATH.read_text("utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
-    named = {name for row in re.findall(r"^\| (.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    section = PATH.read_text("utf-8").partition("## Extras\n")[2].partition("\n## ")[0]
+    named = {name for line in re.findall(r"^- (.+?):", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", line)}
     assert named == extras - {"demo"}  # `make demo` installs that one
 
 

@@ -209,10 +209,15 @@ def test_the_commands_that_prune_work_on_a_store(tmp_path: Path) -> None:
     reader.run(of_data)
 
 
-def test_what_the_page_of_the_shared_store_shows_runs(tmp_path: Path) -> None:
+def test_a_program_reads_the_shared_store(tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path / 'cuesqueue.db'}").close()
-    (script,) = [block for block in blocks(STORE) if "open_store" in block.text]
-    Reader(tmp_path).follow([script])
+    script = """
+from cuesqueue import open_store
+
+with open_store("sqlite:///cuesqueue.db") as store:
+    print(sum(map(len, store.pages("attempts", source="files"))), "published batches")
+"""
+    Reader(tmp_path).follow([Block("python", script, None), Block("text", "0 published batches", None)])
 
 
 def test_messages_that_troubleshooting_quotes_are_messages_of_the_code() -> None:

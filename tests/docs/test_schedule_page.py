@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
@@ -16,18 +15,16 @@ from shard_store import open_store
 from support.snippets import ROOT, blocks
 
 PAGE = blocks(ROOT / "docs" / "how-to" / "schedule.md")
-_IN_A_LINE = re.compile(r"bin/(cuesqueue .*?)(?: >>|$)", re.MULTILINE)
+WALKTHROUGH = blocks(ROOT / "docs" / "how-to" / "walkthrough.md")
+_IN_A_LINE = re.compile(r"(?:bin/|\*  +)(cuesqueue .*?)(?: >|$)", re.MULTILINE)
 
 
 def commands() -> list[list[str]]:
     """The words of each command on the page."""
     by_language = {block.language: block.text for block in PAGE}
-    lines = [*_IN_A_LINE.findall(by_language["text"]), *_IN_A_LINE.findall(by_language["ini"])]
-    constants = [node.value for node in ast.walk(ast.parse(by_language["python"])) if isinstance(node, ast.Constant)]
-    lines += [text for text in constants if isinstance(text, str) and text.startswith("cuesqueue ")]
-    arguments = re.search(r"args: (\[.*\])", by_language["yaml"])
-    assert arguments is not None
-    return [*map(shlex.split, lines), json.loads(arguments[1])]
+    (walkthrough,) = [block.text for block in WALKTHROUGH if block.language == "text"]
+    lines = [*_IN_A_LINE.findall(by_language["text"]), *_IN_A_LINE.findall(walkthrough)]
+    return [*map(shlex.split, lines)]
 
 
 def test_each_command_of_a_job_has_the_options_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +35,7 @@ def test_each_command_of_a_job_has_the_options_that_it_is_given(monkeypatch: pyt
         command = program.commands[name]
         command.make_context(name, arguments).close()  # raises what the command itself would
         names.append(name)
-    assert sorted(names) == ["compact"] + ["load"] * 3 + ["prune"] * 2 + ["reconcile"]
+    assert sorted(names) == ["compact", "load", "prune", "reconcile", "status"]
 
 
 def test_the_commands_that_prune_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

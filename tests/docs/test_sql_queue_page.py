@@ -19,7 +19,23 @@ from support.servers.postgres import new_database
 from support.snippets import ROOT, blocks
 
 PAGE = ROOT / "docs" / "how-to" / "sql-queue.md"
-POSTGRESQL, SQLITE, MINIO = [b.text for b in blocks(PAGE) if b.language == "sql"]
+(POSTGRESQL,) = [b.text for b in blocks(PAGE) if b.language == "sql"]
+SQLITE = """
+INSERT INTO cuesqueue_messages (queue, message_id, body, tag, headers, sent_at, visible_at, receive_count)
+SELECT 'orders', lower(hex(randomblob(16))), CAST('s3://landing/orders/2.csv' AS BLOB), '', '{}', t, t, 0
+FROM (SELECT CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER) AS t);
+"""
+"""The same by what the page says of the columns."""
+MINIO_BODY = "convert_to(NEW.event_data::text, 'UTF8')"
+MINIO = f"""
+CREATE FUNCTION announce_minio_event() RETURNS trigger AS $$
+BEGIN
+  {POSTGRESQL.replace("convert_to('s3://landing/orders/2.csv', 'UTF8')", MINIO_BODY)}
+  RETURN NEW;
+END
+$$ LANGUAGE plpgsql;
+CREATE TRIGGER announce AFTER INSERT ON minio_events FOR EACH ROW EXECUTE FUNCTION announce_minio_event();
+"""
 
 
 def received(url: str) -> list[tuple[str, str | None, bool]]:
@@ -75,6 +91,8 @@ def test_a_program_handles_messages(tmp_path: Path) -> None:
 
 
 def test_the_trigger_announces_the_events_of_minio(postgres_url: str) -> None:
+    assert MINIO_BODY in PAGE.read_text("utf-8")
+    assert MINIO_BODY in MINIO
     database = new_database(postgres_url)
     url = f"sql+{database}?queue=orders"
     create(url)

@@ -18,11 +18,18 @@ from support.snippets import ROOT, blocks
 
 PATH = ROOT / "docs" / "how-to" / "sqs.md"
 PAGE = blocks(PATH)
+COMMANDS = (
+    "info sqs://cuesqueue-landing-orders",
+    "peek sqs://cuesqueue-landing-orders --max-messages 3",
+    "create sqs://tries.fifo",
+    "purge sqs://tries.fifo --yes",
+    "delete sqs://tries.fifo --yes",
+)
 
 
 def of_command(name: str) -> set[str]:
-    """The actions that the table of the page has for a command."""
-    (row,) = re.findall(rf"^\| `cuesqueue {name}` \|(.+)\|$", PATH.read_text("utf-8"), re.MULTILINE)
+    """The actions that the list of the page has for a command."""
+    (row,) = re.findall(rf"^- `cuesqueue {name}`:((?:.+\n)(?:  .+\n)*)", PATH.read_text("utf-8"), re.MULTILINE)
     return set(re.findall(r"`(s\w+:\w+)`", row))
 
 
@@ -60,6 +67,8 @@ def test_the_commands_of_the_page_make_a_queue_and_publish_to_it(ministack_url: 
     for block in PAGE:
         if block.language == "bash":
             reader.run(block.text)
+    for command in COMMANDS:
+        reader.run(f"cuesqueue queue {command}")
     with open_queue(f"{ministack_url}/{ACCOUNT}/cuesqueue-landing-orders", **KEYS) as queue:
         bodies = [json.loads(message.body) for message in queue.receive(10, 30, 1)]
     keys = [record["s3"]["object"]["key"] for body in bodies for record in body.get("Records", [])]
