@@ -15,9 +15,9 @@ PRIOR_TESTS = (ROOT / "tests" / "docs" / "prior_designs.md").read_text("utf-8")
 
 
 def test_the_page_says_of_every_point_what_the_restart_does_in_the_order_of_the_code() -> None:
-    rows = re.findall(r"^\| (\d+) \| `([\w-]+)` \|(.+)\|$", EXPLANATION, re.MULTILINE)
+    rows = re.findall(r"^(\d+)\. `([\w-]+)`: (.+)$", EXPLANATION, re.MULTILINE)
     assert [(int(number), name) for number, name, _ in rows] == list(enumerate(POINTS, 1))
-    assert all(cell.strip() for _, _, cells in rows for cell in cells.split("|"))
+    assert all(re.fullmatch(r"[^→]+ → [^→]+", states) for _, _, states in rows)
 
 
 def test_the_picture_has_every_point() -> None:
