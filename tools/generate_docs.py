@@ -132,8 +132,11 @@ def _options_lines() -> Iterator[str]:
     yield "`deduplicationWindow`; and `waitTime` < `visibilityTimeout`."
     yield from _sections(READER)
     yield from ("", "### Other names", "")
-    yield "`cloudFiles.X` is `X`. Names of earlier versions and of other sources:"
-    yield from ("", ", ".join(f"`{alias}` = `{name}`" for alias, name in ALIASES.items()) + ".")
+    yield "`cloudFiles.X` is `X`. Names of earlier versions and of other sources stand behind the option's:"
+    aliases: dict[str, list[str]] = {}
+    for alias, name in ALIASES.items():
+        aliases.setdefault(name, []).append(_code(alias))
+    yield from ("", ", ".join(f"`{name}` ({', '.join(others)})" for name, others in aliases.items()) + ".")
     yield ""
     yield f"Without effect, and accepted with a warning: {', '.join(f'`{name}`' for name in MEANINGLESS)}."
     yield from ("", "### When an option changes between two starts", "")
@@ -167,7 +170,10 @@ def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
     for change, text in others.items():
         options[change].insert(0, text)
     yield ""
-    yield from (f"- {', '.join(names)}: {str.__str__(text)}" for text, names in options.items() if names)
+    for text, names in options.items():
+        known = place is not READER and text == OnChange.READ
+        told = "as the reader's [file formats](#file-formats)." if known else str.__str__(text)
+        yield from (f"- {', '.join(names)}: {told}",) if names else ()
     if place is not READER:
         yield "- all others: as for the reader."
 
@@ -250,7 +256,7 @@ def _values(option: Option) -> str:
     if number := _NUMBER.fullmatch(values):
         least, most = number.groups()
         return f"from {least}" if int(most) == 2**31 - 1 else f"{least} to {most}"
-    if option.type.name == "boolean":
+    if option.type.name == "boolean" or (values == "text" and option.default):
         return ""
     if option.type.name == "choice" and option.default is not None:
         return ", ".join(value for value in values.split(", ") if value != _code(option.default))
@@ -269,7 +275,8 @@ def _default(option: Option) -> str:
     if option.required and not option.when and option.note == "none":
         parts = [condition.partition("=") for condition in option.unless]
         unless = [f"`{name}`" + (f" = `{value}`" if value else " is given") for name, _, value in parts]
-        return "required" + (f", unless {' or '.join(unless)}" if unless else "")
+        several = " or ".join(unless).replace(" or `content` = `reference`", " or `reference`")
+        return "required" + (f", unless {several}" if unless else "")
     if option.default is None:
         return "" if option.note == "none" else option.note
     return _code(option.default) if option.default else "empty"
@@ -292,10 +299,10 @@ def _commands_lines() -> Iterator[str]:
     lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]
     yield from (
         "",
-        f"All commands but {', '.join(lacking)} have `--json`. A default is behind its option; `...` may be repeated.",
+        f"All commands but {', '.join(lacking)} have `--json`, which prints the result as JSON. A default stands behind its "
+        "option; what has `...` may be repeated.",
     )
-    yield from ("", f"All commands but {', '.join(lacking)} have `--json`. An option's default is behind its name.")
-    yield from ("", "## Parameters of several commands", "", *shared[""])
+    yield from ("", "## Parameters of several commands", "", *(row for row in shared[""] if "`--json`" not in row))
     yield from _subcommands(program, "cuesqueue", 2, shared)
 
 

@@ -165,7 +165,7 @@ class FormatOptions:
     max_decode_memory: int | None = option("maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
         note="half of the machine's (or container's) memory for each core, from 256 MB to 1 GB; half of that for "
         "avro; for csv, json and text at least 12 times `maxRecordBytes`",
-        help="How much memory decoding an object may take in a task, on Linux; an object that needs more is "
+        help="Memory that decoding an object may take in a task, on Linux; an object that needs more is "
         "[bad](formats.md#limits) (`too-large-for-memory`).")
     partition_columns: tuple[str, ...] = option("partitionColumns", types.NAMES, "", example="day,country",
         help="Columns whose values are folders of the object's path (`day=2020-01-01/`).",
@@ -258,9 +258,9 @@ class SchemaOptions:
         help="Objects to infer from, instead of announced ones.")
     schema_sample_files: int = option(
         "schemaSampleFiles", types.number(1, 1000), "10", example="100", formats=INFERRED_FORMATS,
-        help="Maximum number of objects (or messages) to infer from.")
+        help="Limit of objects (or messages) to infer from.")
     schema_sample_bytes: int = option("schemaSampleBytes", types.SIZE, "8m", example="64m", formats=INFERRED_FORMATS,
-        help="Maximum size of json and csv to infer from, in total.")
+        help="Limit of bytes of json and csv to infer from, in total.")
     # fmt: on
 
     @property
@@ -330,5 +330,5 @@ class LogOptions:
     level: str = option("logLevel", types.choice("debug", "info", "warning", "error"), "info", example="debug",
         help="Least level of lines on standard error of driver and executors ([all messages](logs.md)).")
     form: str = option("logFormat", types.choice("text", "json"), "text", example="json",
-        help="Form of a log line: text, or a JSON object.")
+        help="Form of a log line.")
     # fmt: on
