@@ -87,8 +87,8 @@ class QueueOptions:
         "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
         help="How long a receive request waits for the first message.")
     retry_timeout: timedelta = option("queueRetryTimeout", types.DURATION, "10m", example="1h",
-        help="How long an unavailable queue is asked again, at most 30 s apart, before the query fails. A wrong name or "
-        "a missing permission fails at once.")
+        help="How long an unavailable queue is asked again, at most 30 s apart, before the query fails. A wrong name "
+        "or a missing permission fails at once.")
     max_in_flight_messages: int = option("maxInFlightMessages", types.number(1), "10000", example="2000",
         help="Limit of messages that are received and not acknowledged; never more than three micro-batches take.")
     max_in_flight_bytes: int | None = option(
@@ -167,15 +167,15 @@ class NotificationOptions:
         "they are left out as in Spark, except in folders of partition columns (`_year=2026`).")
     modified_after: datetime | None = option(
         "modifiedAfter", types.TIMESTAMP, example="2026-11-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="Only objects that were modified after this time are read. A time without a zone is in `timeZone`, else in "
-        "that of the driver's machine.")
+        help="Only objects that were modified after this time are read. A time without a zone is in `timeZone`, else "
+        "in that of the driver's machine.")
     modified_before: datetime | None = option(
         "modifiedBefore", types.TIMESTAMP, example="2026-12-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
         help="The same, before this time.")
     max_file_age: timedelta | None = option(
         "maxFileAge", types.DURATION, example="7 days", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="Only objects that are not older when the reader looks at them are read. Make it longer than the query ever "
-        "stands still.")
+        help="Only objects that are not older when the reader looks at them are read. Make it longer than the query "
+        "ever stands still.")
     tag_filter: tuple[str, ...] | None = option(
         "tagFilter", types.TAG_FILTER, example="orders.#,returns.*", rules=_BY_MESSAGE,
         help="Only messages whose tag matches are read; others are acknowledged.")
@@ -220,8 +220,8 @@ class BackfillOptions:
         + excludes("deliverySemantics=at-least-once", problem="needs a store that remembers what was read, and with "
         "deliverySemantics {deliverySemantics} it does not: each listing would read everything again; leave one of "
         "them out"),
-        help="Folders or buckets that one pipeline of the source [lists](../how-to/backfill.md), to read unknown objects as "
-        "if announced.")
+        help="Folders or buckets that one pipeline of the source [lists](../how-to/backfill.md), to read unknown objects "
+        "as if announced.")
     interval: timedelta = option(
         "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`", rules=_LISTED,
         help="Time between the beginnings of two listings of a prefix.")
