@@ -299,8 +299,8 @@ def _commands_lines() -> Iterator[str]:
     lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]
     yield from (
         "",
-        f"All commands but {', '.join(lacking)} have `--json`, which prints the result as JSON. A default stands behind "
-        "its option; what has `...` may be repeated.",
+        f"All commands but {', '.join(lacking)} have `--json`, which prints the result as JSON. A default stands "
+        "behind its option; what has `...` may be repeated.",
     )
     yield from ("", "## Parameters of several commands", "", *(row for row in shared[""] if "`--json`" not in row))
     yield from _subcommands(program, "cuesqueue", 2, shared)

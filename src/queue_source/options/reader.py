@@ -220,8 +220,8 @@ class BackfillOptions:
         + excludes("deliverySemantics=at-least-once", problem="needs a store that remembers what was read, and with "
         "deliverySemantics {deliverySemantics} it does not: each listing would read everything again; leave one of "
         "them out"),
-        help="Folders or buckets that one pipeline of the source [lists](../how-to/backfill.md), to read unknown objects "
-        "as if announced.")
+        help="Folders or buckets that one pipeline of the source [lists](../how-to/backfill.md), to read unknown "
+        "objects as if announced.")
     interval: timedelta = option(
         "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`", rules=_LISTED,
         help="Time between the beginnings of two listings of a prefix.")
