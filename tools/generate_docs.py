@@ -435,8 +435,7 @@ def _python_lines() -> Iterator[str]:
     yield "What the [commands](commands.md) do. `store` is what `open_store` returns. With `dry_run` nothing is"
     yield "changed, and what would be done is returned."
     yield ""
-    for name, command in OPERATORS.items():
-        yield f"- `{name}({', '.join(inspect.signature(functions[name]).parameters)})`: `cuesqueue {command}`"
+    yield from (f"- `cuesqueue {command}`: {', '.join(map(_code, names))}" for command, names in _by_command().items())
     yield from ("", "## Classes")
     classes = [getattr(cuesqueue, name) for name in cuesqueue.__all__ if inspect.isclass(getattr(cuesqueue, name))]
     methods = public_methods()
@@ -483,6 +482,13 @@ OF_OPERATORS = (
 )
 
 
+def _by_command() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, command in OPERATORS.items():
+        found.setdefault(command, []).append(name)
+    return found
+
+
 def _promise(value: Any, *, whole: bool = False) -> str:
     """The first sentence of its docstring, or the whole first paragraph."""
     text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
@@ -490,7 +496,7 @@ def _promise(value: Any, *, whole: bool = False) -> str:
 
 
 def _callable_lines(name: str, value: Any, known: Sequence[str] = ()) -> Iterator[str]:
-    yield from ("", f"### `{name}`", "", "```text", f"{name}{_signature(value)}", "```", "")
+    yield from ("", f"### `{name}`", "", f"`{name}{_signature(value)}`", "")
     yield from _docstring_lines(value.__doc__, known)
 
 
@@ -518,7 +524,9 @@ def _signature(function: Any) -> str:
         for parameter in signature.parameters.values()
         if parameter.name != "self"
     ]
-    return str(signature.replace(parameters=shown, return_annotation=_AsWritten(signature.return_annotation)))
+    result = signature.return_annotation
+    shown_result = signature.empty if result in (None, "None") else _AsWritten(result)
+    return str(signature.replace(parameters=shown, return_annotation=shown_result))
 
 
 def _has_default(parameter: inspect.Parameter) -> bool:
