@@ -454,11 +454,8 @@ def _python_lines() -> Iterator[str]:
     )
     yield from ("", "## Classes for operators", "")
     yield f"{', '.join(f'`{cls.__name__}`' for cls in classes if cls.__name__ in OF_OPERATORS)}."
-    yield from ("", "## Errors", "", "Each with the class that it inherits.", "")
-    for cls in classes:
-        if issubclass(cls, BaseException):
-            meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
-            yield f"- `{cls.__name__}`, `{cls.__mro__[1].__name__}`: {meaning}"
+    yield from ("", "## Errors", "", "Each stands below the class that it inherits.", "")
+    yield from _errors([cls for cls in classes if issubclass(cls, BaseException)], Exception, "")
 
 
 SMALL = ("log_id", "open_store", "queue_name")
@@ -487,6 +484,14 @@ def _by_command() -> dict[str, list[str]]:
     for name, command in OPERATORS.items():
         found.setdefault(command, []).append(name)
     return found
+
+
+def _errors(classes: list[type], base: type, indent: str) -> Iterator[str]:
+    for cls in classes:
+        if cls.__mro__[1] is base:
+            meaning = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
+            yield f"{indent}- `{cls.__name__}`: {meaning}"
+            yield from _errors(classes, cls, f"{indent}    ")
 
 
 def _promise(value: Any, *, whole: bool = False) -> str:
