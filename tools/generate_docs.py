@@ -67,13 +67,8 @@ def _versions_lines(records: list[dict[str, Any]]) -> Iterator[str]:
         versions = f"Spark {one['spark']}, Python {one['python']}, Java {one['java']}"
         runs.setdefault(versions, []).append(_run(one))
     yield from ("", *(f"- {versions}: {'; '.join(told)}" for versions, told in runs.items()), "")
-    yield from (
-        "`versions.json` names the files of each kind of tests. To run them with another version:",
-        "",
-        "```text",
-    )
-    yield "python3.12 tools/environment.py --spark 4.1 --folder /tmp/spark-4.1 -- python tools/versions.py unit engine"
-    yield from ("```", "", "`--spark` names a lock: " + ", ".join(_locks()) + " or `newest`.")
+    yield "`versions.json` names the files of each kind of tests. `tools/versions.py`, run by"
+    yield f"`tools/environment.py --spark` with {', '.join(_locks())} or `newest`, runs them with other packages."
 
 
 def _run(one: dict[str, Any]) -> str:
@@ -173,9 +168,9 @@ def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
     for text, names in options.items():
         known = place is not READER and text == OnChange.READ
         told = "as the reader's [file formats](#file-formats)." if known else str.__str__(text)
-        yield from (f"- {', '.join(names)}: {told}",) if names else ()
-    if place is not READER:
-        yield "- all others: as for the reader."
+        if names and not (place is READER and text == OnChange.AT_ONCE):  # the last line is of these
+            yield f"- {', '.join(names)}: {told}"
+    yield f"- all others: {'as for the reader.' if place is not READER else str.__str__(OnChange.AT_ONCE)}"
 
 
 def _changes_as_in_reader(option: Option) -> bool:
