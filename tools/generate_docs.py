@@ -237,7 +237,7 @@ def _linked(option: Option, place: Place) -> str:
 def _row(option: Option, place: Place) -> str:
     meaning = option.help
     if option.formats:
-        others = "".join(f", or with `{name}`" for name in option.beside)
+        others = f", or with {' or '.join(map(_code, option.beside))}" if option.beside else ""
         lacking = [name for name in FILE_FORMATS if name not in option.formats]
         which = f"not {', '.join(lacking)}" if len(lacking) < 3 else ", ".join(option.formats)
         meaning += f" ({which}{others})"
