@@ -95,7 +95,7 @@ def _metrics_lines() -> Iterator[str]:
     yield from ("", "## Of each source", "", "Labels: `source`, and those named below.")
     yield from _metric_rows((m.name, m.labels, m.help) for m in METRICS if m.of_source)
     yield from ("", "## Of each receiver, and of what it records", "")
-    yield "Of [one queue for many sources](../how-to/routes.md). Labels: those named below."
+    yield "Of [one queue for many sources](../how-to/routes.md)."
     yield from _metric_rows((m.name, m.labels, m.help) for m in ROUTED)
     yield from ("", "## Of the export", "")
     yield "All but `cuesqueue_pipelines` are there when the store cannot be read, and then nothing else is."
@@ -111,8 +111,8 @@ def _metric_rows(metrics: Iterable[tuple[str, tuple[str, ...], str]]) -> Iterato
 
 def _options_lines() -> Iterator[str]:
     yield from ("# Options", "", _NOTICE, "")
-    yield "Each name is a link to its line; then come the default, if there is one, and in brackets the values, or an"
-    yield "example. Names are written in any case; an unknown name is refused, and the nearest one is named."
+    yield "Behind a name come the default, if there is one, and in brackets the values, or an example. Names are"
+    yield "written in any case; an unknown name is refused, and the nearest one is named."
     yield ""
     yield "- *duration*: with a unit (`500ms`, `90s`, `5m`, `2h`, `15 days`)"
     yield "- *size*: in powers of 1,024 (`10kb`, `128m`, `1g`); without a unit in bytes, as in Spark"
@@ -496,7 +496,8 @@ def _promise(value: Any, *, whole: bool = False) -> str:
 
 
 def _callable_lines(name: str, value: Any, known: Sequence[str] = ()) -> Iterator[str]:
-    yield from ("", f"### `{name}`", "", f"`{name}{_signature(value)}`", "")
+    called = str(_signature(value)).partition(" -> ")[0]  # what it returns has a line of its own
+    yield from ("", f"### `{name}`", "", f"`{name}{called}`", "")
     yield from _docstring_lines(value.__doc__, known)
 
 

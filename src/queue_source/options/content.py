@@ -135,8 +135,8 @@ class FormatOptions:
     mode: str = option(
         "mode", types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE", example="DROPMALFORMED",
         formats=LINE_FORMATS,
-        help="A bad record keeps its readable fields, is left out, or makes its object corrupt. The first two also "
-        "write it to the error table.")
+        help="What becomes of [bad records](formats.md#bad-records): their readable fields are kept, or they are left "
+        "out, or their object is bad.")
     max_record_bytes: int = option("maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
         help="A longer record (with `wholeText`: object) is bad, and skipped. A worker needs up to ten times this "
         "memory.")
@@ -150,8 +150,7 @@ class FormatOptions:
         help="STRING column that holds, as JSON, data for which no other column has a place.")
     reader_case_sensitive: bool = option(
         "readerCaseSensitive", types.BOOLEAN, "false", example="true", formats=INFERRED_FORMATS,
-        help="Names that differ from the schema's in case alone are others: they are rescued, or their record (json) "
-        "or object is bad.")
+        help="Names that differ from the schema's in case alone are [other names](formats.md).")
     single_variant_column: str | None = option(
         "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
         instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",
