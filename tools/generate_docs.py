@@ -61,10 +61,13 @@ def _versions_lines(records: list[dict[str, Any]]) -> Iterator[str]:
     yield from ("# Versions", "", notice, "")
     yield "cuesqueue needs Spark 4.0 or newer, Python 3.10 or newer (with Spark 4.3: 3.11), and Java 17 or newer."
     yield "Python 3.14 was not run. Each entry is what tests of a kind did on one machine (Linux, local mode), with the"
-    yield "packages of that Spark's lock, on a day and at a commit."
+    of_java = {one["java"] for one in records}
+    same_java = f" and Java {min(of_java)}" if len(of_java) == 1 else ""
+    yield f"packages of that Spark's lock{same_java}, on a day and at a commit."
     runs: dict[str, list[str]] = {}
     for one in records:
-        versions = f"Spark {one['spark']}, Python {one['python']}, Java {one['java']}"
+        versions = f"Spark {one['spark']}, Python {one['python']}"
+        versions += "" if same_java else f", Java {one['java']}"
         runs.setdefault(versions, []).append(_run(one))
     yield from ("", *(f"- {versions}: {'; '.join(told)}" for versions, told in runs.items()), "")
     yield "`versions.json` names the files of each kind of tests. `tools/versions.py`, run by"
@@ -241,16 +244,18 @@ def _row(option: Option, place: Place) -> str:
         lacking = [name for name in FILE_FORMATS if name not in option.formats]
         which = f"not {', '.join(lacking)}" if len(lacking) < 3 else ", ".join(option.formats)
         meaning += f" ({which}{others})"
-    default, values = _default(option), _values(option)
+    default, values = _default(option), _values(option, place)
     return f"- {_linked(option, place)}{default and f': {default}'}{values and f' ({values})'}. {meaning}"
 
 
-def _values(option: Option) -> str:
+def _values(option: Option, place: Place) -> str:
     """What else than the default may be given; an example where the name of the values does not say how they look."""
     values = option.type.values
     if number := _NUMBER.fullmatch(values):
         least, most = number.groups()
         return f"from {least}" if int(most) == 2**31 - 1 else f"{least} to {most}"
+    if place is not READER and values == READER.by_name["fileFormat"].type.values:
+        return "as `fileFormat`"
     if option.type.name == "boolean" or (values == "text" and option.default):
         return ""
     if option.type.name == "choice" and option.default is not None:
@@ -290,7 +295,7 @@ def _commands_lines() -> Iterator[str]:
 
     program = whole_program()
     shared = _shared(program)
-    yield from ("# Commands", "", _NOTICE, "", *_paragraphs(program.help))
+    yield from ("# Commands", "", _NOTICE, "", *_paragraphs(program.help.partition("\n\n")[2]))
     lacking = [f"`{command.name}`" for command in _leaves(program) if "--json" not in _options(command)]
     yield from (
         "",
@@ -431,8 +436,12 @@ def _python_lines() -> Iterator[str]:
     yield "changed, and what would be done is returned."
     yield ""
     yield from (f"- `cuesqueue {command}`: {', '.join(map(_code, names))}" for command, names in _by_command().items())
-    yield from ("", "## Classes")
     classes = [getattr(cuesqueue, name) for name in cuesqueue.__all__ if inspect.isclass(getattr(cuesqueue, name))]
+    yield from (
+        "",
+        f"Their classes: {', '.join(_code(cls.__name__) for cls in classes if cls.__name__ in OF_OPERATORS)}.",
+    )
+    yield from ("", "## Classes")
     methods = public_methods()
     for cls in classes:
         if not issubclass(cls, BaseException) and cls.__name__ not in OF_OPERATORS:
@@ -447,8 +456,6 @@ def _python_lines() -> Iterator[str]:
         "",
         "What can be sent as a message: bytes unchanged, text as UTF-8, anything else as JSON.",
     )
-    yield from ("", "## Classes for operators", "")
-    yield f"{', '.join(f'`{cls.__name__}`' for cls in classes if cls.__name__ in OF_OPERATORS)}."
     yield from ("", "## Errors", "", "Each stands below the class that it inherits.", "")
     yield from _errors([cls for cls in classes if issubclass(cls, BaseException)], Exception, "")
 
