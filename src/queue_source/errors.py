@@ -24,7 +24,7 @@ from functools import partial
 
 
 class CuesqueueError(Exception):
-    """Base of every error that this package raises."""
+    """Base of all errors but those of the store."""
 
 
 class OptionError(CuesqueueError, ValueError):

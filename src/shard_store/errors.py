@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 
 class ShardStoreError(Exception):
-    """Base of every error that this package raises."""
+    """Base of the errors of the store."""
 
 
 class StoreConfigurationError(ShardStoreError):

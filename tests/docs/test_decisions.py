@@ -29,7 +29,7 @@ def test_every_decision_that_the_code_cites_exists() -> None:
 
 def test_every_invariant_that_the_code_cites_is_in_the_design() -> None:
     design = (ROOT / "docs" / "design.md").read_text("utf-8").partition("## Invariants")[2].partition("\n## ")[0]
-    invariants = set(re.findall(r"^\| (\d+) \|", design, re.MULTILINE))
+    invariants = set(re.findall(r"^(\d+)\. ", design, re.MULTILINE))
     cited = {
         (str(path.relative_to(ROOT)), number)
         for path in CODE

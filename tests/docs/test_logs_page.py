@@ -13,7 +13,16 @@ from support.snippets import ROOT
 PAGE = (ROOT / "docs" / "reference" / "logs.md").read_text("utf-8")
 LIST = Path(__file__).with_name("log_lines.md").read_text("utf-8")
 _ROW = re.compile(r"^\| `(.+)` \| (debug|info|warning|error|that of the message) \| (.+) \|$", re.MULTILINE)
+_ENTRY = re.compile(r"^- (`+)(.+?)\1(?: \((debug|info|error|that of the message)\))?: (.+)$", re.MULTILINE)
 _LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
+
+
+def entries() -> list[tuple[str, str, str]]:
+    """Message, level and what to do, of each entry of the page; a message without a level is a warning."""
+    listed = PAGE.partition("\n## All messages\n")[2]
+    found = [(template, level or "warning", meaning) for _, template, level, meaning in _ENTRY.findall(listed)]
+    assert len(found) == len(re.findall(r"^- ", listed, re.MULTILINE))
+    return found
 
 
 def calls_of(path: Path) -> Iterator[ast.Call]:
@@ -45,7 +54,7 @@ def messages() -> dict[str, str]:
 
 
 def test_every_message_is_on_the_page_or_in_the_list_with_its_level_and_no_other_is() -> None:
-    rows = [*_ROW.findall(PAGE), *_ROW.findall(LIST)]
+    rows = [*entries(), *_ROW.findall(LIST)]
     assert {template: level for template, level, _ in rows} == messages()
     assert len({template for template, *_ in rows}) == len(rows)
 
@@ -55,7 +64,7 @@ def test_no_error_is_in_the_list_of_lines_that_say_all_themselves() -> None:
 
 
 def test_each_message_says_what_to_do() -> None:
-    rows = _ROW.findall(PAGE)
+    rows = entries()
     assert len(rows) > 30
     assert not [meaning for *_, meaning in rows if meaning == "Nothing to do."]
     assert all(meaning.endswith((".", ").")) for _, _, meaning in rows)

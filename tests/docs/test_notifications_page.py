@@ -14,9 +14,9 @@ SECTIONS = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", PAGE.read_text("utf
 EXAMPLES = dict(zip(SECTIONS, (block.text for block in blocks(PAGE) if block.language == "json"), strict=True))
 
 
-def test_every_form_has_its_row_and_its_section() -> None:
+def test_every_form_has_its_entry_and_its_section() -> None:
     assert set(SECTIONS) == set(FORMATS)
-    assert set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)) == set(FORMATS)
+    assert set(re.findall(r"^- \[`(\w+)`\]\(#\1\)", PAGE.read_text("utf-8"), re.MULTILINE)) == set(FORMATS)
 
 
 @pytest.mark.parametrize("form", FORMATS)

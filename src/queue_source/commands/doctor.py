@@ -100,7 +100,7 @@ def doctor(
 ) -> None:
     """Check what a query needs: Java, Python, the store, and with the reader's options its queues and objects.
 
-    Changes nothing. Exit codes: 0 no problem, 3 a problem.
+    Changes nothing. Exit code 3: a problem.
     """
     reader_options: dict[str, Any] = {}
     if options is not None:

@@ -352,8 +352,7 @@ def reject_rows(
         reason: Why the rows are rejected.
         reason_column: A column that says why; where it is null, `reason` does.
         cause: One word of at most 40 characters by which the errors can be found.
-        batch_id: The number that Spark hands to the function; needed by stateful queries, which have micro-batches
-            without new input.
+        batch_id: As of `delivery`; needed by stateful queries, which have micro-batches without new input.
         connection: A transaction in the store's database that the errors become part of; else they are written at once.
 
     Returns:

@@ -36,7 +36,7 @@ def store_url() -> Any:
         "storeUrl",
         types.STORE_URL,
         DEFAULT_STORE,
-        help="Database of progress and results, as an SQLAlchemy URL. The default is a file in the folder in which "
+        help="Database of progress and results. The default is a file in the folder in which "
         "Spark was started; [with Spark Connect](../how-to/clusters.md#relative-paths) name another.",
         example="postgresql+psycopg://user:password@host/db",
         on_change="Another store knows nothing of what was read: with a checkpoint it is refused (`failOnDataLoss`), "

@@ -135,8 +135,8 @@ class FormatOptions:
     mode: str = option(
         "mode", types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE", example="DROPMALFORMED",
         formats=LINE_FORMATS,
-        help="A bad record keeps its readable fields, is left out, or makes its object corrupt. The first two also "
-        "write it to the error table.")
+        help="What becomes of [bad records](formats.md#bad-records): their readable fields are kept, or they are left "
+        "out, or their object is bad.")
     max_record_bytes: int = option("maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
         help="A longer record (with `wholeText`: object) is bad, and skipped. A worker needs up to ten times this "
         "memory.")
@@ -150,8 +150,7 @@ class FormatOptions:
         help="STRING column that holds, as JSON, data for which no other column has a place.")
     reader_case_sensitive: bool = option(
         "readerCaseSensitive", types.BOOLEAN, "false", example="true", formats=INFERRED_FORMATS,
-        help="Names that differ from the schema's in case alone are others: they are rescued, or their record (json) "
-        "or object is bad.")
+        help="Names that differ from the schema's in case alone are [other names](formats.md).")
     single_variant_column: str | None = option(
         "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),
         instead="to have VARIANT of other formats, use to_variant_object(struct(*)) of Spark",
@@ -165,7 +164,7 @@ class FormatOptions:
     max_decode_memory: int | None = option("maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
         note="half of the machine's (or container's) memory for each core, from 256 MB to 1 GB; half of that for "
         "avro; for csv, json and text at least 12 times `maxRecordBytes`",
-        help="How much memory decoding an object may take in a task, on Linux; an object that needs more is "
+        help="Memory that decoding an object may take in a task, on Linux; an object that needs more is "
         "[bad](formats.md#limits) (`too-large-for-memory`).")
     partition_columns: tuple[str, ...] = option("partitionColumns", types.NAMES, "", example="day,country",
         help="Columns whose values are folders of the object's path (`day=2020-01-01/`).",
@@ -258,9 +257,9 @@ class SchemaOptions:
         help="Objects to infer from, instead of announced ones.")
     schema_sample_files: int = option(
         "schemaSampleFiles", types.number(1, 1000), "10", example="100", formats=INFERRED_FORMATS,
-        help="Maximum number of objects (or messages) to infer from.")
+        help="Limit of objects (or messages) to infer from.")
     schema_sample_bytes: int = option("schemaSampleBytes", types.SIZE, "8m", example="64m", formats=INFERRED_FORMATS,
-        help="Maximum size of json and csv to infer from, in total.")
+        help="Limit of bytes of json and csv to infer from, in total.")
     # fmt: on
 
     @property
@@ -330,5 +329,5 @@ class LogOptions:
     level: str = option("logLevel", types.choice("debug", "info", "warning", "error"), "info", example="debug",
         help="Least level of lines on standard error of driver and executors ([all messages](logs.md)).")
     form: str = option("logFormat", types.choice("text", "json"), "text", example="json",
-        help="Form of a log line: text, or a JSON object.")
+        help="Form of a log line.")
     # fmt: on

@@ -87,11 +87,10 @@ class QueueOptions:
         "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
         help="How long a receive request waits for the first message.")
     retry_timeout: timedelta = option("queueRetryTimeout", types.DURATION, "10m", example="1h",
-        help="How long an unavailable queue is asked again, at most 30 seconds apart, before the query fails. A wrong "
-        "name or a missing permission fails at once.")
+        help="How long an unavailable queue is asked again, at most 30 s apart, before the query fails. A wrong name "
+        "or a missing permission fails at once.")
     max_in_flight_messages: int = option("maxInFlightMessages", types.number(1), "10000", example="2000",
-        help="Maximum number of messages that are received and not acknowledged; never more than three micro-batches "
-        "take.")
+        help="Limit of messages that are received and not acknowledged; never more than three micro-batches take.")
     max_in_flight_bytes: int | None = option(
         "maxInFlightBytes", types.SIZE, example="50g", note="none; `256m` with `content` = `message`",
         help="Maximum size of the objects that these messages announce, or of messages as `content`.")
@@ -158,27 +157,28 @@ class NotificationOptions:
         on_change="To `true`: refused while anything is unfinished; what was read is read again only in another "
         "version. To `false`: refused, since the source would not recognise what it has read; name another `source`.")
     path_glob_filter: re.Pattern[str] | None = option("pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
-        help="Only objects whose name (the last part of the path) matches are read; others count as `ignored`.")
+        help="Only objects whose name (the last part of the path) matches are read. Objects that this and the next "
+        "filters leave out count as `ignored`.")
     full_path_glob_filter: PathGlob | None = option(
         "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv",
         help="The same for the whole URI; `**` is any number of folders, `*` anything without a slash.")
     read_hidden_files: bool = option("readHiddenFiles", types.BOOLEAN, "false", example="true",
         help="Read also names that begin with `_` or `.`, and what is in such folders, below the allowed prefix. Else "
-        "they count as `ignored`, as in Spark, except in folders of partition columns (`_year=2026`).")
+        "they are left out as in Spark, except in folders of partition columns (`_year=2026`).")
     modified_after: datetime | None = option(
         "modifiedAfter", types.TIMESTAMP, example="2026-11-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="Only objects that were modified after this time are read; others count as `ignored`. A time without a "
-        "zone is in `timeZone`, else in the zone of the driver's machine.")
+        help="Only objects that were modified after this time are read. A time without a zone is in `timeZone`, else "
+        "in that of the driver's machine.")
     modified_before: datetime | None = option(
         "modifiedBefore", types.TIMESTAMP, example="2026-12-01T00:00:00Z", rules=_OF_OBJECTS + _BY_MESSAGE,
         help="The same, before this time.")
     max_file_age: timedelta | None = option(
         "maxFileAge", types.DURATION, example="7 days", rules=_OF_OBJECTS + _BY_MESSAGE,
-        help="Only objects that are not older when the reader looks at them are read; others count as `ignored`. Make "
-        "it longer than the query ever stands still.")
+        help="Only objects that are not older when the reader looks at them are read. Make it longer than the query "
+        "ever stands still.")
     tag_filter: tuple[str, ...] | None = option(
         "tagFilter", types.TAG_FILTER, example="orders.#,returns.*", rules=_BY_MESSAGE,
-        help="Only messages whose tag matches are read; others are acknowledged, and count as `ignored`.")
+        help="Only messages whose tag matches are read; others are acknowledged.")
     message_identity: str = option(
         "messageIdentity", types.choice("required", "content"), "required", example="content",
         help="Messages as `content` without an id (RabbitMQ's `message_id`): they go to the error table, or are one "
@@ -220,11 +220,11 @@ class BackfillOptions:
         + excludes("deliverySemantics=at-least-once", problem="needs a store that remembers what was read, and with "
         "deliverySemantics {deliverySemantics} it does not: each listing would read everything again; leave one of "
         "them out"),
-        help="Folders or buckets that one pipeline of the source [lists](../how-to/backfill.md): unknown objects are "
-        "read as if announced.")
+        help="Folders or buckets that one pipeline of the source [lists](../how-to/backfill.md), to read unknown "
+        "objects as if announced.")
     interval: timedelta = option(
         "backfillInterval", types.DURATION, example="1 week", note="`1 day`; `1m` without `queueUrl`", rules=_LISTED,
-        help="Time from the beginning of a prefix's listing to that of its next one.")
+        help="Time between the beginnings of two listings of a prefix.")
     grace: timedelta = option(
         "backfillGrace", types.WAIT, example="1h", note="`10m`; `0s` without `queueUrl`", rules=_LISTED,
         help="A younger unknown object is left to its message, or to the next listing.")
@@ -244,12 +244,12 @@ class BatchOptions:
 
     # fmt: off
     max_files_per_trigger: int = option("maxFilesPerTrigger", types.number(1), "1000", example="200",
-        help="Maximum number of objects in a micro-batch. From Spark 4.2 on `trigger(once=True)` has no limits.")
+        help="Limit of objects in a micro-batch. From Spark 4.2 on `trigger(once=True)` has no limits.")
     max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", types.SIZE, example="10g",
         help="Maximum size of a micro-batch. At least one object is taken; of a larger object of plain lines, this "
         "many bytes.")
     min_partitions: int = option("minPartitions", types.number(1), example="8", note="cores of the driver",
-        help="Minimum number of partitions of a micro-batch, if its objects can be split.",
+        help="Least number of partitions of a micro-batch, if its objects can be split.",
         on_change=OnChange.AT_ONCE)
     max_partition_bytes: int = option(
         "maxPartitionBytes", types.SIZE, example="64m", note="`128m`; none with `content` = `reference`",
@@ -306,7 +306,7 @@ class DeduplicationOptions:
         rules=excludes("backfillPrefixes", problem="forgets what was read by number, however young it is, and a "
         "listing leaves alone whatever is as old as what is forgotten: objects that it has not come to yet are then "
         "never read; leave it out, and bound the memory by deduplicationWindow"),
-        help="Maximum number of a source's finished shards that are remembered.")
+        help="Limit of a source's finished shards that are remembered.")
     prune_interval: timedelta = option("pruneInterval", types.DURATION, "60s", example="10m",
         help="How often one of all pipelines removes what is older than the window.")
     # fmt: on
@@ -359,8 +359,7 @@ class CleaningOptions:
         "leave it out")
         + excludes("deliverySemantics=at-least-once|at-most-once", problem="needs a store that knows when all rows of "
         "an object are published, and with deliverySemantics {deliverySemantics} it does not; leave one of them out"),
-        help="What becomes of an object some time after all its rows were published: nothing, or it is [deleted, or "
-        "moved](../how-to/clean-source.md).")
+        help="[Delete or move](../how-to/clean-source.md) an object some time after all its rows were published.")
     destination: str | None = option("cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
         required="is required with cleanSource move: name a folder in the same bucket that is outside of "
         "allowedPrefixes, as in 's3://landing/archive/'",

@@ -162,8 +162,8 @@ class SinkOptions:
         required="name the folder of the data files, here or in start(), or an Iceberg table in option 'table', or the "
         "folder of a Delta table in option 'delta', or the queue that receives the rows in option 'queueUrl'",
         unless=("table", "delta", "queueUrl"), rules=_one_place("delta"),
-        help="Folder of the data files; also the argument of `start()`. A relative path counts from the folder in "
-        "which Spark was started, and [is refused with Spark Connect](../how-to/clusters.md#relative-paths).")
+        help="Folder of the data files; also the argument of `start()`. [A relative "
+        "path](../how-to/clusters.md#relative-paths) counts from the folder in which Spark was started.")
     compression: str = option(
         "compression", types.choice("zstd", "snappy", refused={"gzip": "", "lz4": "", "none": ""}), "zstd",
         example="snappy",

@@ -79,8 +79,8 @@ def open_queue(
             rejected; `receive` waits for room. Lost and expired ones do not count.
         on_error: Called with a `QueueError` for what goes wrong while no call waits. AMQP: the connection was lost, or
             a message was held for too long. Kafka: partitions with messages in flight have passed to other members,
-            offsets could not be committed, or reading failed. It runs on a thread of the queue's: it should return
-            soon, and not use the queue.
+            offsets could not be committed, or reading failed. It runs on a thread of the queue's: return soon, and
+            do not use the queue.
         options: Keywords of the adapter, such as `region` or `endpoint_url` of SQS.
 
     Returns:

@@ -75,9 +75,9 @@ class Fault(str, Enum):
 class SimQueue(SqlQueue):
     """One pool of a source; without `pool=` the one that has the source's name; or a private one with `listener=true`.
 
-    A pool is made by the first use of a URL that names it, or receives from it. Sending by another URL makes one only
-    where the source has none, unless such messages may be dropped (`mandatory=false`). With a `clock` and a `sleep` of
-    its own, as of `SqlQueue`, a test never waits for a lease to end.
+    A pool is made by the first use of a URL that names it, or receives from it; by sending only where the source has
+    none, unless such messages may be dropped (`mandatory=false`). With a `clock` and a `sleep` of its own, a test never
+    waits for a lease to end.
     """
 
     def __init__(

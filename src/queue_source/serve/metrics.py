@@ -174,7 +174,7 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_lag_p50_seconds",
-        "From sending to publication, of the median object in the last hour; missing if unknown.",
+        "From sending to publication, of the median object in the last hour.",
         _single(lambda s: s.last_hour.lag_p50),
     ),
     Exported(
@@ -251,7 +251,7 @@ ROUTED: tuple[Exported[Routed], ...] = (
     ),
     Exported(
         "cuesqueue_recorded_objects",
-        "Objects that no reader of the source has taken yet; missing where there are none.",
+        "Objects that no reader of the source has taken yet.",
         lambda routed: [((waits.source,), waits.objects) for waits in routed.waiting],
         ("source",),
     ),

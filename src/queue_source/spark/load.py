@@ -66,10 +66,9 @@ def load(
         spark: The session; None: the active one, or a new one on this machine.
         available_now: Load what is there and end; False: go on until the query is stopped.
         options: Options of reader and sink (names with a dot as `**{"aws.region": "eu-central-1"}`), and
-            `checkpointLocation` and `queryName` of Spark. Each goes where it acts. Without `checkpointLocation` there
-            is one for each pipeline and store in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes
-            nothing come twice. With Spark Connect it has to be named, and so has `schemaLocation` where columns are
-            inferred for a folder.
+            `checkpointLocation` and `queryName` of Spark. Without `checkpointLocation` there is one for each pipeline
+            and store in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes nothing come twice. With
+            Spark Connect it has to be named, and so has `schemaLocation` where columns are inferred for a folder.
 
     Returns:
         The running query; with `available_now` wait for it with `awaitTermination()`.
