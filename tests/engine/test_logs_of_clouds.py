@@ -1,4 +1,4 @@
-"""The page on logs: what it says of its sources reads samples of them, as rows and by `load`, as it shows."""
+"""The page on logs: what it says of ten sources reads samples of them, as rows and by `load`, as it shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -36,7 +35,7 @@ from support.snippets import ROOT
 PAGE = (ROOT / "docs" / "how-to" / "logs.md").read_text("utf-8")
 _, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
 SAMPLES = ROOT / "tests" / "data" / "logs"
-PACKED = {"CloudTrail", "ALB access logs", "VPC flow logs", "CloudFront", "AWS WAF"}
+PACKED = {"CloudTrail", "AWS Config", "ALB access logs", "VPC flow logs", "CloudFront", "AWS WAF"}
 """Their makers compress them with gzip."""
 
 
@@ -222,37 +221,15 @@ def test_a_quote_and_a_space_in_a_user_agent_of_s3_are_reported_and_a_quote_alon
 
 
 def test_documents_of_azure_are_read_with_the_option_that_the_page_names() -> None:
-    assert "`recordsPath=records`" in AZURE.text
+    assert "`recordsPath` = `records`" in AZURE.text
     documents = read(AZURE, samples("azure-resource-logs-documents"), recordsPath="records")
     assert documents.rows == read(AZURE, samples("azure-resource-logs")).rows
     assert documents.problems.count == 0
 
 
-def test_items_of_aws_config_are_read_with_the_options_that_the_page_names() -> None:
-    (source,) = (source for source in SOURCES if source.name == "CloudTrail")
-    named = re.findall(r"`(\w+)=([^`]+)`", source.text.partition("AWS Config")[2])
-    assert dict(named) == {"recordsPath": "configurationItems", "pathGlobFilter": "*_Config_*"}
-    items, check = sorted((SAMPLES / "aws-config").iterdir())
-    assert [fnmatch(path.name, "*_Config_*") for path in (items, check)] == [True, False]
-    columns = parse_columns("configurationItemCaptureTime TIMESTAMP, resourceId STRING, tags STRING")
-    found = read_with_problems(items.read_bytes(), columns, source.reading(recordsPath="configurationItems"))
-    assert [(row["resourceId"], row["tags"]) for row in found.rows] == [
-        ("vol-0e5a1", '{"team":"data"}'),
-        ("vol-0e5a1", "{}"),
-    ]
-    assert found.problems.count == 0
-
-
-def test_what_firehose_writes_is_read_with_the_option_that_the_page_names() -> None:
-    assert "`recordsPath=logEvents`" in PAGE
-    columns = parse_columns("id BIGINT, total DOUBLE")
-    plain = parse_reader_options(
-        {"backfillPrefixes": "s3://logs/", "source": "logs", "timeZone": "UTC", "fileFormat": "json"}
-    ).content.format
-    assert plain is not None
-    joined = read_with_problems(samples("amazon-data-firehose"), columns, plain)
-    assert [row["total"] for row in joined.rows] == [9.5, 19.0, None]
+def test_what_cloudwatch_sends_to_firehose_is_read_with_the_option_that_the_page_names() -> None:
+    (source,) = (source for source in SOURCES if source.name == "Amazon Data Firehose")
+    assert "`recordsPath` = `logEvents`" in source.text
     document = b'{"messageType":"DATA_MESSAGE","logGroup":"shop","logEvents":[{"id":1,"timestamp":2,"message":"paid"}]}'
     packed = b"".join(gzip.compress(document) for _ in range(2))
-    found = read_with_problems(gzip.compress(packed), columns, SOURCES[0].reading(recordsPath="logEvents"))
-    assert [row["id"] for row in found.rows] == [1, 1]
+    assert [row["id"] for row in read(source, gzip.compress(packed), recordsPath="logEvents").rows] == [1, 1]
