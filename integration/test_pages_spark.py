@@ -35,6 +35,16 @@ def test_the_first_script_of_the_page_prints_what_it_shows(tmp_path: Path, page:
     Reader(tmp_path).follow(pages_blocks(page)[:3])
 
 
+def test_closed_windows_are_published_by_the_script_that_the_page_on_group_by_has_for_them(tmp_path: Path) -> None:
+    reader, (script, command, _, closed, *_) = Reader(tmp_path), pages_blocks("group-by")
+    (tmp_path / "by_hour.py").write_text(script.text.partition("def upsert")[0] + closed.text, "utf-8")
+    printed = reader.run(command.text)
+    assert [line for line in printed.splitlines() if "2026-" in line] == [
+        "|2026-01-03 10:00|     2|",
+        "|2026-01-03 11:00|     1|",
+    ]
+
+
 def test_the_tests_of_the_page_on_testing_pass(tmp_path: Path) -> None:
     page = pages_blocks("testing")
     (end,) = [place for place, block in enumerate(page) if "cuesqueue prove" in block.text and block.language == "bash"]
