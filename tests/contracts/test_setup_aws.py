@@ -177,36 +177,48 @@ def test_a_server_that_is_not_there_is_told_in_one_line() -> None:
     assert "--endpoint-url" in done.stderr
 
 
-def test_a_server_without_sts_is_told_in_one_line() -> None:
+class Elsewhere(BaseHTTPRequestHandler):
+    """A server that is none of AWS: to each call it answers with a page that says so."""
 
-    class WithoutSts(BaseHTTPRequestHandler):
-        """It answers a call that it does not know with a page."""
+    def do_GET(self) -> None:
+        self.answer(404, b"not here")
 
-        def do_GET(self) -> None:
-            self.answer(200, b"<LocationConstraint/>")
+    do_POST = do_PUT = do_GET
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            is_sqs = b"GetCallerIdentity" not in body
-            self.answer(400, b'{"__type": "com.amazonaws.sqs#QueueDoesNotExist"}') if is_sqs else self.answer(200, b"")
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-        def answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Nothing is said."""
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing is said."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), WithoutSts) as server:
+class WithoutSts(Elsewhere):
+    """It answers a call that it does not know with a page."""
+
+    def do_GET(self) -> None:
+        self.answer(200, b"<LocationConstraint/>")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        is_sqs = b"GetCallerIdentity" not in body
+        self.answer(400, b'{"__type": "com.amazonaws.sqs#QueueDoesNotExist"}') if is_sqs else self.answer(200, b"")
+
+
+@pytest.mark.parametrize(("server_class", "words"), [(WithoutSts, "STS"), (Elsewhere, "--endpoint-url")])
+def test_a_server_that_is_not_aws_or_has_no_sts_is_told_in_one_line(
+    server_class: type[BaseHTTPRequestHandler], words: str
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), server_class) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         done = setup(f"http://127.0.0.1:{server.server_port}", "s3://bucket/in/", "--dry-run")
         server.shutdown()
         thread.join()
-    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
-    assert "STS" in done.stderr
+    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1), done.output
+    assert words in done.stderr
 
 
 @pytest.mark.parametrize("text", ["bucket/in", "s3://", "s3://UPPER/in", "gs://bucket/in", "s3:///in"])

@@ -364,11 +364,19 @@ JOBS = "sql+sqlite:///jobs.db?queue=files"
     [
         (["sql+sqlite:///no/folder/jobs.db?queue=files", "--path", "out"], 2, "queue 'sql+sqlite:///no/folder"),
         ([JOBS, "--delta", "out"], 2, "pip install 'cuesqueue[delta]'"),
+        ([JOBS, "--format", "avro", "--path", "out"], 2, 'pip install "cuesqueue[avro]"'),
         ([JOBS, "--path", "out", "--store", "postgresql+psycopg://127.0.0.1:9/x"], 1, "did not serve us within 3 s"),
         ([JOBS, "--path", "file/out"], 2, "option 'path'"),
         (["amqp://127.0.0.1:9/?source=a&pool=b", "--path", "out"], 1, "Spark was started"),
     ],
-    ids=["a wrong queue", "a missing extra", "an unreachable store", "a wrong path", "a queue that is away"],
+    ids=[
+        "a wrong queue",
+        "a missing extra",
+        "a missing extra of a format",
+        "an unreachable store",
+        "a wrong path",
+        "a queue that is away",
+    ],
 )
 def test_load_says_what_is_surely_wrong_before_spark_is_started_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
@@ -379,7 +387,8 @@ def test_load_says_what_is_surely_wrong_before_spark_is_started_and_no_more(
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     monkeypatch.setattr("queue_source.spark.load.quiet_session", started)
-    monkeypatch.setitem(sys.modules, "deltalake", None)
+    for missing in ("deltalake", "fastavro"):
+        monkeypatch.setitem(sys.modules, missing, None)
     for name in [name for name in sys.modules if name.startswith("queue_source.sinks.delta")]:
         monkeypatch.delitem(sys.modules, name)
     ended = cuesqueue(*ORDERS, *arguments)

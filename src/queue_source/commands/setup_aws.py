@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+from xml.etree.ElementTree import ParseError
 
 import boto3
 import tenacity
@@ -70,6 +71,10 @@ def _errors() -> Iterator[None]:
         raise CuesqueueError(f"{error.operation_name}: {code}: {text}; {step}") from error
     except (ConnectionError, HTTPClientError) as error:
         raise CuesqueueError(f"{_plain(error)}; check the network and --endpoint-url, and run it again") from error
+    except (ResponseParserError, ParseError) as error:
+        raise CuesqueueError(
+            f"the answer is not one of AWS: {_plain(error)}; check --endpoint-url and proxies"
+        ) from error
     except BotoCoreError as error:
         raise CuesqueueError(f"{_plain(error)}; set --profile, or what the AWS SDK reads by itself") from error
 

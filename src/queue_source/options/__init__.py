@@ -379,7 +379,8 @@ def _source_from(urls: Sequence[SecretUrl]) -> str:
     if not urls:
         raise OptionError(
             "source",
-            "is required without a queue, whose name it would be; write .option('source', 'orders') to name it",
+            "is required without a queue, whose name it would be; write .option('source', 'orders') to name it, or "
+            "--option source=orders",
         )
     if len(urls) > 1:
         raise OptionError(

@@ -223,7 +223,10 @@ def check(query: LoadQuery, *, is_first: bool) -> None:
         OptionError: A package is not installed, or the first start has no place to write to.
         QueueConfigurationError: A queue is not there, or refuses us.
     """
-    reader, sink = parse_reader_options(query.reading), open_sink(parse_sink_options(query.writing))
+    reader, writing = parse_reader_options(query.reading), parse_sink_options(query.writing)
+    sink = open_sink(writing)
+    if writing.load is not None and writing.load.content.format is not None:
+        format_of(writing.load.content.format).require_installed()
     if is_first:
         sink.check_place()
     _waiting(reader)
