@@ -69,7 +69,7 @@ def _versions_lines(records: list[dict[str, Any]]) -> Iterator[str]:
         versions = f"Spark {one['spark']}, Python {one['python']}"
         versions += "" if same_java else f", Java {one['java']}"
         runs.setdefault(versions, []).append(_run(one))
-    yield from ("", *(f"- {versions}: {'; '.join(told)}" for versions, told in runs.items()), "")
+    yield from ("", *(f"- {versions}: {'; '.join(results)}" for versions, results in runs.items()), "")
     yield "`versions.json` names the files of each kind of tests. `tools/versions.py`, run by"
     yield f"`tools/environment.py --spark` with {', '.join(_locks())} or `newest`, runs them with other packages."
 
@@ -170,9 +170,9 @@ def _changes(place: Place, others: dict[OnChange, str]) -> Iterator[str]:
     yield ""
     for text, names in options.items():
         known = place is not READER and text == OnChange.READ
-        told = "as the reader's [file formats](#file-formats)." if known else str.__str__(text)
+        sentence = "as the reader's [file formats](#file-formats)." if known else str.__str__(text)
         if names and not (place is READER and text == OnChange.AT_ONCE):  # the last line is of these
-            yield f"- {', '.join(names)}: {told}"
+            yield f"- {', '.join(names)}: {sentence}"
     yield f"- all others: {'as for the reader.' if place is not READER else str.__str__(OnChange.AT_ONCE)}"
 
 

@@ -348,7 +348,7 @@ class Model:
 
 
 class Twins:
-    """Two stores that are told the same. Each call returns what both have answered, or raises what both have raised."""
+    """Two stores that get the same calls. A call returns what both have answered, or raises what both have raised."""
 
     def __init__(self, *stores: ShardStore) -> None:
         self.stores = stores

@@ -276,7 +276,7 @@ def aws(
 ) -> None:
     """Make an SQS queue with its dead-letter queue, to which the bucket announces new objects of the prefix.
 
-    What is there stays, above all other notifications of the bucket. The result ends with options for the reader.
+    What exists is not changed, other notifications of the bucket neither. The result ends with options for the reader.
     """
     try:
         from queue_source.commands import setup_aws
@@ -315,7 +315,7 @@ def azure(
 ) -> None:
     """Make a storage queue, to which Event Grid announces new objects of the prefix, by Azure's command line, az.
 
-    What is there stays. Without az, --dry-run prints all commands. The result ends with options for the reader.
+    What exists is not changed. Without az, --dry-run prints all commands. The result ends with options for the reader.
     """
     if wrong := next((text for text in tag or () if not text.partition("=")[1]), None):
         raise OptionError("--tag", f"{wrong!r} has no value; write NAME=VALUE")

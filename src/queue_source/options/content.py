@@ -257,9 +257,9 @@ class SchemaOptions:
         help="Objects to infer from, instead of announced ones.")
     schema_sample_files: int = option(
         "schemaSampleFiles", types.number(1, 1000), "10", example="100", formats=INFERRED_FORMATS,
-        help="Limit of objects (or messages) to infer from.")
+        help="Maximum number of objects (or messages) to infer from.")
     schema_sample_bytes: int = option("schemaSampleBytes", types.SIZE, "8m", example="64m", formats=INFERRED_FORMATS,
-        help="Limit of bytes of json and csv to infer from, in total.")
+        help="Maximum size of json and csv to infer from, in total.")
     # fmt: on
 
     @property

@@ -90,7 +90,8 @@ class QueueOptions:
         help="How long an unavailable queue is asked again, at most 30 s apart, before the query fails. A wrong name "
         "or a missing permission fails at once.")
     max_in_flight_messages: int = option("maxInFlightMessages", types.number(1), "10000", example="2000",
-        help="Limit of messages that are received and not acknowledged; never more than three micro-batches take.")
+        help="Maximum number of messages that are received and not acknowledged; never more than three micro-batches "
+        "take.")
     max_in_flight_bytes: int | None = option(
         "maxInFlightBytes", types.SIZE, example="50g", note="none; `256m` with `content` = `message`",
         help="Maximum size of the objects that these messages announce, or of messages as `content`.")
@@ -244,7 +245,7 @@ class BatchOptions:
 
     # fmt: off
     max_files_per_trigger: int = option("maxFilesPerTrigger", types.number(1), "1000", example="200",
-        help="Limit of objects in a micro-batch. From Spark 4.2 on `trigger(once=True)` has no limits.")
+        help="Maximum number of objects in a micro-batch. From Spark 4.2 on `trigger(once=True)` has no limits.")
     max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", types.SIZE, example="10g",
         help="Maximum size of a micro-batch. At least one object is taken; of a larger object of plain lines, this "
         "many bytes.")
@@ -306,7 +307,7 @@ class DeduplicationOptions:
         rules=excludes("backfillPrefixes", problem="forgets what was read by number, however young it is, and a "
         "listing leaves alone whatever is as old as what is forgotten: objects that it has not come to yet are then "
         "never read; leave it out, and bound the memory by deduplicationWindow"),
-        help="Limit of a source's finished shards that are remembered.")
+        help="Maximum number of a source's finished shards that are remembered.")
     prune_interval: timedelta = option("pruneInterval", types.DURATION, "60s", example="10m",
         help="How often one of all pipelines removes what is older than the window.")
     # fmt: on

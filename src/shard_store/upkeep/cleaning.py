@@ -2,7 +2,7 @@
 before and after. What is done with an object is decided by its store, which knows whether it is still the same one.
 
 An object may be one of several sources, and a data file of a table: all of them are asked when it is due, and not
-before, since another source may be told of it after it was planned.
+before, since another source may receive its announcement after it was planned.
 """
 
 from __future__ import annotations
