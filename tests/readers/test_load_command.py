@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from queue_source.commands.main import app
+from queue_source.queues.sql import SqlQueue
 from shard_store.shards.activity import Report
 from shard_store.store import open_store
 from support.coordinator_world import World, uris
@@ -50,6 +51,16 @@ def test_a_load_of_which_all_is_refused_fails_and_says_why(
     assert (done.exit_code, says) == (code, code == 1), done.output
     again = load(world, prefix, lambda: None)
     assert again.exit_code == 0, "nothing came to this run"
+    assert "the queue announced nothing new" in again.stderr
+
+
+def test_a_load_from_an_absent_table_of_messages_fails_and_makes_none(
+    tmp_path: Path, load: Callable[..., Result]
+) -> None:
+    world = World(tmp_path)
+    done = load(world, PREFIX, lambda: pytest.fail("Spark started"))
+    assert done.exit_code == 2, done.output
+    assert "cuesqueue_messages does not exist" in done.stderr
 
 
 def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(
@@ -72,5 +83,7 @@ def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(
 
     monkeypatch.setattr("queue_source.commands.load.progress", lambda *_: Bar())
     monkeypatch.setattr("queue_source.commands.load.sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True)))
+    with SqlQueue(world.queue_url) as queue:
+        queue.create()
     assert load(world, PREFIX, query).exit_code == 0
     assert bar[-1] == (0, 0)

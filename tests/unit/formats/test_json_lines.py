@@ -392,12 +392,47 @@ def test_a_document_of_which_one_record_names_a_column_is_good(data: bytes) -> N
 
 @pytest.mark.parametrize("multi_line", [False, True])
 @pytest.mark.parametrize(
-    ("data", "bad"), [(b'{"Records":[1]}', 0), (b'[{"Records":2},{}]', 0), (b'{"Records":[1]', 1), (b"[]", 0)]
+    ("data", "bad"), [(b'{"Records":[1]}', 0), (b'[{"Records":2},{}]', 0), (b'{"a":1,"b":"x"}', 0), (b"[]", 0)]
 )
-def test_rescued_data_is_data_and_what_cannot_be_read_is_a_bad_record(data: bytes, bad: int, multi_line: bool) -> None:
+def test_rescued_data_is_data(data: bytes, bad: int, multi_line: bool) -> None:
     schema = pa.schema([("a", pa.int64()), ("_rescued", pa.string())])
     options = FormatOptions("json", multi_line=multi_line, rescued_data_column="_rescued")
     assert read_with_problems(data, schema, options).problems.count == bad
+
+
+UNREADABLE = [
+    b"<html><body>503</body></html>",
+    bytes(range(128, 256)) * 3,
+    b'{"a":1',
+    b'{"a":1]\n[{"a":2}\n',
+    b'[{"a":1},{"a":2',
+    b'{"Records":[1]',
+    b'"a"',
+]
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize("rescued", [None, "_rescued"])
+@pytest.mark.parametrize("data", UNREADABLE)
+def test_an_object_of_which_no_record_can_be_read_is_bad_and_no_row_of_nulls(
+    data: bytes, rescued: str | None, multi_line: bool
+) -> None:
+    schema = pa.schema([("a", pa.int64()), *([(rescued, pa.string())] if rescued else [])])
+    options = FormatOptions("json", multi_line=multi_line, rescued_data_column=rescued)
+    with pytest.raises(BadObject, match=r"corrupt-object: .* be read; "):
+        read_bytes(data, schema, options)
+    assert read_with_problems(data, schema, replace(options, mode="DROPMALFORMED")).rows == []
+    kept = read_with_problems(data, pa.schema([*schema, ("_corrupt_record", pa.string())]), options)
+    assert kept.problems.count == len(kept.rows) > 0, "who asks for the text of bad records has it"
+    assert all(row["_corrupt_record"] for row in kept.rows)
+
+
+def test_a_bad_record_is_one_where_another_can_be_read_wherever_that_is() -> None:
+    found = read_with_problems(b"x\n" * 50_000 + b'{"a":1}\n', ONE, JSON)
+    assert (found.problems.count, len(found.rows), found.rows[-1]) == (50_000, 50_001, {"a": 1})
+    late = b"x\n" * 10 + b'{"b":1}\n'
+    with pytest.raises(BadObject, match="wrong-columns"):
+        read_bytes(late, ONE, JSON)
 
 
 def test_an_object_of_nulls_alone_is_good() -> None:

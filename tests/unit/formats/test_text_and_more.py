@@ -119,8 +119,8 @@ def test_a_json_document_is_read_with_multi_line() -> None:
     assert read_bytes(b'\xef\xbb\xbf{"a":1,\n"b":"z"}\n', schema, options) == [{"a": 1, "b": "z"}]
     assert read_bytes(b'[{"a":1},\n{"a":2}]', schema, options) == [{"a": 1, "b": None}, {"a": 2, "b": None}]
     assert read_bytes(b" \n", schema, options) == []
-    found = read_with_problems(b'[{"a":1},{"a":2', schema, options)
-    assert (found.rows, found.problems.count) == ([{"a": None, "b": None}], 1)
+    with pytest.raises(BadObject, match="the document cannot be read"):
+        read_bytes(b'[{"a":1},{"a":2', schema, options)
     assert read_with_problems(b"[{}", schema, FormatOptions("json", multi_line=True, mode="DROPMALFORMED")).rows == []
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, reduce
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -57,6 +56,7 @@ from queue_source.formats.types import (
     is_bytes,
     is_text,
     require_any,
+    shorten,
     special_struct,
 )
 from queue_source.formats.variants import VARIANT
@@ -229,27 +229,32 @@ class JsonReader:
         return tables
 
     def require_a_column(self, data: bytes) -> None:
-        """Raise BadObject("wrong-columns") when no record of a block, though good, so much as names a column."""
+        """Raise BadObject when no record of a block can be read, or none that can so much as names a column.
+
+        Where some can be read, the others are reported as bad records.
+        """
         records: Iterable[bytes] = (record for _, record in self.split_records(data))
         if self._options.multi_line:  # a line for each record, if a look at its brackets tells them; else one record
             lines = structure.cut_items(data.removeprefix(BOM).lstrip(_WHITE))
             records = [data] if lines is None else filter(bytes.strip, lines.splitlines())
-        names, present = self._shape.data.names, set[str]()
+        names, present, failure, is_read = self._shape.data.names, set[str](), "", False
         lowered = data.lower() if data.isascii() and b"\\" not in data else None
-        if lowered is not None and not any(name.lower().encode() in lowered for name in names):
-            records = islice(records, 1)  # the first record, for the message
+        is_unnamed = lowered is not None and not any(name.lower().encode() in lowered for name in names)
         for record in records if names else ():
             try:
-                named = {
-                    key
-                    for item in grammar.decode_objects(grammar.decode_text(record), self._options.max_values)
-                    for key in item
-                }
-            except ValueError:
-                return  # it is reported as a bad record
+                text = grammar.decode_text(record)
+                named = {key for item in grammar.decode_objects(text, self._options.max_values) for key in item}
+            except ValueError as error:  # UnicodeDecodeError is one
+                failure = failure or f"record at byte {data.find(record)}: {error}"
+                continue
             if self._matcher.any_in(named):
                 return
             present |= named
+            is_read = True
+            if is_unnamed:
+                break  # one record is enough for the message
+        if failure and not is_read:
+            raise BadObject("corrupt-object", shorten(f"none of its records can be read; {failure}"))
         require_any(names, {}, present)
 
     @cached_property
@@ -385,13 +390,16 @@ class Json(LineFormat):
 
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
-        is_document = text.options.multi_line
+        is_document, before = text.options.multi_line, text.bad.count
         # a message need not have any of the declared columns
         unseen = part == Part() and text.uri != "" and text.options.single_variant_column is None
         for block in _read_blocks(text, reader, part):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
                     if all(column.null_count == table.num_rows for column in table.columns):
+                        if is_document and text.bad.count > before and table.num_columns:
+                            reason = text.bad.reported[-1].reason
+                            raise BadObject("corrupt-object", shorten(f"the document cannot be read; {reason}"))
                         reader.require_a_column(block.data)
                     unseen = False
                 yield table
