@@ -254,7 +254,7 @@ def test_no_poison_of_the_corpus_stops_a_stream(spark: SparkSession, world: Worl
     for error in world.view("errors"):
         assert error["final"]
         verdicts.setdefault(Path(error["subject"]).name[4:], set()).add(error["scope"])
-    expected = {"fine": None, "records": {"record"}, "object": {"object"}}
+    expected = {"fine": None, "records": {"record"}, "no records": {"record"}, "object": {"object"}}
     for poison in poisons:
         assert verdicts.get(poison.name) == expected[poison.verdict], poison.name
     states = {Path(shard["shard_id"]).name[4:]: shard["state"] for shard in world.view("shards")}

@@ -139,7 +139,7 @@ CASES: dict[str, tuple[str, str, list[str], dict[str, str]]] = {
     "json, corrupt column of another name": (
         "json", "a INT, bad STRING", ['{"a":1}', "x"], {"columnNameOfCorruptRecord": "bad"},
     ),
-    "json, no corrupt column": ("json", "a INT, b STRING", ['{"a":1}', "x", '{"a":"q","b":"y"}'], {}),
+    "json, no corrupt column": ("json", "a INT, b STRING", ['{"a":1}\nx', '{"a":"q","b":"y"}'], {}),
     "json, objects as text": (
         "json", f"a STRING, b INT, {BAD}",
         ['{"a":{"x": [1.50, "q" ] ,"x":2},"b":1}', '{"a":[ {"k" : 1} ],"b":2}', "{'a':'x','b':1}", "{'a':{'x':'y'}}",

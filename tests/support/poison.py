@@ -1,7 +1,8 @@
 """A corpus of bad objects for every format: what arrives in a bucket when something upstream goes wrong.
 
-Each has a verdict: `fine` (odd, but all of it can be read), `records` (some records are bad, and told), `object` (bad
-as a whole, and told once). FAILFAST makes objects of records.
+Each has a verdict: `fine` (odd, but all of it can be read), `records` (some records are bad, and reported), `object`
+(bad as a whole, and reported once), `no records` (none can be read: as `object`, but DROPMALFORMED leaves each out).
+FAILFAST makes objects of records.
 """
 
 from __future__ import annotations
@@ -102,31 +103,31 @@ def _json() -> Iterator[Poison]:
             "crlf": (b'{"id":1}\r\n{"id":2}\r\n', "fine"),
             "array": (b'[{"id":1},{"id":2}]\n', "fine"),
             "numbers and objects as text": (b'{"id":1,"name":{"a":[1,null]}}\n{"id":2,"name":1.50}\n', "fine"),
-            "deep": (b'{"id":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "records"),
+            "deep": (b'{"id":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "no records"),
             "very long line": (b'{"id":1,"name":"' + b"x" * LONG + b'"}\n{"id":2}\n', "fine"),
             "cut": (b'{"id":1,"name":"a"}\n{"id":2,"na', "records"),
-            "null": (b"null\n", "records"),
+            "null": (b"null\n", "no records"),
             "null before": (b'null\n{"id":1}\n', "records"),
             "null after": (b'{"id":1}\nnull\n', "records"),
-            "nul bytes": (b"\0" * 5000, "records"),
+            "nul bytes": (b"\0" * 5000, "no records"),
             "nul in the middle": (b'{"id":1}\0\n{"id":2}\n', "records"),
-            "text": (b"hello\n", "records"),
+            "text": (b"hello\n", "no records"),
             "single quotes": (b"{'id':1}\n", "fine"),
             "trailing comma": (b'{"id":1,}\n{"id":2}\n', "records"),
             "two objects in a line": (b'{"id":1}{"id":2}\n', "fine"),
-            "two objects and a comma in a line": (b'{"id":1},{"id":2}\n', "records"),
-            "over several lines": (b'{\n"id":1\n}\n', "records"),
+            "two objects and a comma in a line": (b'{"id":1},{"id":2}\n', "no records"),
+            "over several lines": (b'{\n"id":1\n}\n', "no records"),
             "mixed types": (b'{"id":1}\n{"id":"one"}\n{"id":[1]}\n', "records"),
             "number too large": (b'{"id":1e400}\n{"id":99999999999999999999}\n', "records"),
             "half a surrogate": (b'{"id":1,"name":"\\ud800"}\n', "records"),
             "not utf-8": (b'{"id":1,"name":"\xff"}\n{"id":2}\n', "records"),
-            "utf-16": ('{"id":1}\n'.encode("utf-16"), "records"),
-            "noise": (random.Random(8).randbytes(20_000), "records"),
+            "utf-16": ('{"id":1}\n'.encode("utf-16"), "no records"),
+            "noise": (random.Random(8).randbytes(20_000), "no records"),
             "other columns": (b'{"x":1}\n{"y":2}\n', "object"),
             "other case": (b'{"ID":1,"NAME":"a"}\n', "fine"),
             "a key twice": (b'{"id":1,"id":2}\n', "fine"),
             "unknown columns": (b'{"id":1,"z":{"a":1}}\n', "fine"),
-            "csv": (b"1,a\n", "records"),
+            "csv": (b"1,a\n", "no records"),
         },
     )
 

@@ -245,7 +245,8 @@ class BatchOptions:
 
     # fmt: off
     max_files_per_trigger: int = option("maxFilesPerTrigger", types.number(1), "1000", example="200",
-        help="Maximum number of objects in a micro-batch. From Spark 4.2 on `trigger(once=True)` has no limits.")
+        help="Maximum number of objects in a micro-batch: those that were received first. From Spark 4.2 on "
+             "`trigger(once=True)` has no limits.")
     max_bytes_per_trigger: int | None = option("maxBytesPerTrigger", types.SIZE, example="10g",
         help="Maximum size of a micro-batch. At least one object is taken; of a larger object of plain lines, this "
         "many bytes.")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from queue_source.errors import OptionError, QueueUnavailable
+from queue_source.errors import OptionError, QueueNotFound, QueueUnavailable
 from queue_source.formats.base import format_of
 from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.options import ReaderOptions, connection_options, parse_reader_options, parse_sink_options
@@ -24,6 +24,7 @@ from queue_source.options.declaring import options_of
 from queue_source.options.places import ALIASES, READER, SINK, SPARK_OWN, nearest
 from queue_source.options.sink import SinkOptions
 from queue_source.queues import open_queue
+from queue_source.queues.base import administered, transactional
 from queue_source.schema.columns import format_columns
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
@@ -253,6 +254,9 @@ def _waiting(reader: ReaderOptions) -> int | None:
     depths: list[int | None] = []
     for url in reader.queue.urls:
         with open_queue(url.reveal(), **connection_options(url, reader.queue)) as queue:
+            manager = administered(queue) if transactional(queue) else None
+            if manager is not None and not manager.exists():  # a queue in SQL would be made by looking at it
+                raise QueueNotFound(queue.name, "it does not exist; send to it, or correct its URL")
             try:
                 depths.append(queue.depth().ready if queue.capabilities.reports_depth else None)
             except QueueUnavailable:

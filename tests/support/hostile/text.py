@@ -76,9 +76,9 @@ def _deep() -> Iterator[Hostile]:
         for kind, start, end in (("objects", b'{"a":', b"}"), ("arrays", b"[", b"]")):
             data = b'{"a":' + start * depth + b"1" + end * depth + b"}"
             for number, (ddl, options) in enumerate(forms.items()):
-                yield _json(f"deep-{kind}-{depth}-{number}.json", _RECORD, ddl, data, **options)
-            yield _json(f"deep-{kind}-{depth}-document.json", _RECORD, "a STRING", data, multiLine="true")
-    yield _json("deep-open.json", _RECORD, "a STRING", b'{"a":' * 200_000)
+                yield _json(f"deep-{kind}-{depth}-{number}.json", _OBJECT, ddl, data, **options)
+            yield _json(f"deep-{kind}-{depth}-document.json", _OBJECT, "a STRING", data, multiLine="true")
+    yield _json("deep-open.json", _OBJECT, "a STRING", b'{"a":' * 200_000)
     for number, (ddl, options) in enumerate(list(forms.items())[:2]):  # as deep as Spark reads
         data = b'{"a":' * 900 + b"1" + b"}" * 900
         yield _json(f"deep-900-{number}.json", _FINE, ddl, data, **options)
@@ -89,8 +89,8 @@ def _wide() -> Iterator[Hostile]:
     keys = b"{" + b",".join(b'"k%d":%d' % (at, at) for at in range(1_000_000)) + b"}"
     packed = gzip.compress(keys, 1)
     yield _json("keys.json.gz", _FINE, "k7 INT", packed)
-    yield _json("keys-rescued.json.gz", _RECORD, "k7 INT, _rest STRING", packed, rescuedDataColumn="_rest")
-    yield _json("keys-map.json.gz", _RECORD, "m MAP<STRING, INT>", gzip.compress(b'{"m":%b}' % keys, 1))
+    yield _json("keys-rescued.json.gz", _OBJECT, "k7 INT, _rest STRING", packed, rescuedDataColumn="_rest")
+    yield _json("keys-map.json.gz", _OBJECT, "m MAP<STRING, INT>", gzip.compress(b'{"m":%b}' % keys, 1))
     fields = b",".join([b"x"] * 1_000_000)
     yield _csv("fields.csv.gz", _RECORD, "a STRING, b STRING", gzip.compress(fields))
     yield _csv("header.csv.gz", _COLUMNS, "a STRING", gzip.compress(fields + b"\n1,2\n"), header="true")
@@ -99,7 +99,7 @@ def _wide() -> Iterator[Hostile]:
     yield _csv("lines.csv.gz", _FINE, "a STRING, b STRING", repeated(b"\n", 16 << 20, "gzip"), multiLine="true")
     for item in (b"1,", b"{},", b'"",'):
         data = repeated(item, 30_000_000, "gzip", b'{"a":[', b"1]}")
-        yield _json(f"values-{item[:-1].hex()}.json.gz", _RECORD, "a MAP<STRING, INT>", data)
+        yield _json(f"values-{item[:-1].hex()}.json.gz", _OBJECT, "a MAP<STRING, INT>", data)
 
 
 def _long() -> Iterator[Hostile]:
@@ -121,7 +121,7 @@ def _long() -> Iterator[Hostile]:
     number = b"1" * (1 << 20)
     for kind in ("DOUBLE", "BIGINT", "DECIMAL(38, 0)", "STRING"):
         cause = _FINE if kind in ("STRING", "DOUBLE") else _RECORD
-        yield _json(f"number-{kind[:6]}.json", _RECORD, f"a {kind}", b'{"a":%b}' % number)
+        yield _json(f"number-{kind[:6]}.json", _OBJECT, f"a {kind}", b'{"a":%b}' % number)
         yield _csv(f"number-{kind[:6]}.csv", cause, f"a {kind}", number)
 
 
@@ -137,7 +137,7 @@ def _odd_bytes() -> Iterator[Hostile]:
     }  # fmt: skip
     for name, (data, cause) in odd.items():
         yield _csv(f"{name}.csv", cause, "a STRING, b INT", data)
-        yield _json(f"{name}.json", _FINE if name == "cr" else _RECORD, "a STRING", data)
+        yield _json(f"{name}.json", _FINE if name == "cr" else _OBJECT, "a STRING", data)
 
 
 def _zip(members: Iterable[tuple[str, bytes]]) -> bytes:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from sqlalchemy import inspect
 
-from queue_source.errors import QueueConfigurationError, QueueNotFound
+from queue_source.errors import QueueConfigurationError
 from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.queues.adapter import BaseQueue, check_lease, convert_each, copy_of
 from queue_source.queues.base import Capabilities, Depth, Extras
@@ -156,11 +156,6 @@ class SqlQueue(BaseQueue):
         return ids
 
     def depth(self) -> Depth:
-        """Count the messages. Raises QueueNotFound where the table is absent: nothing is made by looking."""
-        if not self.exists():
-            raise QueueNotFound(
-                self.name, f"the table {messages.name} does not exist; send to the queue, or correct its URL"
-            )
         return self._run(self._rows.depth, read=True)
 
     def close(self) -> None:
