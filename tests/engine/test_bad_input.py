@@ -236,6 +236,18 @@ def test_bad_records_are_told_and_final_and_large_objects_are_read_in_pieces(spa
     assert [shard["state"] for shard in world.view("shards")] == ["done"]
 
 
+def test_a_large_object_without_the_columns_is_bad_in_all_of_its_parts(spark: SparkSession, world: World) -> None:
+    folder = world.root / "in"
+    folder.mkdir()
+    (folder / "large.json").write_text('{"other":"0123456789abcdef"}\n' * (3 * MIN_PIECE // 29))
+    world.publish([(folder / "large.json").as_uri()])
+    query = {**described(world, minPartitions="3"), "schema": "id BIGINT, name STRING"}
+    run_until_settled(spark, [(world, query)])  # type: ignore[list-item]
+    assert world.published() == []
+    assert {(error["scope"], error["cause"]) for error in world.view("errors")} == {("part", "wrong-columns")}
+    assert [shard["state"] for shard in world.view("shards")] == ["quarantined"]
+
+
 @pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
 def test_no_poison_of_the_corpus_stops_a_stream(spark: SparkSession, world: World, file_format: str) -> None:
     folder = world.root / "in"

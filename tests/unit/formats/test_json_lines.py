@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject
+from queue_source.formats.base import Part
 from queue_source.formats.text import blocks
 from queue_source.formats.text import json as json_format
 from queue_source.options.content import FormatOptions
@@ -218,8 +219,6 @@ def test_a_bad_object_in_a_line_is_a_record_of_its_own() -> None:
 def test_objects_in_a_line_are_of_the_range_in_which_the_line_begins(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from queue_source.formats.base import Part
-
     monkeypatch.setattr(blocks, "BLOCK_SIZE", 32)
     lines = [b"".join(b'{"a":%d}' % (10 * line + at) for at in range(line)) for line in range(12)]
     data = b"\n".join(lines)
@@ -382,6 +381,16 @@ def test_an_object_without_any_declared_column_is_refused(
         read_with_problems(gzip.compress(data) if name.endswith("gz") else data, schema, options, name)
     assert caught.value.cause == "wrong-columns"
     assert f"['{found}']".replace("['']", "[]") in caught.value.detail
+
+
+@pytest.mark.parametrize("start", [0, 50])
+def test_each_part_of_an_object_that_is_cut_shows_whether_the_object_has_the_columns(start: int) -> None:
+    """A part alone may lack them where the object's beginning has some."""
+    part, others, good = Part(start, start + 40), b'{"x":1,"y":2}\n' * 9, b'{"a":1,"y":2}\n'
+    for data, message in ((others, "none of the declared columns"), (b"<br>\n" * 30, "none of its records")):
+        with pytest.raises(BadObject, match=message):
+            read_with_problems(data, ONE, JSON, part=part)
+    assert len(read_with_problems(good + others, ONE, JSON, part=part).rows) >= 2
 
 
 @pytest.mark.parametrize("data", [b'{"x":1,\n"a":null}', b'[{"x":1},\n{"a":1}]', b"[]", b'[{"x":1},{"b":"\\u00e4"}]'])

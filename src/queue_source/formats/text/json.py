@@ -63,6 +63,7 @@ from queue_source.formats.variants import VARIANT
 from queue_source.options.content import FormatOptions
 
 _SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
+_ENOUGH = 4 << 20  # bytes of an object's beginning that show whether its records name a column
 _DECODED = 4 << 20  # bytes of text whose values are held as what Python decodes
 _WHITE = b" \t\r\n"
 _BREAKS = bytes.maketrans(b"\r\n", b"\t\t")
@@ -370,6 +371,16 @@ def _read_blocks(text: TextObject, reader: JsonReader, part: Part) -> Iterator[B
     return text.read_blocks(reader.separator, part)
 
 
+def _require_a_column(text: TextObject, reader: JsonReader, part: Part, data: bytes) -> None:
+    """Raise BadObject for the first block of a part if no record names a column, nor one of the object's beginning."""
+    if part.start:
+        with suppress(BadObject):
+            return reader.require_a_column(data)
+        first = text.first_block(reader.separator, _ENOUGH)
+        data = data if first is None else first.data
+    return reader.require_a_column(data)
+
+
 class Json(LineFormat):
     name = "json"
     values_are_text = True
@@ -392,7 +403,7 @@ class Json(LineFormat):
         reader = self.reader(schema, text.options, text.bad, text.uri)
         is_document, before = text.options.multi_line, text.bad.count
         # a message need not have any of the declared columns
-        unseen = part == Part() and text.uri != "" and text.options.single_variant_column is None
+        unseen = text.uri != "" and text.options.single_variant_column is None
         for block in _read_blocks(text, reader, part):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
@@ -400,7 +411,7 @@ class Json(LineFormat):
                         if is_document and text.bad.count > before and table.num_columns:
                             reason = text.bad.reported[-1].reason
                             raise BadObject("corrupt-object", shorten(f"the document cannot be read; {reason}"))
-                        reader.require_a_column(block.data)
+                        _require_a_column(text, reader, part, block.data)
                     unseen = False
                 yield table
             del block  # it is not held while the next one is read

@@ -297,6 +297,17 @@ class TextObject:
         longest = self.options.max_record_bytes
         yield from cut_blocks(stream, separator, self.bad, offset=part.start, until=part.end, longest=longest)
 
+    def first_block(self, separator: Separator, size: int) -> Block | None:
+        """Read the first records, about `size` bytes, of an object of which a later part is being read."""
+        file = self._file
+        assert isinstance(file, ObjectFile), "members are read whole"
+        place = file.tell()
+        file.seek(0)
+        bad = BadRecords("PERMISSIVE")  # those of another part
+        block = next(cut_blocks(file, separator, bad, until=size, longest=self.options.max_record_bytes), None)
+        file.seek(place)
+        return block
+
     def read_document(self, longest: int) -> Iterator[Block]:
         """Read all of the object. One of more than `longest` bytes is a bad record."""
         data = self.stream.read(longest + 1)
