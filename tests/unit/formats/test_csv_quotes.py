@@ -52,6 +52,7 @@ def test_quotes_are_regular_where_each_one_is(text: str, over_lines: bool, open_
 @example('"a\n\nb"\n', 4, False, "\\")
 @example('\n"aa","\n"","', 7, False, "\\")
 @example('1,"a\\"\n2,b\n', 1 << 24, False, "\\")
+@example('a,\r\n,"\r\n"', 7, True, "\\")
 def test_what_is_read_quickly_is_what_is_read_slowly(text: str, block: int, multi_line: bool, escape: str) -> None:
     options = FormatOptions("csv", mode="PERMISSIVE", multi_line=multi_line, escape=escape)
     with pytest.MonkeyPatch.context() as patch:

@@ -192,6 +192,9 @@ class CsvReader:
         )
         names = [f"c{at}" for at in range(len(self._present))]
         block = min(BLOCK_SIZE, len(text) + 1)
+        if options.multi_line and b"\r" in text:
+            # at the beginning of a block pyarrow leaves out the second half of "\r\n", also between quotes
+            block = min(len(text) + 1, _MAX_BLOCK)
         while True:  # twice at most
             read = pc_csv.ReadOptions(use_threads=False, block_size=block, column_names=names)
             try:
