@@ -288,7 +288,7 @@ def test_a_footer_that_says_other_rows_than_its_columns_have_is_refused(rows: in
         damaged = footer[: group + 1] + there + footer[group + 2 :]
         assert "other rows" in refused(data.replace(footer, damaged), ONE, PARQUET).detail
     claimed = one_page(gzip.compress(bytes(24)), 24, values=3, rows=rows, physical=2)
-    if rows > 3:
+    if rows > 3 or int(pa.__version__.split(".")[0]) < 26:  # before 26 pyarrow brings the rows that are too many
         assert refused(claimed, ONE, PARQUET).cause == "corrupt-object"
     else:
         assert read_column(claimed, pa.int64(), PARQUET) == [0, 0]  # nothing in it says that there are more
