@@ -241,8 +241,7 @@ def test_a_large_object_without_the_columns_is_bad_in_all_of_its_parts(spark: Sp
     folder.mkdir()
     (folder / "large.json").write_text('{"other":"0123456789abcdef"}\n' * (3 * MIN_PIECE // 29))
     world.publish([(folder / "large.json").as_uri()])
-    query = {**described(world, minPartitions="3"), "schema": "id BIGINT, name STRING"}
-    run_until_settled(spark, [(world, query)])  # type: ignore[list-item]
+    run_until_settled(spark, [(world, described(world, minPartitions="3"))])
     assert world.published() == []
     assert {(error["scope"], error["cause"]) for error in world.view("errors")} == {("part", "wrong-columns")}
     assert [shard["state"] for shard in world.view("shards")] == ["quarantined"]

@@ -61,6 +61,8 @@ def test_a_load_from_an_absent_table_of_messages_fails_and_makes_none(
     done = load(world, PREFIX, lambda: pytest.fail("Spark started"))
     assert done.exit_code == 2, done.output
     assert "it does not exist; send to it, or correct its URL" in done.stderr
+    with SqlQueue(world.queue_url) as queue:
+        assert not queue.exists()
 
 
 def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(

@@ -142,9 +142,7 @@ def load(
         title = problem = f"0 objects loaded, {number(sum(loaded['errors'].values()))} refused: {causes}"
     print_result(_for_people(result, as_json), as_json, title=title)
     if query.queue and not any(loaded.values()) and problem is None and not as_json:
-        tell(
-            "the queue announced nothing new; if this surprises you, see 'cuesqueue queue info' and its name in the URL"
-        )
+        tell("the queue announced nothing new; if you expected objects, check the queue's name in the URL")
     if loaded["errors"] and not as_json:
         tell("what was bad: 'cuesqueue errors list' with this store; repair and requeue it (docs/how-to/errors.md)")
     if problem:

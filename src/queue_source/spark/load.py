@@ -255,9 +255,9 @@ def _waiting(reader: ReaderOptions) -> int | None:
     for url in reader.queue.urls:
         with open_queue(url.reveal(), **connection_options(url, reader.queue)) as queue:
             manager = administered(queue) if transactional(queue) else None
-            if manager is not None and not manager.exists():  # a queue in SQL would be made by looking at it
-                raise QueueNotFound(queue.name, "it does not exist; send to it, or correct its URL")
             try:
+                if manager is not None and not manager.exists():  # a queue in SQL would be made by looking at it
+                    raise QueueNotFound(queue.name, "it does not exist; send to it, or correct its URL")
                 depths.append(queue.depth().ready if queue.capabilities.reports_depth else None)
             except QueueUnavailable:
                 depths.append(None)

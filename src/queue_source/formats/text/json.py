@@ -246,7 +246,7 @@ class JsonReader:
                 text = grammar.decode_text(record)
                 named = {key for item in grammar.decode_objects(text, self._options.max_values) for key in item}
             except ValueError as error:  # UnicodeDecodeError is one
-                failure = failure or f"record at byte {data.find(record)}: {error}"
+                failure = failure or f"the first of them: {error}"
                 continue
             if self._matcher.any_in(named):
                 return
@@ -409,8 +409,8 @@ class Json(LineFormat):
                 if unseen and table.num_rows:
                     if all(column.null_count == table.num_rows for column in table.columns):
                         if is_document and text.bad.count > before and table.num_columns:
-                            reason = text.bad.reported[-1].reason
-                            raise BadObject("corrupt-object", shorten(f"the document cannot be read; {reason}"))
+                            reason = "" if text.bad.omitted else f"; {text.bad.reported[-1].reason}"
+                            raise BadObject("corrupt-object", shorten(f"the document cannot be read{reason}"))
                         _require_a_column(text, reader, part, block.data)
                     unseen = False
                 yield table
