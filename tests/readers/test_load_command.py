@@ -65,6 +65,16 @@ def test_a_load_from_an_absent_table_of_messages_fails_and_makes_none(
         assert not queue.exists()
 
 
+def test_a_sql_queue_that_does_not_answer_is_left_to_the_query(
+    tmp_path: Path, load: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query waits for it, for `queueRetryTimeout`."""
+    monkeypatch.setattr(World, "queue_url", "sql+postgresql+psycopg://cues@127.0.0.1:1/cues?queue=files")
+    started = list[int]()
+    done = load(World(tmp_path), PREFIX, lambda: started.append(1))
+    assert (done.exit_code, started) == (0, [1]), done.output
+
+
 def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(
     tmp_path: Path, load: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
