@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shard_store.model import shard_key
+from shard_store.model import ErrorRecord, Split, shard_key
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
@@ -228,6 +228,30 @@ def test_nothing_is_forgotten_before_it_is_planned(backend: StoreBackend) -> Non
     store.prune(policy)
     assert rows(store, "shards") == []
     assert due(store) == ["a", "b"], "what is planned needs its shard no more"
+
+
+@pytest.mark.parametrize("action", ["delete", "move"])
+def test_an_object_with_bad_records_is_moved_and_never_deleted(backend: StoreBackend, action: str) -> None:
+    """However long it stays: the errors, which say so, are kept as long as its shard."""
+    store = backend.open()
+    us = Pipeline.start(store)
+    begun = us.deliver("first")
+    backend.clock.advance(8 * DAY)
+    plan(store)  # from here on the source is cleaned
+    with_errors = us.planned("good", "bad")
+    bad = ErrorRecord("record", "bad-record", "why", "bad", with_errors.identity.delivery_hash, begun.ranges[0].start)
+    store.record_errors("s", us.token.pipeline, [bad])
+    us.publish(with_errors, Split("/split-2", 1, 1))
+    us.confirm()
+    us.deliver("later")
+    backend.clock.advance(10 * DAY)
+    store.prune(RetentionPolicy(WEEK, source="s"))
+    plan(store, choose=lambda shard_id, uri: Planned(uri, f"moved/{uri}" if action == "move" else None))
+    assert due(store) == ["bad"] * (action == "move") + ["first", "good", "later"]
+    store.prune(RetentionPolicy(WEEK, source="s"))
+    store.prune(RetentionPolicy(WEEK, source="s"))
+    assert rows(store, "errors") == [], "they go with the shard"
+    assert plan(store) == 0
 
 
 def test_a_source_that_nobody_cleans_any_more_is_pruned_by_its_window_alone(backend: StoreBackend) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from queue_source.commands.main import app
 from queue_source.queues import open_queue
 from support.engine.queries import Query, described, run_until_settled
 from support.engine.world import World
@@ -65,3 +68,21 @@ def test_two_queues_of_different_kinds_feed_one_reader(
         ]
         assert {row["queue"] for row in rows} == {world.queue_url, sqs_url}
         assert sqs.depth().total == 0
+
+
+def test_a_message_of_another_kind_is_kept_whole_and_sent_again_by_its_requeue(
+    spark: SparkSession, world: World
+) -> None:
+    other = json.dumps({"order": 1, "text": "x" * 100_000}).encode()
+    with open_queue(world.queue_url) as queue:
+        queue.publish([b'{"id": 1}', other, b"no record", b'{"id": 2}'])
+        query = described(world, allowedPrefixes=None, content="message", fileFormat="json")
+        run_until_settled(spark, [(world, {**query, "schema": "id INT"})])
+        view = spark.read.format("cuesqueue").option("store", world.store_url)
+        assert sorted(row.id for row in view.load().collect()) == [1, 2], "no row of nulls"
+        causes = sorted((error["scope"], error["cause"]) for error in world.view("errors"))
+        assert causes == [("object", "corrupt-object"), ("object", "wrong-columns")]
+        assert queue.depth().total == 0
+        CliRunner().invoke(app, ["errors", "requeue", "--store", world.store_url, "--cause", "wrong-columns"])
+        (again,) = queue.receive(10, 60, 0)
+        assert again.body == other

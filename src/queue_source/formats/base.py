@@ -44,6 +44,7 @@ _INSTEAD = {
 MAX_REPORTED = 20
 """Bad records of one object that are reported one by one."""
 _KEPT_BYTES = 65_536
+_OF_MESSAGE = 1_000, 4 << 20  # the same of a message, whose body nothing else keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class BadRecords:
         before: Bytes of the members before this one, unpacked.
     """
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, *, of_message: bool = False) -> None:
+        self._most, self._kept = _OF_MESSAGE if of_message else (MAX_REPORTED, _KEPT_BYTES)
         self.keeps = mode == "PERMISSIVE"
         self.fails = mode == "FAILFAST"
         self.reported: list[BadRecord] = []
@@ -84,8 +86,8 @@ class BadRecords:
             reason, offset = f"member {self.member!r}, byte {offset}: {reason}", self.before + offset
         self.count += 1
         self.last = offset
-        if len(self.reported) < MAX_REPORTED:
-            self.reported.append(BadRecord(offset, shorten(reason), record[:_KEPT_BYTES], len(record)))
+        if len(self.reported) < self._most:
+            self.reported.append(BadRecord(offset, shorten(reason), record[: self._kept], len(record)))
 
     @property
     def omitted(self) -> int:
@@ -205,8 +207,7 @@ class Format(ABC):
     def read_body(self, body: bytes, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> Iterator[pa.Table]:
         """Read the rows of a message's body. Raises as `open`."""
         source = OpenObject("", ObjectFile("", InMemory(body)), len(body))
-        # as a part: a single record need not have any of the declared columns
-        return self.open(source, Part(0, len(body)), schema, options, bad).rows
+        return self.open(source, Part(), schema, options, bad).rows
 
     def body_as_line(self, body: bytes) -> bytes | None:
         """Return the body of a message as a line that can be read among others; None where that is impossible."""

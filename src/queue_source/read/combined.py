@@ -18,6 +18,7 @@ from queue_source.formats.compression import codec_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.text.blocks import BOM
+from queue_source.formats.text.records import has_empty_row
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, Opener, check_unchanged
 from queue_source.storage.memory import BoundedMemory
@@ -127,7 +128,7 @@ class _Bodies:
                 table = reader.read_quickly(b"\n".join(lines))
         except BadObject:  # one of them is too large, or all together are
             return None
-        if table is None or table.num_rows != len(numbered):
+        if table is None or table.num_rows != len(numbered) or has_empty_row(table):
             return None
         return self._batches(table, [metadata for _, (_, metadata) in numbered])
 
@@ -136,7 +137,7 @@ class _Bodies:
 
     def _alone(self, message: Message, place: int) -> Iterator[pa.RecordBatch]:
         payload, metadata = message
-        problems = BadRecords(self.options.mode)
+        problems = BadRecords(self.options.mode, of_message=True)
         try:
             schema = data_schema(self.schema, self.options)
             format = format_of(self.options)

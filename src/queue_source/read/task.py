@@ -325,6 +325,7 @@ def _read_piece(
         yield from refusals.read(uri, read)
     except BadObject as error:
         _report_bad(piece, work, error, report)
+        return
     if problems.count:
         report(bad_records(piece, work.identity, problems))
 
@@ -337,7 +338,7 @@ def _read_messages(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa
         piece = work.pieces[place]
         if error is not None:
             _report_bad(piece, work, error, report)
-        if problems.count:
+        elif problems.count:
             report(bad_records(piece, work.identity, problems))
 
     # their bodies came with the plan: nothing is read

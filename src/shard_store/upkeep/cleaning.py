@@ -19,7 +19,7 @@ from sqlalchemy.engine import Row
 from shard_store.batches.positions import PUBLISHED
 from shard_store.model import MICROSECOND, ShardKey, ShardState, shard_key, uri_key
 from shard_store.sql.database import Transaction, chunks
-from shard_store.sql.schema import CLEANED, cleanings, registered, shards, sources
+from shard_store.sql.schema import CLEANED, cleanings, errors, registered, shards, sources
 from shard_store.upkeep.timing import trusted_time
 
 SETTLED = timedelta(minutes=10)
@@ -89,7 +89,8 @@ def plan(
 ) -> int:
     """Write down what is to be done with the next finished shards of the source, up to about `limit`; return how many.
     In the order in which they were done, and all that were done at one time together. `choose` says it for (shard id,
-    URI); None: nothing is done. May be called again at any time, by several at once.
+    URI); None: nothing is done. No object with bad records is deleted: nothing else has all of them.
+    May be called again at any time, by several at once.
     """
     now = trusted_time(transaction).at
     this = sources.c.source == source
@@ -103,10 +104,13 @@ def plan(
         end = finished[-1].finished_at
         same = _finished(source, end - 1, end).where(shards.c.shard_key > finished[-1].shard_key)
         finished = [*finished, *transaction.execute(same.order_by(shards.c.shard_key)).all()]
+    unread = sa.select(errors.c.shard_key).where(errors.c.source == source, errors.c.scope == "record")
+    keys = [bytes(row.shard_key) for row in finished]
+    kept = {bytes(key) for (key,) in transaction.select_among(unread, errors.c.shard_key, keys)}
     rows = []
     for row in finished:
         chosen = choose(row.shard_id, row.uri if row.uri is not None else row.shard_id)
-        if chosen is not None:
+        if chosen is not None and not (chosen.target is None and bytes(row.shard_key) in kept):
             rows.append(
                 {
                     "shard_key": bytes(row.shard_key),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from queue_source.errors import BadObject, OptionError
-from queue_source.formats.base import check_schema
+from queue_source.formats.base import Part, check_schema
 from queue_source.formats.text import blocks, records
 from queue_source.formats.text.csv import CsvReader
 from queue_source.formats.text.json import JsonReader
@@ -70,6 +71,47 @@ def test_unusual_csv_is_read_as_spark_reads_it(line: str, row: tuple[Any, ...]) 
     found = read_with_problems(f"7,before,0.5\n{line}\n".encode(), ROW, FormatOptions("csv"))
     assert tuple(found.rows[1].values()) == (*row, None)
     assert found.problems.count == 0
+
+
+NUMBERS = pa.schema([("a", pa.int32()), ("b", pa.float64())])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<html><body>503, try again</body></html>\n",
+        b"order,price\n",
+        b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xd8",
+        b"x,y\n" * 50_000,
+    ],
+)
+def test_csv_without_a_header_of_which_no_value_can_be_read_is_a_bad_object_and_no_row_of_nulls(data: bytes) -> None:
+    options = FormatOptions("csv")
+    with pytest.raises(BadObject, match="corrupt-object: no value of its records can be read; "):
+        read_with_problems(data, NUMBERS, options)
+    assert read_with_problems(data, NUMBERS, replace(options, mode="DROPMALFORMED")).rows == []
+    kept = read_with_problems(data, pa.schema([*NUMBERS, (CORRUPT, pa.string())]), options)
+    assert kept.problems.count == len(kept.rows) > 0
+    assert all(row[CORRUPT] for row in kept.rows), "who asks for the text of bad records has it"
+    with_header = read_with_problems(b"a,b\n" + data, NUMBERS, replace(options, header=True))
+    assert with_header.problems.count == len(with_header.rows), "a header shows that it is of these columns"
+
+
+@pytest.mark.parametrize(
+    ("data", "bad"), [(b"x,y\n" * 50_000 + b"1,x\n", 50_001), (b",\n,\n", 0), (b"\n", 0), (b",y\n,\n1,2", 1)]
+)
+def test_csv_without_a_header_has_bad_records_where_a_value_can_be_read_wherever_that_is(data: bytes, bad: int) -> None:
+    found = read_with_problems(data, NUMBERS, FormatOptions("csv"))
+    assert (found.problems.count, len(found.rows)) == (bad, data.strip(b"\n").count(b"\n") + (len(data) > 1))
+
+
+@pytest.mark.parametrize("start", [0, 40])
+def test_each_part_of_csv_without_a_header_shows_whether_its_values_can_be_read(start: int) -> None:
+    part, others = Part(start, start + 40), b"x,y\n" * 30
+    with pytest.raises(BadObject, match="no value of its records"):
+        read_with_problems(others, NUMBERS, FormatOptions("csv"), part=part)
+    found = read_with_problems(b"1,2\n" + others, NUMBERS, FormatOptions("csv"), part=part)
+    assert (len(found.rows), found.problems.count) == (10, 10 if start else 9)
 
 
 def test_text_that_is_not_utf8_is_replaced_and_told() -> None:

@@ -61,7 +61,6 @@ def test_records_of_many_messages_keep_their_order_and_their_message() -> None:
         (b'{"a": 5}{"a": 6}', [5, 6], 0),
         (b'{"a": 5}{"a": "x"} {"a": 6}', [5, None, 6], 1),
         (b'{"a": "x"}', [None], 1),
-        (b"\xff", [None], 1),
         (b'\xef\xbb\xbf{"a": 5}', [5], 0),
         (gzip.compress(b'{"a": 5}', mtime=0), [5], 0),
         (b"", [], 0),
@@ -76,11 +75,61 @@ def test_an_unusual_body_harms_no_other_one(body: bytes, expected: list[int | No
     assert ids(rows) == [*map(str, range(20)), *["20"] * len(expected), *map(str, range(21, 41))]
 
 
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (b"\xff", "corrupt-object"),
+        (b"Hello, this is no order", "corrupt-object"),
+        (b'{"a": 5', "corrupt-object"),
+        (b"x\ny\n", "corrupt-object"),
+        (b'{"order": 5, "type": "OrderPaid"}', "wrong-columns"),
+        (b'{"order": 5}\n{"order": 6}\n', "wrong-columns"),
+        (b'[\n{"order": 5},\n{"order": 6}]', "wrong-columns"),
+    ],
+)
+def test_a_message_of_another_kind_is_bad_and_no_row_of_nulls(body: bytes, cause: str) -> None:
+    """Nothing but the message holds it: it is quarantined with its body, not acknowledged away."""
+    others = [b'{"a": 1}'] * 20
+    for larger in (body, body + b" " * (70 << 10)):
+        rows, told = read([*others, larger, *others], FormatOptions("json"))
+        assert [row["a"] for row in rows] == [1] * 40
+        assert told == {20: (told[20][0], cause)}
+        rows, told = read([*others, larger, *others], FormatOptions("json", multi_line=True))
+        assert [row["a"] for row in rows] == [1] * 40
+        assert told[20][1] in (cause, "corrupt-object"), "two documents are none"
+    kept = pa.schema([*SCHEMA, ("_corrupt_record", pa.string())])
+    if cause == "corrupt-object":
+        rows, told = read([body], FormatOptions("json"), kept)
+        assert rows, "who asks for the text of bad records has it"
+        assert told[0][1] is None
+    rescued = FormatOptions("json", rescued_data_column="_rescued_data")
+    rows, told = read([body], rescued, pa.schema([*SCHEMA, ("_rescued_data", pa.string())]))
+    assert bool(rows) == (cause == "wrong-columns")
+
+
+def test_csv_in_a_message_has_a_value_or_is_bad() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.float64())])
+    rows, told = read([b"1,2", b"no csv", b",", b"x,2"], FormatOptions("csv"), schema)
+    assert [(row["a"], row["b"]) for row in rows] == [(1, 2), (None, None), (None, 2)]
+    assert told == {1: (1, "corrupt-object"), 3: (1, None)}
+
+
+def test_of_a_message_more_of_its_bad_records_is_kept_than_of_an_object() -> None:
+    kept = BadRecords("PERMISSIVE", of_message=True), BadRecords("PERMISSIVE")
+    for problems in kept:
+        for offset in range(2000):
+            problems.add(offset, "bad", b"x" * 100_000)
+    assert [(len(p.reported), len(p.reported[0].record), p.count) for p in kept] == [
+        (1000, 100_000, 2000),
+        (20, 65_536, 2000),
+    ]
+
+
 def test_no_body_leans_on_its_neighbours() -> None:
     bodies = [b'{"a": 1}{"a": 2}', b'{"a":', b"3}", b'{"b": "x}', b'{y"}', b'{"a": 4}']
     rows, told = read(bodies, FormatOptions("json"))
-    assert [row["a"] for row in rows] == [1, 2] + [None] * 4 + [4]
-    assert sorted(told) == [1, 2, 3, 4]
+    assert [row["a"] for row in rows] == [1, 2, 4]
+    assert told == dict.fromkeys((1, 2, 3, 4), (1, "corrupt-object"))
 
 
 def test_failfast_makes_a_message_bad_and_drop_leaves_its_record_out() -> None:

@@ -38,6 +38,7 @@ from queue_source.formats.text.records import (
     Rows,
     TextObject,
     has_too_many_cells,
+    is_all_null,
     read_block,
 )
 from queue_source.formats.text.values import (
@@ -49,7 +50,15 @@ from queue_source.formats.text.values import (
     quote_json,
     text_leaf,
 )
-from queue_source.formats.types import check_decimals, conform_column, is_bytes, is_text, match_names, require_any
+from queue_source.formats.types import (
+    check_decimals,
+    conform_column,
+    is_bytes,
+    is_text,
+    match_names,
+    require_any,
+    shorten,
+)
 from queue_source.options.content import FormatOptions
 
 _TRUE = ["true", "True", "TRUE"]
@@ -60,6 +69,7 @@ _HEXADECIMAL = r"^[ \t]*-?0[xX]"
 _NOT_BLANK = re.compile(rb"[^\n]")
 _CONTROLS = bytes(range(33))
 _MAX_BLOCK = (1 << 31) - 1
+_ENOUGH = 4 << 20  # bytes of an object's beginning that show whether its values can be read
 
 
 class CsvReader:
@@ -309,9 +319,28 @@ class Csv(LineFormat):
         blocks = text.read_blocks(reader.separator, part)
         if text.options.header and not part.start:
             blocks = _pass_header(reader, blocks)
+        # without a header nothing but its values shows that an object is of these columns
+        unseen, before = not text.options.header, text.bad.count
         for block in blocks:
-            yield from read_block(reader, block)
+            for table in read_block(reader, block):
+                if unseen and table.num_rows:
+                    if (
+                        text.bad.count > before
+                        and is_all_null(table)
+                        and not self._has_a_value(text, part, block, schema)
+                    ):
+                        reason = "".join(f"; {bad.reason}" for bad in text.bad.reported[before : before + 1])
+                        raise BadObject("corrupt-object", shorten(f"no value of its records can be read{reason}"))
+                    unseen = False
+                yield table
             del block  # it is not held while the next one is read
+
+    def _has_a_value(self, text: TextObject, part: Part, block: Block, schema: pa.Schema) -> bool:
+        """Tell whether a value of a part's first block can be read, or one of its object's beginning."""
+        reader = self.reader(schema, text.options, BadRecords("PERMISSIVE"), text.uri)
+        beginning = text.first_block(reader.separator, _ENOUGH) if part.start else None
+        tables = (table for some in (block, beginning) if some is not None for table in read_block(reader, some))
+        return not all(map(is_all_null, tables))
 
     def joinable(
         self, reader: RecordReader, contents: Sequence[bytes], end: bytes, options: FormatOptions

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +45,9 @@ from queue_source.formats.text.records import (
     RecordSchema,
     Rows,
     TextObject,
+    has_empty_row,
     has_too_many_cells,
+    is_all_null,
     read_block,
 )
 from queue_source.formats.text.values import text_leaf
@@ -402,13 +404,12 @@ class Json(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         is_document, before = text.options.multi_line, text.bad.count
-        # a message need not have any of the declared columns
-        unseen = text.uri != "" and text.options.single_variant_column is None
+        unseen = text.options.single_variant_column is None
         for block in _read_blocks(text, reader, part):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
-                    if all(column.null_count == table.num_rows for column in table.columns):
-                        if is_document and text.bad.count > before and table.num_columns:
+                    if is_all_null(table):
+                        if is_document and text.bad.count > before:
                             reason = "" if text.bad.omitted else f"; {text.bad.reported[-1].reason}"
                             raise BadObject("corrupt-object", shorten(f"the document cannot be read{reason}"))
                         _require_a_column(text, reader, part, block.data)
@@ -418,11 +419,7 @@ class Json(LineFormat):
 
     def combine(self, contents: Sequence[bytes], schema: pa.Schema, options: FormatOptions) -> pa.Table | None:
         table = super().combine(contents, schema, options)
-        if table is None or any(column.null_count == 0 for column in table.columns):
-            return table
-        # the object of a record that fills no column may have quite other columns, and is checked alone
-        empty = reduce(pc.and_, (pc.is_null(column) for column in table.columns), pa.scalar(True))
-        return table if table.num_columns and not pc.any(empty).as_py() else None
+        return None if table is None or has_empty_row(table) else table
 
     def joinable(
         self, reader: RecordReader, contents: Sequence[bytes], end: bytes, options: FormatOptions
@@ -446,11 +443,15 @@ class Json(LineFormat):
                     grammar.decode_text(body)
                 )
                 document = True
-        if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
-            reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
-            return reader.read_whole(block) if document else reader.read_slowly(block)
         if document:
             options = replace(options, multi_line=True, line_sep=None)
+        if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
+            reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
+            tables = [*(reader.read_whole(block) if document else reader.read_slowly(block))]
+            has_rows = any(table.num_rows for table in tables)
+            if has_rows and all(map(is_all_null, tables)) and options.single_variant_column is None:
+                reader.require_a_column(block.data)
+            return iter(tables)
         return super().read_body(body, schema, options, bad)
 
     def infer(self, source: OpenObject, options: FormatOptions, limit: int, *, types: bool) -> pa.Schema:

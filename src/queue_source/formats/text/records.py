@@ -12,13 +12,14 @@ import codecs
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from io import StringIO
 from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import BadRecords, Format, OpenObject, Part, Tables, read_in_pieces
@@ -202,6 +203,18 @@ class RecordReader(Protocol):
 def has_too_many_cells(lines: int, schema: pa.Schema) -> bool:
     """Tell whether a table of so many lines takes too much memory; then it may be read in pieces."""
     return lines * (len(schema) + 1) > MAX_CELLS
+
+
+def is_all_null(table: pa.Table) -> bool:
+    """Tell whether a table has columns, and no value in any of them."""
+    return bool(table.columns) and all(column.null_count == table.num_rows for column in table.columns)
+
+
+def has_empty_row(table: pa.Table) -> bool:
+    """Tell whether a table has columns, and a row without a value: what holds that row may have quite other columns."""
+    if not table.columns or any(column.null_count == 0 for column in table.columns):
+        return False
+    return bool(pc.any(reduce(pc.and_, map(pc.is_null, table.columns))).as_py())
 
 
 def read_block(reader: RecordReader, block: Block) -> Iterator[pa.Table]:
