@@ -391,7 +391,7 @@ def reconcile(
     """Compare what is in a bucket with what was published, and say what is missing.
 
     Exit code 0: complete. 1: something is not published, or changed since; the store has forgotten too much to say;
-    or there is no object.
+    not all could be listed; or there is no object.
     """
     configured = {"aws.profile": profile, "aws.endpointUrl": endpoint_url}
     reader_options = {name: text for name, text in configured.items() if text is not None} | named_options(option)

@@ -74,7 +74,7 @@ def prune(
             "Remove what ended longer ago; a longer window of a pipeline of its source counts instead.",
         ),
     ] = DEFAULT_WINDOW,
-    max_shards: Annotated[int | None, option("N", "Keep at most this many finished shards.", min=1)] = None,
+    max_shards: Annotated[int | None, option("N", "Keep at most this many finished shards of a source.", min=1)] = None,
     pipelines_older_than: Annotated[
         str,
         option(

@@ -138,8 +138,8 @@ class FormatOptions:
         help="What becomes of [bad records](formats.md#bad-records): their readable fields are kept, or they are left "
         "out, or their object is bad.")
     max_record_bytes: int = option("maxRecordBytes", types.SIZE, "48m", example="256m", formats=LINE_FORMATS,
-        help="A longer record (with `wholeText`: object) is bad, and skipped. A worker needs up to ten times this "
-        "memory.")
+        help="A longer record (with `wholeText`: object) is bad, and skipped. A worker needs up to twelve times "
+        "this memory.")
     column_name_of_corrupt_record: str = option(
         "columnNameOfCorruptRecord", types.NON_EMPTY, "_corrupt_record", example="_bad", formats=RECORD_FORMATS,
         help="STRING column for bad records as they were written, if the schema has it.")
@@ -159,8 +159,8 @@ class FormatOptions:
         help="A record (with `multiLine` an object) is one column of this name, of type VARIANT.")
     max_expansion: int = option(
         "maxExpansion", types.number(1, 1_000_000), "250", example="5000", formats=MESSAGE_FORMATS,
-        help="How many times larger than the object its decoded values may be. Beyond that, and beyond [1 GB or "
-        "so](formats.md#limits), the object is corrupt.")
+        help="How many times larger than the object its decoded values may be. Beyond that, and beyond [1 GB "
+        "or so](formats.md#limits) (json, csv and text: 256 MB), the object is corrupt.")
     max_decode_memory: int | None = option("maxDecodeMemory", types.MEMORY, example="4g", formats=MESSAGE_FORMATS,
         note="half of the machine's (or container's) memory for each core, from 256 MB to 1 GB; half of that for "
         "avro; for csv, json and text at least 12 times `maxRecordBytes`",

@@ -82,7 +82,7 @@ class QueueOptions:
         "recorded batch is published; its messages stay in the old queue, where the next reader of the source "
         "acknowledges them unread.")
     receive_threads: int = option("receiveThreads", types.number(1, 256), "2", example="4",
-        help="Threads that receive messages ahead of the micro-batches.")
+        help="Threads for each queue that receive messages ahead of the micro-batches.")
     wait_time: timedelta = option(
         "waitTime", types.WAIT, example="1s", note="`20s`, at most half of `visibilityTimeout`",
         help="How long a receive request waits for the first message.")

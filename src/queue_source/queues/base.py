@@ -78,7 +78,7 @@ class Depth:
 class Queue(Protocol):
     """Eight verbs and a depth: all that the reader needs of a queue.
 
-    A class of your own inherits `publish` and use in a `with` statement, and cannot be made while it lacks a verb.
+    A class of your own inherits `work` and use in a `with` statement, and cannot be made while it lacks another verb.
     """
 
     @property

@@ -143,7 +143,7 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_object_retries_total",
-        "Requests for objects that its tasks have sent again.",
+        "Requests for objects that its successful tasks have sent again.",
         _single(lambda s: s.object_retries),
     ),
     Exported(
@@ -217,7 +217,7 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_backfill_failures",
-        "Failures of the last listing.",
+        "Failures of the last listing since it read a page.",
         _single(lambda s: None if s.backfill is None else s.backfill.failures),
         of_source=True,
     ),
