@@ -141,8 +141,7 @@ def _options_lines() -> Iterator[str]:
     yield "`cloudFiles.useStrictGlobber` = `false` is refused."
     yield from ("", "### When an option changes between two starts", "")
     yield "A query may have ended in the middle of a batch. With another value at its next start, each row is still"
-    yield "published exactly once, or the start is refused, with what to do, before anything is done. When the new"
-    yield "value takes effect:"
+    yield "published once, or the start is refused before anything is done. When the new value takes effect:"
     yield from _changes(READER, {OnChange.READ: "the schema itself"})
     yield from ("", '## Sink: `df.writeStream.format("cuesqueue")`')
     yield from _sections(SINK)
@@ -424,8 +423,8 @@ def _python_lines() -> Iterator[str]:
     known = [item for item in dict.fromkeys(items) if items.count(item) > 1]
     yield from ("", "## Functions", "")
     yield "`load` is called in the driver's script, `delivery`, `references` and `reject_rows` inside the function of"
-    yield "`foreachBatch`, all others in any process. Wrong arguments raise `OptionError`, `QueueConfigurationError` or"
-    yield "`StoreConfigurationError`, a store that fails `ShardStoreError`."
+    yield "`foreachBatch`, all others in any process. Wrong arguments raise `ValueError` (`OptionError`),"
+    yield "`QueueConfigurationError` or `StoreConfigurationError`, a store that fails `ShardStoreError`."
     if parameters := [item for item in known if re.match("- `[a-z]", item)]:
         yield from ("", *parameters)
     yield ""

@@ -52,6 +52,7 @@ _BY_MESSAGE = excludes(
     problem="needs what a message says, and a receiver records URIs alone; leave it out with queueUrl store or routes, "
     "name tags in the file of routes, or read the queue",
 )  # fmt: skip
+_PRUNED = "With the next pruning. What was forgotten stays forgotten."
 _LISTED = only_with(
     "backfillPrefixes",
     problem="acts only on what is listed; name the folders in backfillPrefixes, as in 's3://landing/orders/', or leave "
@@ -104,11 +105,13 @@ class QueueOptions:
         "(`backfillPrefixes`) are the last queue.")
     routes: str | None = option("routes", types.NON_EMPTY, example="/etc/cuesqueue/routes.json",
         rules=only_with("queueUrl", problem=_NO_QUEUE) + excludes("queueUrl=store", problem=_NO_QUEUE),
-        help="File of [routes](../how-to/routes.md), by which this reader also records objects for other sources.")
+        help="File of [routes](../how-to/routes.md), by which this reader also records objects for other sources.",
+        on_change=OnChange.ANNOUNCED)
     on_unrouted_object: str = option(
         "onUnroutedObject", types.choice("quarantine", "count"), "quarantine", example="count",
         rules=only_with("routes", problem="acts only on routes; name their file in routes, or leave it out"),
-        help="An object that none of the `routes` takes goes to the error table, or is only counted, as `unrouted`.")
+        help="An object that none of the `routes` takes goes to the error table, or is only counted, as `unrouted`.",
+        on_change=OnChange.ANNOUNCED)
     # fmt: on
     from_store: bool = False
 
@@ -302,15 +305,16 @@ class DeduplicationOptions:
     deduplication_window: timedelta = option("deduplicationWindow", types.DURATION, DEFAULT_WINDOW, example="60 days",
         help="How long finished shards are remembered: longer than the queue keeps a message. The longest of a "
         "source's pipelines counts.",
-        on_change="With the next pruning. What was forgotten stays forgotten.")
+        on_change=_PRUNED)
     deduplication_max_shards: int | None = option("deduplicationMaxShards", types.number(1, 10**12), example="50000000",
         # the busier the source, the shorter its memory; no number shows that it reaches back to the last listing
         rules=excludes("backfillPrefixes", problem="forgets what was read by number, however young it is, and a "
         "listing leaves alone whatever is as old as what is forgotten: objects that it has not come to yet are then "
         "never read; leave it out, and bound the memory by deduplicationWindow"),
-        help="Maximum number of a source's finished shards that are remembered.")
+        help="Maximum number of a source's finished shards that are remembered.",
+        on_change=_PRUNED)
     prune_interval: timedelta = option("pruneInterval", types.DURATION, "60s", example="10m",
-        help="How often one of all pipelines removes what is older than the window.")
+        help="How often one of a source's pipelines removes what is older than the window.")
     # fmt: on
 
 
@@ -361,7 +365,8 @@ class CleaningOptions:
         "leave it out")
         + excludes("deliverySemantics=at-least-once|at-most-once", problem="needs a store that knows when all rows of "
         "an object are published, and with deliverySemantics {deliverySemantics} it does not; leave one of them out"),
-        help="[Delete or move](../how-to/clean-source.md) an object some time after all its rows were published.")
+        help="[Delete or move](../how-to/clean-source.md) an object without bad records some time after all its rows "
+        "were published.")
     destination: str | None = option("cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
         required="is required with cleanSource move: name a folder in the same bucket that is outside of "
         "allowedPrefixes, as in 's3://landing/archive/'",
