@@ -365,8 +365,7 @@ class CleaningOptions:
         "leave it out")
         + excludes("deliverySemantics=at-least-once|at-most-once", problem="needs a store that knows when all rows of "
         "an object are published, and with deliverySemantics {deliverySemantics} it does not; leave one of them out"),
-        help="[Delete or move](../how-to/clean-source.md) an object without bad records some time after all its rows "
-        "were published.")
+        help="[Delete or move](../how-to/clean-source.md) an object some time after all its rows were published.")
     destination: str | None = option("cleanSource.moveDestination", types.FOLDER, example="s3://landing/archive/",
         required="is required with cleanSource move: name a folder in the same bucket that is outside of "
         "allowedPrefixes, as in 's3://landing/archive/'",
