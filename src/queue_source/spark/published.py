@@ -95,9 +95,9 @@ class PublishedFile:
 class Published:
     """The files that were published at one moment, in the order in which they were: the result of `published`.
 
-    Each method has the same result until `cuesqueue prune --data-older-than` removes a file. Files that were joined
-    (`cuesqueue compact`) come after older ones; once vacuum has removed what they replaced, `StoreConfigurationError`
-    refuses the moments before.
+    Each method has the same result until `cuesqueue prune --data-older-than` or `reset` removes a file. Files that were
+    joined (`cuesqueue compact`) come after older ones; once vacuum has removed what they replaced,
+    `StoreConfigurationError` refuses the moments before.
     """
 
     def __init__(
