@@ -81,6 +81,20 @@ def test_a_quarantined_object_is_read_again_once_after_its_requeue(world: World)
     assert list(refused.values()) == ["its object is done by now: a new reading would double its rows"]
 
 
+def test_a_local_file_is_announced_again_by_the_name_that_it_has(world: World) -> None:
+    """In the URI of a file percent-encoded characters are decoded, and these are no such characters."""
+    folder = world.folder / "in"
+    folder.mkdir()
+    (folder / "a%20b.json").write_bytes(b"{}")
+    world.publish(f"{folder}/a%20b.json")
+    with world.loop(allowedPrefixes=f"file://{folder}/") as loop:
+        run_with(world, loop, {f"file://{folder}/a%20b.json": "object"})
+        assert errors("requeue", "--all")["messages"] == 1
+        until(lambda: world.depth() == EMPTY, patiently(loop))
+        with world.store() as store:
+            assert published(store) == {f"file://{folder}/a%20b.json": 1}
+
+
 def test_an_object_whose_id_holds_a_version_is_announced_with_it(world: World) -> None:
     record = {"eventName": "ObjectCreated:Put", "eventSource": "aws:s3",
               "s3": {"bucket": {"name": "bucket"}, "object": {"key": "k", "size": 1, "versionId": "v1"}}}  # fmt: skip

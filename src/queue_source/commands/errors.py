@@ -257,8 +257,11 @@ def _as_dict(error: StoredError) -> dict[str, Any]:
 
 
 def plain(uri: str) -> bytes:
-    """Return the URI itself as the body; it may hold bytes that are not UTF-8."""
-    return uri.encode("utf-8", "surrogatepass")
+    """Return the URI itself as the body, of a file its path: `%20` in the URI of a file would be decoded.
+
+    It may hold bytes that are not UTF-8.
+    """
+    return uri.removeprefix("file://").encode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)
