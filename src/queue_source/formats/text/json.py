@@ -238,7 +238,7 @@ class JsonReader:
         """
         records: Iterable[bytes] = (record for _, record in self.split_records(data))
         if self._options.multi_line:  # a line for each record, if a look at its brackets tells them; else one record
-            lines = structure.cut_items(data.removeprefix(BOM).lstrip(_WHITE))
+            lines = None if self._whole else structure.cut_items(data.removeprefix(BOM).lstrip(_WHITE))
             records = [data] if lines is None else filter(bytes.strip, lines.splitlines())
         names, present, failure, is_read = self._shape.data.names, set[str](), "", False
         lowered = data.lower() if data.isascii() and b"\\" not in data else None
@@ -246,6 +246,9 @@ class JsonReader:
         for record in records if names else ():
             try:
                 text = grammar.decode_text(record)
+                if self._whole is not None:  # any value fills it
+                    grammar.decode_value(text, self._options.max_values)
+                    return
                 named = {key for item in grammar.decode_objects(text, self._options.max_values) for key in item}
             except ValueError as error:  # UnicodeDecodeError is one
                 failure = failure or f"the first of them: {error}"
@@ -404,7 +407,7 @@ class Json(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         is_document, before = text.options.multi_line, text.bad.count
-        unseen = text.options.single_variant_column is None
+        unseen = True
         for block in _read_blocks(text, reader, part):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
@@ -448,8 +451,7 @@ class Json(LineFormat):
         if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
             tables = [*(reader.read_whole(block) if document else reader.read_slowly(block))]
-            has_rows = any(table.num_rows for table in tables)
-            if has_rows and all(map(is_all_null, tables)) and options.single_variant_column is None:
+            if any(table.num_rows for table in tables) and all(map(is_all_null, tables)):
                 reader.require_a_column(block.data)
             return iter(tables)
         return super().read_body(body, schema, options, bad)
