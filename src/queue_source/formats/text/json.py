@@ -63,6 +63,7 @@ from queue_source.formats.types import (
 )
 from queue_source.formats.variants import VARIANT
 from queue_source.options.content import FormatOptions
+from queue_source.storage.open_files import InMemory, ObjectFile
 
 _SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
 _ENOUGH = 4 << 20  # bytes of an object's beginning that show whether its records name a column
@@ -440,15 +441,20 @@ class Json(LineFormat):
         document = options.multi_line
         if options.records_path is not None:
             return super().read_body(body, schema, options, bad)
-        if not document and (b"\n" in body or b"\r" in body):
+        text, is_plain = body, options.plain_utf8 and codec_of("", body) is None
+        if not document and not is_plain:
+            source = OpenObject("", ObjectFile("", InMemory(body)), len(body))
+            packed = TextObject.of(source, options, BadRecords(options.mode), Part())
+            text = packed.stream.read(options.max_document_bytes)
+        if not document and (b"\n" in text or b"\r" in text):
             with suppress(ValueError):
                 (grammar.decode_objects if options.single_variant_column is None else grammar.decode_value)(
-                    grammar.decode_text(body)
+                    grammar.decode_text(text)
                 )
                 document = True
         if document:
             options = replace(options, multi_line=True, line_sep=None)
-        if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
+        if is_plain and len(body) <= _SMALL:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
             tables = [*(reader.read_whole(block) if document else reader.read_slowly(block))]
             if any(table.num_rows for table in tables) and all(map(is_all_null, tables)):
