@@ -50,6 +50,7 @@ from queue_source.queues import Queue, open_queue
 from queue_source.queues.base import Unsendable, republished, send_messages
 from queue_source.queues.sql.database import parse_address
 from queue_source.queues.urls import scheme
+from queue_source.uris import written_uri
 from shard_store import open_store
 from shard_store.error_table import search
 from shard_store.error_table.handling import MAX_INPUT, Reopened
@@ -258,7 +259,7 @@ def _as_dict(error: StoredError) -> dict[str, Any]:
 
 def plain(uri: str) -> bytes:
     """Return the URI itself as the body; it may hold bytes that are not UTF-8."""
-    return uri.encode("utf-8", "surrogatepass")
+    return written_uri(uri).encode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)
