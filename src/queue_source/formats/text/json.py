@@ -287,7 +287,8 @@ class JsonReader:
             else:
                 objects = [{self._whole: grammar.decode_value(text, self._options.max_values)}]
         except UnicodeDecodeError as error:
-            record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
+            reason = f"not {self._options.encoding.upper()}: {error.reason} at byte {error.start} of the record"
+            record.reasons.append(reason)
         except ValueError as error:
             record.reasons.append(f"not JSON: {error}")
         if record.reasons:
