@@ -8,6 +8,7 @@ in as `file:` is decoded, and one of Azure's that begins with `https:`, since su
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from urllib.parse import unquote, unquote_plus
@@ -62,6 +63,14 @@ def plain_uri(text: str) -> str:
     if not location.startswith("//") or not bucket or not key:
         raise MalformedNotification("the URI names no object: scheme://bucket/key")
     return f"{scheme}://{bucket}/{key}"
+
+
+def written_uri(uri: str) -> str:
+    """Write a URI so that `plain_uri` reads the same: the path of a file whose URI would be decoded, and quotes around
+    white space, which no message has at its ends.
+    """
+    text = uri.removeprefix("file://") if "%" in uri else uri
+    return text if text == text.strip() else json.dumps(text, ensure_ascii=False)
 
 
 def plain_prefix(text: str) -> str:

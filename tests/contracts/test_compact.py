@@ -127,6 +127,19 @@ def test_files_of_all_types_and_of_columns_that_came_later_are_joined_and_no_col
 
 
 @on_sqlite
+def test_a_column_whose_name_has_another_case_since_keeps_its_values(store: ShardStore, tmp_path: Path) -> None:
+    us = Pipeline.start(store)
+    publish(us, tmp_path / "out", pa.table({"id": [1], "x": ["a"]}), pa.table({"id": [2], "x": ["b"]}))
+    publish(us, tmp_path / "out", pa.table({"ID": [3], "X": ["c"]}), pa.table({"ID": [4], "X": ["d"]}))
+    rows = [{"ID": number, "X": "abcd"[number - 1]} for number in range(1, 5)]
+    assert published_rows(store) == rows
+    assert compact(store, smaller_than=SMALL, target=TARGET).into == 2
+    assert published_rows(store) == rows
+    publish(us, tmp_path / "out", pa.table({"id": [5], "ID": [6]}))
+    assert {"id": 1, "ID": None} in published_rows(store), "two columns are not one"
+
+
+@on_sqlite
 def test_a_type_that_became_wider_goes_into_another_file(store: ShardStore, tmp_path: Path) -> None:
     us = Pipeline.start(store)
     narrow, wide = pa.table({"id": pa.array([1], pa.int32())}), pa.table({"id": pa.array([1 << 40], pa.int64())})

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.sinks import splits
 from support.delta_tables import DeltaLake, table_by_hand
-from support.iceberg_tables import Query, table_of
+from support.iceberg_tables import Query, by_id, table_of
 from support.store_backends import StoreBackend
 
 AT = datetime(2026, 3, 29, 1, 30, 5, 123456, timezone.utc)
@@ -133,6 +133,15 @@ def test_partitions_are_read_back_by_all_readers_whatever_their_values(lake: Del
     assert len(lake.actions("add")) == 3
     found = lake.table().to_pyarrow_table(filters=[("country", "=", "a b/c=ü%:'\"{}")])
     assert found.column("id").to_pylist() == [1]
+
+
+@pytest.mark.parametrize("value", ["x" * 251, "%" * 100, "\u4e2d" * 5000])
+def test_a_value_that_no_folder_can_be_named_after_stops_no_stream(lake: DeltaLake, value: str) -> None:
+    lake.options["partitionBy"] = "name"
+    table = table_of([1, 2], name=pa.array([value, "y"]))
+    deliver(lake, table)
+    assert by_id(pa.table(lake.table().scan()).to_pylist()) == table.to_pylist()
+    assert lake.table().to_pyarrow_table(filters=[("name", "=", value)]).column("id").to_pylist() == [1]
 
 
 def test_rows_of_one_task_are_one_file_for_each_partition_however_they_are_mixed(

@@ -234,6 +234,16 @@ def test_each_file_holds_rows_of_one_partition_and_readers_pass_over_the_others(
     assert by_id(late) == [r for r in rows.to_pylist() if r["at"] is not None and r["at"].day == 2]
 
 
+@pytest.mark.parametrize("value", ["x" * 251, "\u4e2d" * 5000])
+def test_a_value_that_no_folder_can_be_named_after_stops_no_stream(lake: Lake, value: str) -> None:
+    lake.options["partitionBy"] = "name"
+    table = table_of([1, 2], name=pa.array([value, "y"]))
+    Query(lake).batch(table)
+    assert lake.read() == by_id(table.to_pylist())
+    (task,) = lake.table().scan(row_filter=f"name == '{value}'").plan_files()
+    assert task.file.record_count == 1
+
+
 def test_large_tasks_write_row_groups_early_and_lose_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.options["partitionBy"] = "bucket(8, id)"
     monkeypatch.setattr(splits, "BUFFERED_BYTES", 2_000)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shard_store.model import ErrorRecord, Split, shard_key
+from shard_store.model import BEGINNING, ErrorRecord, Split, shard_key
 from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
@@ -249,9 +249,31 @@ def test_an_object_with_bad_records_is_moved_and_never_deleted(backend: StoreBac
     plan(store, choose=lambda shard_id, uri: Planned(uri, f"moved/{uri}" if action == "move" else None))
     assert due(store) == ["bad"] * (action == "move") + ["first", "good", "later"]
     store.prune(RetentionPolicy(WEEK, source="s"))
+    if action == "move":
+        assert rows(store, "errors"), "options may change before it is moved"
+        end(store, "bad", outcome=DONE)
     store.prune(RetentionPolicy(WEEK, source="s"))
     assert rows(store, "errors") == [], "they go with the shard"
     assert plan(store) == 0
+
+
+@pytest.mark.parametrize("source", ["s", "audit"])
+def test_bad_records_that_any_source_found_are_known_when_it_is_due(backend: StoreBackend, source: str) -> None:
+    """It was planned to be moved, or another source has found them; they stay known until it is cleaned."""
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "q", "audit")
+    us.deliver("a", "b")
+    other.deliver("a")
+    backend.clock.advance(8 * DAY)
+    plan(store, choose=lambda shard_id, uri: Planned(uri, f"moved/{uri}"))
+    bad = ErrorRecord("record", "bad-record", "why", "a", "0" * 64, BEGINNING)
+    store.record_errors(source, us.token.pipeline, [bad])
+    if source == "s":
+        backend.clock.advance(30 * DAY)
+        store.prune(RetentionPolicy(WEEK, source="s"))
+        store.prune(RetentionPolicy(WEEK, source="s"))
+    found = store.due_cleanings("s", 10).cleanings
+    assert {one.uri: (one.needed, one.has_bad_records) for one in found} == {"a": (None, True), "b": (None, False)}
 
 
 def test_a_source_that_nobody_cleans_any_more_is_pruned_by_its_window_alone(backend: StoreBackend) -> None:

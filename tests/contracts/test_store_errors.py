@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from dataclasses import replace
@@ -16,6 +17,7 @@ from shard_store.error_table import handling, search
 from shard_store.error_table.search import Criteria, StoredError
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import (
+    BEGINNING,
     ErrorRecord,
     Plan,
     PublishToken,
@@ -27,6 +29,7 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.sql.database import Transaction
+from shard_store.sql.schema import sources
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.servers.postgres import new_database
@@ -346,6 +349,20 @@ def test_a_shard_that_the_store_forgot_is_only_announced_and_not_where_a_part_wa
     assert (key, shard.uri, shard.queue) == (shard_key("s", "whole"), "whole", "q")
     (why,) = store.reopen([replace(errors[0], position=position_at(4))]).refused.values()
     assert "a part was published before" in why
+
+
+def test_a_forgotten_object_is_not_announced_under_a_name_with_its_version(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("s3://b/a#e1")
+    error = ErrorRecord("object", "corrupt-object", "why", "s3://b/gone#e1", "", BEGINNING, queue="q")
+    store.record_errors("s", us.token.pipeline, [error])
+    (stored,) = found(store)
+    ((_, shard),) = store.reopen([stored], dry_run=True).shards.items()
+    assert shard.uri == "s3://b/gone#e1", "without versions that is its name"
+    store.database.write(lambda t: t.execute(sources.update().values(naming=json.dumps({"versions": True}))))
+    (why,) = store.reopen([stored]).refused.values()
+    assert "cuesqueue send" in why
 
 
 def test_dropping_leaves_pending_errors_and_quarantined_shards(store: ShardStore) -> None:

@@ -21,7 +21,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.storage.buckets import Bucket, Known, Outcome, Page, open_bucket
 from shard_store import failpoints
 from shard_store.failpoints import CLEANING_POINTS, FailpointReached
-from shard_store.model import shard_key
+from shard_store.model import BEGINNING, ErrorRecord, shard_key
 from shard_store.shards.changes import Audit
 from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import cleanings, shards, sources
@@ -287,6 +287,26 @@ def test_options_decide_where_objects_go_and_not_what_was_planned_or_is_in_the_s
     with world.store() as store:
         targets = {row["target"] for row in rows(store, "cleanings")}
     assert targets == {real(world).root + archived(world, name) for name in "ab"}
+
+
+@pytest.mark.parametrize("finder", ["files", "audit"])
+def test_what_was_to_be_moved_and_has_bad_records_is_not_deleted_after_a_change_of_options(
+    world: World, finder: str
+) -> None:
+    uri, _ = read(world, "a", "b")
+    if finder == "audit":
+        world.publish(uri)
+        with loop_of(world, "off", source="audit", checkpoint="of audit") as loop:
+            loop.drain()
+    with world.store() as store:
+        store.plan_cleanings("files", timedelta(0), lambda _, uri: planning.Planned(uri, f"{uri}.moved"), 10)
+        store.record_errors(finder, "files", [ErrorRecord("record", "bad-record", "why", uri, "0" * 64, BEGINNING)])
+    clean(world, "delete", {"a": planning.NEEDED, "b": "cleaned"})
+    assert sorted(real(world).contents()) == ["in/a"]
+    with world.store() as store:
+        store.database.write(lambda t: t.execute(cleanings.update().values(due_at=0)))
+    clean(world, "move", {"a": "cleaned", "b": "cleaned"})
+    assert sorted(real(world).contents()) == [archived(world, "a")]
 
 
 def test_whoever_writes_to_the_store_has_nothing_deleted_outside_of_allowed_prefixes(world: World) -> None:

@@ -7,11 +7,13 @@ from datetime import datetime, timezone
 import pytest
 
 from queue_source.announcements.contents import announced_objects, announcement_of, listed_contents
+from queue_source.announcements.parser import parse_notification
+from queue_source.commands.errors import plain as requeued
 from queue_source.messages import ListedObject, Receipt, Received
 from queue_source.options import NotificationOptions
 
 AT = datetime(2026, 11, 20, 8, 30, tzinfo=timezone.utc)
-KEYS = ("in/a b+c", "in/ü%20/%C3", "in/a//b", 'in/"quoted"', "in/🎉", "in/#?&=")
+KEYS = ("in/a b+c", "in/ü%20/%C3", "in/a//b", 'in/"quoted"', "in/🎉", "in/#?&=", "in/50%", "in/end ", "in/end\u2028")
 PREFIXES = ("s3://bucket/", "gs://bucket/", "abfss://c@account.dfs.core.windows.net/", "file:///data/")
 ALL = [
     ListedObject(f"{prefix}{key}", 7, etag, AT, version)
@@ -37,6 +39,7 @@ def test_every_object_comes_back_with_its_identity(overwrites: bool, plain: bool
         assert (content.shard_id, content.uri) == (expected.shard_id, expected.uri)
         if listed.uri.startswith(("s3", "gs")) and not plain:
             assert (content.size, content.etag) == (7, listed.etag)
+        assert parse_notification(requeued(listed.uri)).objects[0].uri == listed.uri
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,15 @@ def test_columns_of_the_path_are_added_with_their_types(place: Place) -> None:
     assert place.columns(partitionColumns="day,n") == "id BIGINT, day DATE, n BIGINT, _rescued_data STRING"
 
 
+def test_names_of_our_own_columns_in_the_data_stop_no_stream(place: Place) -> None:
+    """As where such a column comes later. Kept in schemaLocation, it would end each start."""
+    ours = {"_metadata": {"bundled": []}, "_Rescued_data": 2, "_corrupt_record": 3}
+    place.publish(place.put("in/1.json", {"id": 1, **ours}))
+    assert place.columns() == "id BIGINT, _rescued_data STRING"
+    hinted = place.columns(schemaLocation=f"{place.root}/other", schemaHints="_metadata STRUCT<file_path: STRING>")
+    assert hinted == "id BIGINT, _metadata STRUCT<file_path: STRING>, _rescued_data STRING"
+
+
 def test_messages_are_samples_of_themselves(place: Place) -> None:
     place.publish({"id": 1}, b"no JSON", {"at": {"x": 1.5}})
     columns = place.columns(content="message", allowedPrefixes=None)
@@ -397,7 +406,9 @@ def test_a_bad_message_keeps_its_body_in_its_error(place: Place) -> None:
         "object", "corrupt-object", "q/m1", "m1", b"no",
     )  # fmt: skip
     rows, (error,) = read(place.work(contents, content="message"))
-    assert [row["id"] for row in rows] == [1, None, 2]
+    assert ([row["id"] for row in rows], error.scope, error.input) == ([1, 2], "object", b"no")
+    rows, (error,) = read(place.work(contents, content="message", mode="DROPMALFORMED"))
+    assert [row["id"] for row in rows] == [1, 2]
     assert (error.scope, error.position, error.input) == ("record", position_at(0), b"no")
     with pytest.raises(BadObject):
         read(place.work(contents, content="message", mode="FAILFAST", onCorruptObject="fail"))

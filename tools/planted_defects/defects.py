@@ -176,8 +176,8 @@ DEFECTS = (
         "cleaned-under-another-source",
         "V9: `cleanSource` deleted objects that another source had not read yet.",
         "shard_store/upkeep/cleaning.py",
-        "needed = _needed(transaction, rows)",
-        "needed: dict[str, str] = {}",
+        "needed, bad = _needed(transaction, rows)",
+        "needed, bad = dict[str, str](), set[str]()",
     ),
     Defect(
         "empty-then-full",

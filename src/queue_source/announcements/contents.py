@@ -28,7 +28,7 @@ from queue_source.messages import (
 )
 from queue_source.options import NotificationOptions
 from queue_source.tags import matches_any
-from queue_source.uris import climbs
+from queue_source.uris import climbs, written_uri
 from shard_store.model import LISTING, Content, ErrorRecord, Payload, Reference, micros
 from shard_store.redaction import redact_url
 
@@ -417,11 +417,10 @@ def announcement_of(listed: ListedObject, *, plain: bool = False) -> Outgoing | 
         return Outgoing(json.dumps({**resource, "updated": iso_time(listed.modified)}).encode())
     if any(ord(character) < 32 for character in listed.uri):
         return None
-    text = listed.uri.removeprefix("file://")  # in the URI of a file percent-encoded characters would be decoded
     version = listed.version or listed.etag
     headers = {} if version is None else {OBJECT_VERSION: version}
     try:
-        return Outgoing(text.encode(), headers=headers)
+        return Outgoing(written_uri(listed.uri).encode(), headers=headers)
     except UnicodeEncodeError:
         return None
 

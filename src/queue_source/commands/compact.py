@@ -209,13 +209,23 @@ def _groups(
 
 
 def _unified(first: pa.Schema, second: pa.Schema) -> pa.Schema | None:
-    """Return the columns of both; None where a column has another type, or parts of it that are never null are new."""
+    """Return the columns of both; None where a column has another type, or parts of it that are never null are new.
+
+    Neither where names differ in case alone: a view gives all rows the one that was published last.
+    """
     try:
         both = pa.unify_schemas([first, second])
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return None
+    if _same_names(both) > max(_same_names(first), _same_names(second)):
+        return None
     required = [field for field in both if _has_required(field.type)]
     return both if all(field in schema for field in required for schema in (first, second)) else None
+
+
+def _same_names(schema: pa.Schema) -> int:
+    """Return how many names are there in another case too."""
+    return len(schema.names) - len({name.casefold() for name in schema.names})
 
 
 def _has_required(kind: pa.DataType) -> bool:

@@ -50,6 +50,7 @@ from queue_source.queues import Queue, open_queue
 from queue_source.queues.base import Unsendable, republished, send_messages
 from queue_source.queues.sql.database import parse_address
 from queue_source.queues.urls import scheme
+from queue_source.uris import written_uri
 from shard_store import open_store
 from shard_store.error_table import search
 from shard_store.error_table.handling import MAX_INPUT, Reopened
@@ -98,7 +99,7 @@ class Choice:
         str | None, option("GLOB", "Only where the whole id of shard or message matches: *, ?, [a-z], {a,b}.")
     ] = None
     scope: Annotated[
-        list[Scope] | None, option("SCOPE", "Only message, object, part, skipped, record or row; may be repeated.")
+        list[Scope] | None, option("SCOPE", "Only message, object, skipped, record or row; may be repeated.")
     ] = None
     cause: Annotated[list[str] | None, option("WORD", "Only this cause, as in missing-object; may be repeated.")] = None
     state: Annotated[
@@ -257,11 +258,8 @@ def _as_dict(error: StoredError) -> dict[str, Any]:
 
 
 def plain(uri: str) -> bytes:
-    """Return the URI itself as the body, of a file its path: `%20` in the URI of a file would be decoded.
-
-    It may hold bytes that are not UTF-8.
-    """
-    return uri.removeprefix("file://").encode("utf-8", "surrogatepass")
+    """Return the URI itself as the body; it may hold bytes that are not UTF-8."""
+    return written_uri(uri).encode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from queue_source.common.times import format_duration
 from queue_source.errors import BadObject, ObjectStoreError, OptionError, QueueError
 from queue_source.formats.base import format_of
 from queue_source.formats.metadata import path_values
+from queue_source.formats.new_columns import data_of
 from queue_source.formats.text.values import infer_text
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
@@ -129,9 +130,8 @@ def inferred_columns(
         except (BadObject, ObjectStoreError, ValueError) as error:
             problems.append(f"{sample.shard_id[:300]}: {error}")
             continue
-        # replaces a column of that name in the content
-        in_path = {name.casefold() for name in format.partition_columns}
-        data = [field for field in schemas[-1] if field.name.casefold() not in in_path]
+        # columns of paths and of our own replace those of that name in the content
+        data = list(data_of(schemas[-1], format))
         texts, typed = path_values(sample.uri), content.schema.infer_column_types
         data += [
             pa.field(name, infer_text(texts.get(name) or "", format) if typed else pa.string())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import sys
@@ -43,6 +44,19 @@ OPEN_FILES = 16
 Values = tuple[Any, ...]
 """What a partition has in its columns; nothing where the table has no partitions."""
 File = TypeVar("File")
+
+
+def short_folders(path: str, uri: str) -> str:
+    """Replace names of folders that the store of a table does not take: the values of partitions are in its log.
+
+    Without `=`: a reader that takes values from names fails, and takes no other value.
+    """
+    longest = 255 if is_local(uri) else 700  # bytes: a name of a file system, and most of a key of 1,024
+
+    def short(name: str) -> str:
+        return name if len(name) <= longest else hashlib.sha256(name.encode()).hexdigest()
+
+    return "/".join(map(short, path.split("/")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,14 +179,16 @@ def read_data_files(paths: Iterable[str], schema: pa.Schema, storage: StorageOpt
 def rows_of(file: pq.ParquetFile, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an open file, as `read_data_files`; `path` names it."""
     present = set(file.schema_arrow.names)
-    names = [field.name for field in schema if field.name in present]
-    for batch in file.iter_batches(batch_size=_ROWS, columns=names):
+    # a name in another case is the same column, as to Spark
+    others = {name.casefold(): name for name in present.difference(schema.names)}
+    names = {name: name if name in present else others.get(name.casefold()) for name in schema.names}
+    for batch in file.iter_batches(batch_size=_ROWS, columns=[name for name in names.values() if name is not None]):
         arrays = []
         for field in schema:
-            if field.name not in present:  # a column that was added later
+            if (name := names[field.name]) is None:  # a column that was added later
                 arrays.append(pa.nulls(batch.num_rows, field.type))
                 continue
-            column = batch.column(field.name)
+            column = batch.column(name)
             try:
                 if _loses(column.type, field.type):
                     raise pa.ArrowInvalid("that would lose digits, or times of a day")

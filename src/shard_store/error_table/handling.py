@@ -6,6 +6,7 @@ Handled means delivered. People have quarantined shards read again, and mark err
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from shard_store.shards.announcing import put_back
 from shard_store.shards.changes import Audit, record_changes
 from shard_store.shards.ownership import fence
 from shard_store.sql.database import Transaction
-from shard_store.sql.schema import errors, of_pipeline, pipelines, shards
+from shard_store.sql.schema import errors, of_pipeline, pipelines, shards, sources
 
 MAX_INPUT = 65_536
 """Bytes of an input that are sent; the table keeps more."""
@@ -106,6 +107,8 @@ def reopen(
     keys = {error.shard_key for error in stored_errors if error.shard_key is not None}
     locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, keys)
     rows = {ShardKey(bytes(row.shard_key)): row for row in locked}
+    naming = transaction.execute(sa.select(sources.c.source, sources.c.naming))
+    versioned = {row.source for row in naming if json.loads(row.naming or "{}").get("versions")}
     refused: dict[bytes, str] = {}
     starts: dict[ShardKey, Position] = {}
     announced: dict[ShardKey, Reopened] = {}
@@ -113,6 +116,10 @@ def reopen(
         key = error.shard_key
         row = None if key is None else rows.get(key)
         problem = _problem(error, row)
+        if row is None and error.source in versioned and "#" in error.subject:
+            problem = problem or (
+                "the store has forgotten its object, and what of its id is its name: announce it with `cuesqueue send`"
+            )
         if problem or key is None:
             refused[error.key] = problem or "names no object"
             continue

@@ -47,7 +47,8 @@ class Cleaning(NamedTuple):
     """One that is due. `opened_at` (before it was read) and `read_at` (done) are microseconds by the database's clock.
 
     `again`: its shard is not done any more, or done once more: it was announced again after it was forgotten.
-    `needed`: who needs the object, in words; None: this store knows of no other use.
+    `needed`: who needs the object, in words; None: this store knows of no other use. `has_bad_records`: some source has
+    found some in it, so that it may be moved alone.
     """
 
     shard_key: ShardKey
@@ -60,6 +61,7 @@ class Cleaning(NamedTuple):
     target: str | None
     again: bool
     needed: str | None = None
+    has_bad_records: bool = False
 
 
 class Ended(NamedTuple):
@@ -162,15 +164,17 @@ def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
         .limit(limit)
     )
     rows = transaction.execute(query).all()
-    needed = _needed(transaction, rows)
+    needed, bad = _needed(transaction, rows)
     columns = [row._asdict() | {"shard_key": ShardKey(bytes(row.shard_key)), "again": bool(row.again)} for row in rows]
-    return DueCleanings([Cleaning(**values, needed=needed.get(values["uri"])) for values in columns], now)
+    cleaned = [Cleaning(**row, needed=needed.get(row["uri"]), has_bad_records=row["uri"] in bad) for row in columns]
+    return DueCleanings(cleaned, now)
 
 
-def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> dict[str, str]:
+def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> tuple[dict[str, str], set[str]]:
     """Return who needs the objects of a page of cleanings, by URI: sources that know them and have not published them.
 
     And tables of which they are data files: asked last, since a batch that registers says so before it is published.
+    Also return those in which any source has found bad records.
     """
     naming = {row.source: json.loads(row.naming or "{}") for row in transaction.execute(_NAMING)}
     uris: dict[ShardKey, str] = {}
@@ -185,6 +189,9 @@ def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> dict[str, str
     own = {bytes(row.shard_key) for row in rows}
     theirs = transaction.select_among(open_or_bad, shards.c.shard_key, uris.keys() - own)
     needed = {uris[ShardKey(bytes(key))]: source for key, source in theirs}
+    unread = sa.select(errors.c.shard_key).where(errors.c.scope == "record")
+    every = uris | {ShardKey(bytes(row.shard_key)): row.uri for row in rows}
+    bad = {every[ShardKey(bytes(key))] for (key,) in transaction.select_among(unread, errors.c.shard_key, every)}
     # with a version in its id that our announcement lacked
     unversioned = {row.uri for row in rows if row.etag is None and row.version is None}
     if unversioned and (names := [source for source, kept in naming.items() if kept.get("versions")]):
@@ -195,7 +202,8 @@ def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> dict[str, str
     needed = {uri: f"source {source!r} has not published it" for uri, source in needed.items()}
     by_key = {uri_key(row.uri): row.uri for row in rows}
     files = transaction.select_among(sa.select(registered.c.uri_key), registered.c.uri_key, by_key)
-    return needed | {by_key[bytes(key)]: "it is a data file of a table, where it is (register)" for (key,) in files}
+    registered_ones = {by_key[bytes(key)]: "it is a data file of a table, where it is (register)" for (key,) in files}
+    return needed | registered_ones, bad
 
 
 _NAMING = sa.select(sources.c.source, sources.c.naming)

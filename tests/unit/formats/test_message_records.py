@@ -63,6 +63,8 @@ def test_records_of_many_messages_keep_their_order_and_their_message() -> None:
         (b'{"a": "x"}', [None], 1),
         (b'\xef\xbb\xbf{"a": 5}', [5], 0),
         (gzip.compress(b'{"a": 5}', mtime=0), [5], 0),
+        (gzip.compress(b'{\n "a": 5\n}', mtime=0), [5], 0),
+        (gzip.compress(b'[{"a": 5},\n {"a": 6}]', mtime=0), [5, 6], 0),
         (b"", [], 0),
         (b" ", [], 0),
     ],
@@ -105,6 +107,11 @@ def test_a_message_of_another_kind_is_bad_and_no_row_of_nulls(body: bytes, cause
     rescued = FormatOptions("json", rescued_data_column="_rescued_data")
     rows, told = read([body], rescued, pa.schema([*SCHEMA, ("_rescued_data", pa.string())]))
     assert bool(rows) == (cause == "wrong-columns")
+
+
+def test_a_document_in_another_character_set_may_have_several_lines() -> None:
+    body = '[{"a": 5},\n {"a": 6}]'.encode("utf-16")
+    assert [row["a"] for row in read([body], FormatOptions("json", encoding="UTF-16"))[0]] == [5, 6]
 
 
 def test_csv_in_a_message_has_a_value_or_is_bad() -> None:

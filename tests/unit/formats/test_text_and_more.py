@@ -87,8 +87,33 @@ def test_other_character_sets_are_read(encoding: str, block: int, monkeypatch: p
 def test_without_a_byte_order_mark_the_high_byte_comes_first_as_to_java(encoding: str) -> None:
     assert lines("ä\n🦆\n".encode(f"{encoding}BE"), encoding=encoding) == ["ä", "🦆"]
     assert lines(b"", encoding=encoding) == []
-    assert lines(b"\xff", encoding=encoding) == ["\ufffd"]
-    assert lines(b"a\n", encoding=encoding) == (["\u610a"] if encoding == "UTF-16" else ["\ufffd"])
+    for data, text, count in (
+        (b"\xff", "\ufffd", 1),
+        (b"a\n", *(("\u610a", 0) if encoding == "UTF-16" else ("\ufffd", 1))),
+    ):
+        found = read_with_problems(data, TEXT, FormatOptions("text", encoding=encoding))
+        assert ([row["value"] for row in found.rows], found.problems.count) == ([text], count)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        ("windows-1252", b"x\x81,y"),
+        ("US-ASCII", b"x\xe9,y"),
+        ("Shift_JIS", b"x\x82,y"),
+        ("UTF-16LE", b"x\0\0\xd8,\0y\0"),
+    ],
+)
+def test_what_is_no_text_in_its_character_set_is_a_bad_record_and_not_replaced_in_silence(
+    encoding: str, data: bytes
+) -> None:
+    data += "\nok,z\n".encode(encoding)
+    found = read_with_problems(data, TWO, FormatOptions("csv", encoding=encoding))
+    assert [row["a"] for row in found.rows] in (["x\ufffd", "ok"], ["x\ufffdy", "ok"])
+    assert (found.problems.count, f"not {encoding.upper()}: " in found.reasons) == (1, True)
+    assert refused(data, TEXT, FormatOptions("text", encoding=encoding)).offset == 0
+    dropped = read_with_problems(data, TEXT, FormatOptions("text", encoding=encoding, mode="DROPMALFORMED"))
+    assert [row["value"] for row in dropped.rows] == ["ok,z"]
 
 
 def test_a_decoder_that_fails_in_spite_of_all_makes_the_object_bad() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import VariantVal
 
-from queue_source.errors import OptionError
+from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import BadRecords, check_schema
 from queue_source.formats.text.json import JSON
 from queue_source.formats.variants import LARGEST, VARIANT
@@ -63,6 +65,18 @@ def test_a_bad_record_is_null_and_reported_and_so_is_one_with_a_key_twice() -> N
     assert [row["v"] is None for row in found.rows] == [False, True, True, True, False]
     assert "not JSON" in found.reasons
     assert "the key 'c' is there twice" in found.reasons
+
+
+@pytest.mark.parametrize("body", [b"hello", b'{"a": 5', b"x\ny\n", b'[{"a": 1}, {"a": ]', gzip.compress(b"hello")])
+@pytest.mark.parametrize("multi_line", [False, True])
+def test_what_holds_no_value_at_all_is_bad_and_no_row_of_null(body: bytes, multi_line: bool) -> None:
+    schema, options = pa.schema([("v", VARIANT)]), replace(WHOLE, multi_line=multi_line)
+    with pytest.raises(BadObject, match="corrupt-object"):
+        read_with_problems(body, schema, options)
+    with pytest.raises(BadObject, match="corrupt-object"):
+        list(JSON.read_body(body, schema, options, BadRecords("PERMISSIVE")))
+    assert read_bytes(b"null", schema, options), "which is a value"
+    assert read_with_problems(body, COLUMNS, options).rows, "who asks for the text of bad records has it"
 
 
 @pytest.mark.parametrize(

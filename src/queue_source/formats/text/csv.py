@@ -258,7 +258,8 @@ class CsvReader:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
+            reason = f"not {options.encoding.upper()}: {error.reason} at byte {error.start} of the record"
+            record.reasons.append(reason)
             text = line.decode("utf-8", "replace")
         try:
             fields, all_closed = self._cut_fields(text, max(MAX_COLUMNS, len(self._present)))

@@ -63,6 +63,7 @@ from queue_source.formats.types import (
 )
 from queue_source.formats.variants import VARIANT
 from queue_source.options.content import FormatOptions
+from queue_source.storage.open_files import InMemory, ObjectFile
 
 _SMALL = 64 << 10  # bytes of JSON that Python has read before pyarrow has begun
 _ENOUGH = 4 << 20  # bytes of an object's beginning that show whether its records name a column
@@ -238,7 +239,7 @@ class JsonReader:
         """
         records: Iterable[bytes] = (record for _, record in self.split_records(data))
         if self._options.multi_line:  # a line for each record, if a look at its brackets tells them; else one record
-            lines = structure.cut_items(data.removeprefix(BOM).lstrip(_WHITE))
+            lines = None if self._whole else structure.cut_items(data.removeprefix(BOM).lstrip(_WHITE))
             records = [data] if lines is None else filter(bytes.strip, lines.splitlines())
         names, present, failure, is_read = self._shape.data.names, set[str](), "", False
         lowered = data.lower() if data.isascii() and b"\\" not in data else None
@@ -246,6 +247,9 @@ class JsonReader:
         for record in records if names else ():
             try:
                 text = grammar.decode_text(record)
+                if self._whole is not None:  # any value fills it
+                    grammar.decode_value(text, self._options.max_values)
+                    return
                 named = {key for item in grammar.decode_objects(text, self._options.max_values) for key in item}
             except ValueError as error:  # UnicodeDecodeError is one
                 failure = failure or f"the first of them: {error}"
@@ -283,7 +287,8 @@ class JsonReader:
             else:
                 objects = [{self._whole: grammar.decode_value(text, self._options.max_values)}]
         except UnicodeDecodeError as error:
-            record.reasons.append(f"not UTF-8: {error.reason} at byte {error.start} of the record")
+            reason = f"not {self._options.encoding.upper()}: {error.reason} at byte {error.start} of the record"
+            record.reasons.append(reason)
         except ValueError as error:
             record.reasons.append(f"not JSON: {error}")
         if record.reasons:
@@ -404,7 +409,7 @@ class Json(LineFormat):
     def read(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
         reader = self.reader(schema, text.options, text.bad, text.uri)
         is_document, before = text.options.multi_line, text.bad.count
-        unseen = text.options.single_variant_column is None
+        unseen = True
         for block in _read_blocks(text, reader, part):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and table.num_rows:
@@ -437,19 +442,23 @@ class Json(LineFormat):
         document = options.multi_line
         if options.records_path is not None:
             return super().read_body(body, schema, options, bad)
-        if not document and (b"\n" in body or b"\r" in body):
+        text, is_plain = body, options.plain_utf8 and codec_of("", body) is None
+        if not document and not is_plain:
+            source = OpenObject("", ObjectFile("", InMemory(body)), len(body))
+            packed = TextObject.of(source, options, BadRecords(options.mode), Part())
+            text = packed.stream.read(options.max_document_bytes)
+        if not document and (b"\n" in text or b"\r" in text):
             with suppress(ValueError):
                 (grammar.decode_objects if options.single_variant_column is None else grammar.decode_value)(
-                    grammar.decode_text(body)
+                    grammar.decode_text(text)
                 )
                 document = True
         if document:
             options = replace(options, multi_line=True, line_sep=None)
-        if options.plain_utf8 and len(body) <= _SMALL and codec_of("", body) is None:
+        if is_plain and len(body) <= _SMALL:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
             tables = [*(reader.read_whole(block) if document else reader.read_slowly(block))]
-            has_rows = any(table.num_rows for table in tables)
-            if has_rows and all(map(is_all_null, tables)) and options.single_variant_column is None:
+            if any(table.num_rows for table in tables) and all(map(is_all_null, tables)):
                 reader.require_a_column(block.data)
             return iter(tables)
         return super().read_body(body, schema, options, bad)

@@ -342,8 +342,16 @@ class TextObject:
         return content if self.options.plain_utf8 else Stream(_decode_pieces(content, self.options.encoding))
 
 
+def _mark(error: UnicodeError) -> tuple[str | bytes, int]:
+    assert isinstance(error, UnicodeDecodeError | UnicodeEncodeError)
+    return "\udcff" if isinstance(error, UnicodeDecodeError) else b"\xff", error.end
+
+
+codecs.register_error("cuesqueue.mark", _mark)
+
+
 def _decode_pieces(stream: Readable, encoding: str) -> Iterator[bytes]:
-    """Decode another character set to UTF-8. What is no text becomes U+FFFD, as in Spark.
+    """Decode another character set to UTF-8. What is no text becomes a byte that is none in UTF-8: its record is bad.
 
     Raises BadObject("corrupt-object") where the decoder itself fails.
     """
@@ -353,8 +361,8 @@ def _decode_pieces(stream: Readable, encoding: str) -> Iterator[bytes]:
         encoding += "-be"  # as to Java, where Python refuses it
     try:
         pieces = chain((first,), iter(lambda: stream.read(_DECODED_AT_ONCE), b""))
-        for text in codecs.iterdecode(pieces, encoding, "replace"):
-            yield text.encode("utf-8", "replace")
+        for text in codecs.iterdecode(pieces, encoding, "cuesqueue.mark"):
+            yield text.encode("utf-8", "cuesqueue.mark")
     except (UnicodeError, LookupError) as error:
         raise BadObject("corrupt-object", f"not {encoding}: {error}") from error
 
@@ -451,6 +459,7 @@ class TextReader:
     """Reads the blocks of one text object (or range). Bytes that are not UTF-8 make a line a bad record."""
 
     def __init__(self, schema: pa.Schema, options: FormatOptions, bad: BadRecords) -> None:
+        self._encoding = options.encoding
         self._schema = schema
         self._bad = bad
         self._separator_text = options.line_sep
@@ -484,7 +493,7 @@ class TextReader:
             try:
                 texts.append(line.decode("utf-8"))
             except UnicodeDecodeError as error:
-                reason = f"not UTF-8: {error.reason} at byte {error.start} of the record"
+                reason = f"not {self._encoding.upper()}: {error.reason} at byte {error.start} of the record"
                 self._bad.add(start + offset, reason, line)
                 if self._bad.keeps:
                     texts.append(line.decode("utf-8", "replace"))

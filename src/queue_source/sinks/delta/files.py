@@ -24,7 +24,7 @@ from queue_source.errors import CuesqueueError, OptionError
 from queue_source.formats.types import is_bytes, is_plain
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.delta.schemas import check_nulls, parts, text_of
-from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, grouped, make_durable, writing
+from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, grouped, make_durable, short_folders, writing
 from queue_source.storage.files import resolve
 from queue_source.storage.open_files import is_local
 
@@ -260,7 +260,7 @@ class _TableFiles(PartitionedFiles[DataFile]):
                 )
         # as Hive names folders: some readers look there, and not in the table's log
         folders = (f"{quote(name, safe='')}={quote(value or _NULL, safe='')}/" for name, value in partition.items())
-        path = f"{''.join(folders)}{self._prefix}-{uuid.uuid4().hex}.parquet"
+        path = f"{short_folders(''.join(folders), self._target.uri)}{self._prefix}-{uuid.uuid4().hex}.parquet"
         statistics = Statistics(self._schema, self._target.configuration)
         filesystem, place = resolve(f"{self._target.uri}/{path}", self._storage)
         local = Path(place) if is_local(self._target.uri) else None

@@ -31,7 +31,7 @@ from pyiceberg.utils.properties import property_as_int
 
 from queue_source.common.columns import PartitionField as Wanted
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, grouped, make_durable, writing
+from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, grouped, make_durable, short_folders, writing
 
 _FIRST_ID = 1000
 _TRANSFORMS: dict[str, transforms.Transform[Any, Any]] = {
@@ -129,6 +129,7 @@ class _TableFiles(PartitionedFiles[DataFile]):
             key = PartitionKey([], metadata.spec(), schema)
             vars(key)["partition"] = Record(*values)  # PyIceberg derives it from one field a column; here it is known
         location = self._locations.new_data_location(f"{self._prefix}-{uuid.uuid4().hex}.parquet", key)
+        location = short_folders(location, location)
         codec = properties.get(TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT)
         with writing(location):
             # its name is new: no check whether it exists
