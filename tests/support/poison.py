@@ -85,7 +85,7 @@ def _csv() -> Iterator[Poison]:
             "nul bytes": (b"\0" * 5000, "fine"),
             "noise": (noise, "records"),
             "json": (b'{"id":1,"name":"a"}\n', "records"),
-            "html": (b"<html><body>503 Slow Down</body></html>\n", "records"),
+            "html": (b"<html><body>503 Slow Down</body></html>\n", "no records"),
             "parquet": (_parquet_bytes(TABLE), "records"),
             "cut in the middle of a line": (b"1,a\n2", "records"),
             "conflict markers": (b"<<<<<<< HEAD\n1,a\n=======\n", "records"),

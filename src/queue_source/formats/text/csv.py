@@ -340,7 +340,7 @@ class Csv(LineFormat):
         """Tell whether a value of a part's first block can be read, or one of its object's beginning."""
         reader = self.reader(schema, text.options, BadRecords("PERMISSIVE"), text.uri)
         beginning = text.first_block(reader.separator, _ENOUGH) if part.start else None
-        tables = (table for some in (block, beginning) if some is not None for table in read_block(reader, some))
+        tables = (table for some in (beginning, block) if some is not None for table in read_block(reader, some))
         return not all(map(is_all_null, tables))
 
     def joinable(
