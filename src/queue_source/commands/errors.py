@@ -99,7 +99,7 @@ class Choice:
         str | None, option("GLOB", "Only where the whole id of shard or message matches: *, ?, [a-z], {a,b}.")
     ] = None
     scope: Annotated[
-        list[Scope] | None, option("SCOPE", "Only message, object, skipped, record or row; may be repeated.")
+        list[Scope] | None, option("SCOPE", "Only message, object, part, skipped, record or row; may be repeated.")
     ] = None
     cause: Annotated[list[str] | None, option("WORD", "Only this cause, as in missing-object; may be repeated.")] = None
     state: Annotated[
