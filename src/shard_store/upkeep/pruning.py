@@ -196,12 +196,13 @@ def _targets(
     # and later, whether it may be opened again: an attempt may be published long after it was made first
     c = attempts.c
     recent = sa.select(c.end_seq).where(c.delivery_hash == errors.c.delivery_hash, c.published_at >= cutoff).limit(1)
-    # and as long as its shard is known, or the object is yet to be cleaned, whether it may be deleted
+    # and a bad record, as long as the shard is known, or the object is yet to be cleaned, whether it may be deleted
     has_shard = sa.or_(
         sa.exists().where(shards.c.shard_key == errors.c.shard_key),
         sa.exists().where(cleanings.c.shard_key == errors.c.shard_key, cleanings.c.ended_at.is_(None)),
     )
-    kept = sa.or_(on_record, recent.scalar_subquery().is_not(None), sa.and_(FINAL, awaits_delivery()), has_shard)
+    cleanable = sa.and_(errors.c.scope == "record", has_shard)
+    kept = sa.or_(on_record, recent.scalar_subquery().is_not(None), sa.and_(FINAL, awaits_delivery()), cleanable)
     old_error = sa.and_(errors.c.occurred_at < cutoff, sa.not_(kept), _of_source(errors, policy))
     yield _Target(errors, old_error, (errors.c.occurred_at,))
     for name in database.read(
