@@ -275,6 +275,10 @@ def test_a_zone_that_nobody_gave_is_that_of_the_machine_and_a_task_compares_it_w
         ("modifiedBefore", "2026-11-20T00:00:00Z"),
         ("maxFileAge", "7 days"),
         ("onForeignObject", "ignore"),
+        ("pathGlobFilter", "*.json"),
+        ("fullPathGlobFilter", "s3://landing/**/*.json"),
+        ("readHiddenFiles", "true"),
+        ("allowOverwrites", "true"),
     ],
 )
 def test_messages_are_not_chosen_as_objects_are(name: str, value: str) -> None:

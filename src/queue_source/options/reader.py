@@ -156,17 +156,19 @@ class NotificationOptions:
         help="[Form](notifications.md) of the notifications; `auto` recognises that of each message.")
     max_objects_per_message: int = option("maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
         help="A message with more objects goes to the error table.")
-    allow_overwrites: bool = option("allowOverwrites", types.BOOLEAN, "false", example="true", rules=_BY_MESSAGE,
+    allow_overwrites: bool = option("allowOverwrites", types.BOOLEAN, "false", example="true",
+        rules=_OF_OBJECTS + _BY_MESSAGE,
         help="Read an object again when it was overwritten: its version, ETag or generation is part of its identity.",
         on_change="To `true`: refused while anything is unfinished; what was read is read again only in another "
         "version. To `false`: refused, since the source would not recognise what it has read; name another `source`.")
     path_glob_filter: re.Pattern[str] | None = option("pathGlobFilter", types.GLOB, example="*.{csv,csv.gz}",
+        rules=_OF_OBJECTS,
         help="Only objects whose name (the last part of the path) matches are read. Objects that this and the next "
         "filters leave out count as `ignored`.")
     full_path_glob_filter: PathGlob | None = option(
-        "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv",
+        "fullPathGlobFilter", types.PATH_GLOB, example="s3://landing/**/2026-*/*.csv", rules=_OF_OBJECTS,
         help="The same for the whole URI; `**` is any number of folders, `*` anything without a slash.")
-    read_hidden_files: bool = option("readHiddenFiles", types.BOOLEAN, "false", example="true",
+    read_hidden_files: bool = option("readHiddenFiles", types.BOOLEAN, "false", example="true", rules=_OF_OBJECTS,
         help="Read also names that begin with `_` or `.`, and what is in such folders, below the allowed prefix. Else "
         "they are left out as in Spark, except in folders of partition columns (`_year=2026`).")
     modified_after: datetime | None = option(
