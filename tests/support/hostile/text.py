@@ -92,9 +92,9 @@ def _wide() -> Iterator[Hostile]:
     yield _json("keys-rescued.json.gz", _OBJECT, "k7 INT, _rest STRING", packed, rescuedDataColumn="_rest")
     yield _json("keys-map.json.gz", _OBJECT, "m MAP<STRING, INT>", gzip.compress(b'{"m":%b}' % keys, 1))
     fields = b",".join([b"x"] * 1_000_000)
-    yield _csv("fields.csv.gz", _RECORD, "a STRING, b STRING", gzip.compress(fields))
+    yield _csv("fields.csv.gz", _OBJECT, "a STRING, b STRING", gzip.compress(fields))
     yield _csv("header.csv.gz", _COLUMNS, "a STRING", gzip.compress(fields + b"\n1,2\n"), header="true")
-    yield _csv("commas.csv.gz", _RECORD, "a STRING, b STRING", repeated(b",", 60 << 20, "gzip"))
+    yield _csv("commas.csv.gz", _OBJECT, "a STRING, b STRING", repeated(b",", 60 << 20, "gzip"))
     yield _csv("quotes.csv.gz", _RECORD, "a STRING, b STRING", repeated(b'""', 16 << 20, "gzip"), multiLine="true")
     yield _csv("lines.csv.gz", _FINE, "a STRING, b STRING", repeated(b"\n", 16 << 20, "gzip"), multiLine="true")
     for item in (b"1,", b"{},", b'"",'):
@@ -120,7 +120,7 @@ def _long() -> Iterator[Hostile]:
     yield _json("escapes.json.gz", _FINE, "a STRING", repeated(b"\\u0041", _ALMOST, "gzip", b'{"a":"', b'"}'))
     number = b"1" * (1 << 20)
     for kind in ("DOUBLE", "BIGINT", "DECIMAL(38, 0)", "STRING"):
-        cause = _FINE if kind in ("STRING", "DOUBLE") else _RECORD
+        cause = _FINE if kind in ("STRING", "DOUBLE") else _OBJECT
         yield _json(f"number-{kind[:6]}.json", _OBJECT, f"a {kind}", b'{"a":%b}' % number)
         yield _csv(f"number-{kind[:6]}.csv", cause, f"a {kind}", number)
 
