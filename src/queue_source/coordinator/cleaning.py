@@ -106,7 +106,8 @@ class Cleaner:
             elif due_object.needed is not None:
                 ended.append(end(cause=cleaning.NEEDED, detail=due_object.needed))
             elif due_object.has_bad_records and targets[due_object.shard_key] is None:
-                ended.append(end(cause=cleaning.NEEDED, detail="nothing else has all of its bad records"))
+                # for good: the errors that say so are forgotten some day
+                ended.append(end(cleaning.CHANGED, "bad-records"))
             elif not (azure_uri(due_object.uri) or due_object.uri).startswith(self._allowed) or climbs(due_object.uri):
                 detail = f"{due_object.uri!r} is outside of allowedPrefixes"
                 ended.append(end(cause="forbidden-object", detail=detail, hopeless=True))

@@ -27,7 +27,7 @@ SETTLED = timedelta(minutes=10)
 and what is left out here is never planned."""
 DONE = CLEANED
 CHANGED = "changed"
-"""Outcomes: it is gone from its place (by us, or before), or it is another object by now and stays."""
+"""Outcomes: it is gone from its place (by us, or before); or it stays, as another object, or with bad records."""
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=1)
 _RARELY = timedelta(days=1)
 NEEDED = "needed-elsewhere"

@@ -23,22 +23,24 @@ from queue_source.read.combined import parsed_messages
 from shard_store.model import Payload
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("_metadata", pa.struct([("message_id", pa.string())]))])
-Told = dict[int, tuple[int, str | None]]
+Verdicts = dict[int, tuple[int, str | None]]
 
 
-def read(bodies: list[bytes], options: FormatOptions, schema: pa.Schema = SCHEMA) -> tuple[list[dict[str, Any]], Told]:
-    told: Told = {}
+def read(
+    bodies: list[bytes], options: FormatOptions, schema: pa.Schema = SCHEMA
+) -> tuple[list[dict[str, Any]], Verdicts]:
+    reported: Verdicts = {}
 
     def finished(place: int, problems: BadRecords, error: BadObject | None) -> None:
-        assert place not in told
-        told[place] = (problems.count, None if error is None else error.cause)
+        assert place not in reported
+        reported[place] = (problems.count, None if error is None else error.cause)
 
     messages = [(Payload(body, str(at)), ObjectMetadata(message_id=str(at))) for at, body in enumerate(bodies)]
     batches = list(parsed_messages(messages, schema, options, finished))
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema.equals(schema)
-    return [row for batch in batches for row in batch.to_pylist()], told
+    return [row for batch in batches for row in batch.to_pylist()], reported
 
 
 def ids(rows: list[dict[str, Any]]) -> list[str]:
@@ -46,10 +48,10 @@ def ids(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def test_records_of_many_messages_keep_their_order_and_their_message() -> None:
-    rows, told = read([json.dumps({"a": at, "b": "x"}).encode() for at in range(1000)], FormatOptions("json"))
+    rows, reported = read([json.dumps({"a": at, "b": "x"}).encode() for at in range(1000)], FormatOptions("json"))
     assert [row["a"] for row in rows] == list(range(1000))
     assert ids(rows) == [str(at) for at in range(1000)]
-    assert not told
+    assert not reported
 
 
 @pytest.mark.parametrize(
@@ -71,9 +73,9 @@ def test_records_of_many_messages_keep_their_order_and_their_message() -> None:
 )
 def test_an_unusual_body_harms_no_other_one(body: bytes, expected: list[int | None], bad: int) -> None:
     others = [b'{"a": 1}'] * 20
-    rows, told = read([*others, body, *others], FormatOptions("json"))
+    rows, reported = read([*others, body, *others], FormatOptions("json"))
     assert [row["a"] for row in rows] == [1] * 20 + expected + [1] * 20
-    assert told == ({20: (bad, None)} if bad else {})
+    assert reported == ({20: (bad, None)} if bad else {})
     assert ids(rows) == [*map(str, range(20)), *["20"] * len(expected), *map(str, range(21, 41))]
 
 
@@ -93,19 +95,19 @@ def test_a_message_of_another_kind_is_bad_and_no_row_of_nulls(body: bytes, cause
     """Nothing but the message holds it: it is quarantined with its body, not acknowledged away."""
     others = [b'{"a": 1}'] * 20
     for larger in (body, body + b" " * (70 << 10)):
-        rows, told = read([*others, larger, *others], FormatOptions("json"))
+        rows, reported = read([*others, larger, *others], FormatOptions("json"))
         assert [row["a"] for row in rows] == [1] * 40
-        assert told == {20: (told[20][0], cause)}
-        rows, told = read([*others, larger, *others], FormatOptions("json", multi_line=True))
+        assert reported == {20: (reported[20][0], cause)}
+        rows, reported = read([*others, larger, *others], FormatOptions("json", multi_line=True))
         assert [row["a"] for row in rows] == [1] * 40
-        assert told[20][1] in (cause, "corrupt-object"), "two documents are none"
+        assert reported[20][1] in (cause, "corrupt-object"), "two documents are no document"
     kept = pa.schema([*SCHEMA, ("_corrupt_record", pa.string())])
     if cause == "corrupt-object":
-        rows, told = read([body], FormatOptions("json"), kept)
+        rows, reported = read([body], FormatOptions("json"), kept)
         assert rows, "who asks for the text of bad records has it"
-        assert told[0][1] is None
+        assert reported[0][1] is None
     rescued = FormatOptions("json", rescued_data_column="_rescued_data")
-    rows, told = read([body], rescued, pa.schema([*SCHEMA, ("_rescued_data", pa.string())]))
+    rows, reported = read([body], rescued, pa.schema([*SCHEMA, ("_rescued_data", pa.string())]))
     assert bool(rows) == (cause == "wrong-columns")
 
 
@@ -116,9 +118,9 @@ def test_a_document_in_another_character_set_may_have_several_lines() -> None:
 
 def test_csv_in_a_message_has_a_value_or_is_bad() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.float64())])
-    rows, told = read([b"1,2", b"no csv", b",", b"x,2"], FormatOptions("csv"), schema)
+    rows, reported = read([b"1,2", b"no csv", b",", b"x,2"], FormatOptions("csv"), schema)
     assert [(row["a"], row["b"]) for row in rows] == [(1, 2), (None, None), (None, 2)]
-    assert told == {1: (1, "corrupt-object"), 3: (1, None)}
+    assert reported == {1: (1, "corrupt-object"), 3: (1, None)}
 
 
 def test_of_a_message_more_of_its_bad_records_is_kept_than_of_an_object() -> None:
@@ -134,30 +136,30 @@ def test_of_a_message_more_of_its_bad_records_is_kept_than_of_an_object() -> Non
 
 def test_no_body_leans_on_its_neighbours() -> None:
     bodies = [b'{"a": 1}{"a": 2}', b'{"a":', b"3}", b'{"b": "x}', b'{y"}', b'{"a": 4}']
-    rows, told = read(bodies, FormatOptions("json"))
+    rows, reported = read(bodies, FormatOptions("json"))
     assert [row["a"] for row in rows] == [1, 2, 4]
-    assert told == dict.fromkeys((1, 2, 3, 4), (1, "corrupt-object"))
+    assert reported == dict.fromkeys((1, 2, 3, 4), (1, "corrupt-object"))
 
 
 def test_failfast_makes_a_message_bad_and_drop_leaves_its_record_out() -> None:
     bodies = [b'{"a": 1}', b'{"a": 2}\nno\n', b'{"a": 3}'] * 3
-    rows, told = read(bodies, FormatOptions("json", mode="FAILFAST"))
+    rows, reported = read(bodies, FormatOptions("json", mode="FAILFAST"))
     assert [row["a"] for row in rows] == [1, 3] * 3
-    assert told == dict.fromkeys((1, 4, 7), (0, "corrupt-object"))
-    rows, told = read(bodies, FormatOptions("json", mode="DROPMALFORMED"))
+    assert reported == dict.fromkeys((1, 4, 7), (0, "corrupt-object"))
+    rows, reported = read(bodies, FormatOptions("json", mode="DROPMALFORMED"))
     assert [row["a"] for row in rows] == [1, 2, 3] * 3
-    assert told == dict.fromkeys((1, 4, 7), (1, None))
+    assert reported == dict.fromkeys((1, 4, 7), (1, None))
 
 
 def test_csv_and_text_are_read_together_too() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    rows, told = read([b"1,x", b'2,"y,z"', b"", b"3,a\n4,b", b"5"] * 2, FormatOptions("csv"), schema)
+    rows, reported = read([b"1,x", b'2,"y,z"', b"", b"3,a\n4,b", b"5"] * 2, FormatOptions("csv"), schema)
     assert [row["a"] for row in rows] == [1, 2, 3, 4, 5] * 2
-    assert told == {4: (1, None), 9: (1, None)}
+    assert reported == {4: (1, None), 9: (1, None)}
     rows, _ = read([b"a,b\n1,x", b"b,a\ny,2"] * 4, FormatOptions("csv", header=True), schema)
     assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (2, "y")] * 4
     lines = pa.schema([("value", pa.string())])
-    rows, told = read([b"one", b"two\nlines", b"", b"\xff"] * 3, FormatOptions("text"), lines)
+    rows, reported = read([b"one", b"two\nlines", b"", b"\xff"] * 3, FormatOptions("text"), lines)
     assert [row["value"] for row in rows] == ["one", "two", "lines", "\ufffd"] * 3
     whole, _ = read([b"one", b"two\nlines"] * 3, FormatOptions("text", whole_text=True), lines)
     assert [row["value"] for row in whole] == ["one", "two\nlines"] * 3
@@ -167,9 +169,9 @@ def test_files_in_messages_are_read_by_their_format() -> None:
     sink = io.BytesIO()
     fields = [{"name": "a", "type": "long"}]
     fastavro.writer(sink, {"type": "record", "name": "r", "fields": fields}, [{"a": 1}, {"a": 2}])
-    rows, told = read([sink.getvalue(), b"Obj", sink.getvalue()], FormatOptions("avro"))
+    rows, reported = read([sink.getvalue(), b"Obj", sink.getvalue()], FormatOptions("avro"))
     assert [row["a"] for row in rows] == [1, 2, 1, 2]
-    assert told == {1: (0, "corrupt-object")}
+    assert reported == {1: (0, "corrupt-object")}
     assert ids(rows) == ["0", "0", "2", "2"]
 
 
