@@ -302,4 +302,25 @@ DEFECTS = (
         "if len(batches) != 1:",
         "if not batches:",
     ),
+    Defect(
+        "r1-decimal-overflow",
+        "A number that does not fit DECIMAL(38,18) was read as another one from csv and json.",
+        "queue_source/formats/types.py",
+        "kind.precision + kind.scale > LARGEST_DECIMAL",
+        "kind.precision > LARGEST_DECIMAL",
+    ),
+    Defect(
+        "r1-decimal-overflow-of-files",
+        "A number of a Parquet, ORC or Avro file that does not fit DECIMAL(38,18) was read as another one.",
+        "queue_source/formats/types.py",
+        "if kind.precision - kind.scale > digits:",
+        "if kind.precision - kind.scale > LARGEST_DECIMAL:",
+    ),
+    Defect(
+        "r1-decimal-overflow-of-texts",
+        "A number that does not fit its DECIMAL was read as another one from csv with a nullValue.",
+        "queue_source/formats/text/values.py",
+        "if largest is not None and not largest < _ROOM",
+        "if largest is not None and largest < 0 * _ROOM",
+    ),
 )

@@ -203,6 +203,15 @@ def _has_decimals(kind: pa.DataType) -> bool:
     return bool(pt.is_decimal(kind)) or any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))
 
 
+def may_overflow(kind: pa.DataType) -> bool:
+    """Tell whether pyarrow may read a text as another number of this type.
+
+    It counts the digits of a text before it appends the zeros of the scale, and does not notice where these leave the
+    128 bits.
+    """
+    return bool(pt.is_decimal128(kind)) and kind.precision + kind.scale > LARGEST_DECIMAL
+
+
 def conform_column(column: pa.ChunkedArray, target: pa.Field, leaf: LeafConverter) -> pa.ChunkedArray:
     """Convert the column to exactly the declared type. Raises BadObject("corrupt-object") naming column and reason."""
     if column.type.equals(target.type, check_metadata=True):
@@ -263,6 +272,12 @@ def typed_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
         return (instants(array, "UTC") if kind.tz is None and target.tz is not None else array).cast(target)
     if not _may_become(kind, target):
         raise ValueError(f"{kind} does not become {target}")
+    if pt.is_decimal(kind) and pt.is_decimal(target) and kind.scale < target.scale:
+        digits = target.precision - target.scale
+        if kind.precision - kind.scale > digits:  # pyarrow does not notice where another scale leaves the 128 bits
+            bounds = [value for value in pc.min_max(array).as_py().values() if value is not None]
+            if not all(-(10**digits) < value < 10**digits for value in bounds):
+                raise ValueError(f"{max(bounds, key=abs)} does not fit {target}")
     return array.cast(target)
 
 

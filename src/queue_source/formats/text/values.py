@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from queue_source.common.times import Pattern, fixed_offset, parse_pattern, parse_time_zone
-from queue_source.formats.types import LeafConverter, instants, is_bytes, is_text
+from queue_source.formats.types import LARGEST_DECIMAL, LeafConverter, instants, is_bytes, is_text
 from queue_source.options.content import FormatOptions
 
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
@@ -62,6 +62,8 @@ _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FIRST_DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _WIDE = Context(prec=80, rounding=ROUND_HALF_UP)
+_ROOM = 1.5
+"""How many times the largest number of 38 digits may be, at most, to be within 128 bits."""
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 _BEYOND_18_HOURS = r"[+-](?:1[89]|2[0-9])(?::?[0-9]{2})?$"  # which pyarrow takes, and Spark does not
@@ -202,6 +204,10 @@ def text_leaf(options: FormatOptions) -> LeafConverter:
             if positions.null_count > array.null_count:
                 raise ValueError("neither true nor false")
             return positions.cast(pa.bool_())
+        if pt.is_decimal(target):  # pyarrow does not notice where the digits of a text leave the 128 bits
+            largest = pc.max(pc.abs(array.cast(pa.float64()))).as_py()
+            if largest is not None and not largest < _ROOM * 10.0 ** (LARGEST_DECIMAL - target.scale):
+                raise ValueError(f"a number that does not fit {target}")
         return array.cast(target)
 
     return convert
