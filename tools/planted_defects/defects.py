@@ -323,4 +323,18 @@ DEFECTS = (
         "if largest is not None and not largest < _ROOM",
         "if largest is not None and largest < 0 * _ROOM",
     ),
+    Defect(
+        "r3-after-2037",
+        "A time without a zone after 2037 was an hour off in summer.",
+        "queue_source/formats/types.py",
+        "    return latest is not None and latest > last",
+        "    return latest is not None and latest < _YEAR_1",
+    ),
+    Defect(
+        "r3-skipped-hour",
+        "A time that a change of the clock skips was another moment in a whole column than by itself.",
+        "queue_source/formats/types.py",
+        'ambiguous="earliest", nonexistent="raise")',
+        'ambiguous="earliest", nonexistent="latest")',
+    ),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from datetime import datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.orc as orc
@@ -14,8 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
+from queue_source.formats.base import BadRecords
+from queue_source.formats.metadata import path_columns
+from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv import CsvReader
 from queue_source.formats.text.json import JsonReader
+from queue_source.formats.types import instants, local_times
 from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
@@ -139,3 +145,101 @@ def test_a_decimal_of_256_bits_in_parquet_keeps_its_value_or_the_object_is_bad(d
     expected = [Decimal("4" * 35)] if digits == 38 else "corrupt-object"
     assert read_typed(data, pa.decimal128(38, 0), "parquet") == expected
     assert read_typed(data, pa.decimal128(38, 18), "parquet") == "corrupt-object"
+
+
+ZONES = [
+    "UTC", "+05:30", "Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Kolkata",
+    "Africa/Casablanca", "Pacific/Apia", "Europe/Dublin", "America/Asuncion", "Africa/Monrovia", "Asia/Tehran",
+]  # fmt: skip
+EPOCH = datetime(1970, 1, 1)
+EDGES = [
+    datetime(year, month, day, hour, 30)
+    for year in (1, 1582, 1883, 1900, 1969, 2024, 2037, 2038, 2040, 2099, 2400, 9998)
+    for month, day in ((1, 2), (7, 1), (12, 31))
+    for hour in (0, 12)
+]
+walls = st.one_of(
+    st.sampled_from(EDGES),
+    st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
+    st.datetimes(datetime(2037, 1, 1), datetime(2060, 1, 1)),
+    st.builds(  # days on which clocks change
+        lambda year, month, day, minutes: datetime(year, month, day) + timedelta(minutes=minutes),
+        st.integers(1970, 2100), st.sampled_from([3, 4, 10, 11]), st.integers(1, 28), st.integers(0, 240),
+    ),
+    st.builds(
+        lambda year, day: datetime(year, 3, 31, 2, 30) - timedelta(days=day), st.integers(1990, 2100), st.integers(0, 6)
+    ),
+)  # fmt: skip
+
+
+def clock(zone: str) -> Any:
+    return timezone(timedelta(hours=5, minutes=30)) if zone[0] == "+" else ZoneInfo(zone)
+
+
+def instant_of(wall: datetime, zone: str) -> int:
+    """Microseconds since 1970, as Python's zoneinfo and Java have it: in a gap by the offset before it."""
+    return (wall.replace(tzinfo=clock(zone)) - EPOCH.replace(tzinfo=timezone.utc)) // timedelta(microseconds=1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.none(), walls), min_size=1, max_size=4), st.sampled_from(ZONES))
+@example([datetime(2040, 7, 1, 12)], "Europe/Berlin")
+@example([datetime(2024, 3, 31, 2, 30)], "Europe/Berlin")
+@example([datetime(2099, 3, 29, 2, 30)], "Europe/Berlin")
+def test_a_time_without_a_zone_is_the_moment_of_its_zone_and_back(times: list[datetime | None], zone: str) -> None:
+    expected = [None if time is None else instant_of(time, zone) for time in times]
+    moments = instants(pa.array(times, pa.timestamp("us")), zone)
+    assert moments.cast(pa.int64()).to_pylist() == expected
+    at_clock = [
+        None
+        if micros is None
+        else (EPOCH.replace(tzinfo=timezone.utc) + timedelta(microseconds=micros))
+        .astimezone(clock(zone))
+        .replace(tzinfo=None)
+        for micros in expected
+    ]
+    assert local_times(moments.cast(pa.timestamp("us", tz=zone))).to_pylist() == at_clock
+
+
+def both_ways(data: bytes, schema: pa.Schema, options: FormatOptions) -> tuple[pa.Table, pa.Table]:
+    """What the quick and the slow way read; neither finds anything bad."""
+    make = CsvReader if options.file_format == "csv" else JsonReader
+    reader = make(schema, options, BadRecords("FAILFAST"), "")
+    quick = reader.read_quickly(data)
+    assert quick is not None
+    return quick, pa.concat_tables(reader.read_slowly(Block(0, data)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(walls, min_size=1, max_size=3), st.sampled_from(ZONES), st.sampled_from(["csv", "json"]))
+@example([datetime(2040, 7, 1, 12)], "Europe/Berlin", "csv")
+@example([datetime(2040, 7, 1, 12)], "Europe/Berlin", "json")
+def test_text_without_a_zone_is_read_quickly_slowly_and_in_folders_as_the_same_moment(
+    times: list[datetime], zone: str, form: str
+) -> None:
+    texts = [time.isoformat(sep=" ") for time in times]
+    schema = pa.schema([("a", pa.timestamp("us", tz="UTC")), ("b", pa.string())])
+    options = FormatOptions(form, timezone=zone)
+    expected = [instant_of(time, zone) for time in times]
+    data = "".join(f"{text},x\n" if form == "csv" else f'{{"a":"{text}","b":"x"}}\n' for text in texts).encode()
+    quick, slow = both_ways(data, schema, options)
+    assert quick.column("a").cast(pa.int64()).to_pylist() == expected
+    assert slow.equals(quick)
+    folders = FormatOptions(form, timezone=zone, partition_columns=("a",))
+    for text, value in zip(texts, expected, strict=True):
+        found = path_columns(f"file:///t/a={text.replace(':', '%3A')}/x", schema, folders)
+        assert found["a"].cast(pa.int64()).as_py() == value
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")])
+@pytest.mark.parametrize("text", ["0000-01-01", "0000-02-29", "0000-12-31", "0001-01-01", "9999-12-31", "1582-10-10"])
+def test_the_first_and_the_last_day_are_the_same_by_the_quick_and_by_the_slow_way(
+    form: str, kind: pa.DataType, text: str
+) -> None:
+    schema = pa.schema([("a", kind), ("b", pa.string())])
+    data = (f"{text},x\n" if form == "csv" else f'{{"a":"{text}","b":"x"}}\n').encode()
+    for zone in ("UTC", "Europe/Berlin"):
+        options = FormatOptions(form, timezone=zone)
+        quick, slow = both_ways(data, schema, options)
+        assert quick.equals(slow)
