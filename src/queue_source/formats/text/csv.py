@@ -51,11 +51,13 @@ from queue_source.formats.text.values import (
     text_leaf,
 )
 from queue_source.formats.types import (
+    LARGEST_DECIMAL,
     check_decimals,
     conform_column,
     is_bytes,
     is_text,
     match_names,
+    may_overflow,
     require_any,
     shorten,
 )
@@ -69,6 +71,7 @@ _HEXADECIMAL = r"^[ \t]*-?0[xX]"
 _NOT_BLANK = re.compile(rb"[^\n]")
 _CONTROLS = bytes(range(33))
 _MAX_BLOCK = (1 << 31) - 1
+_TOO_PRECISE = "precision not supported"  # pyarrow's words
 _ENOUGH = 4 << 20  # bytes of an object's beginning that show whether its values can be read
 
 
@@ -85,6 +88,7 @@ class CsvReader:
         self._set_columns([*self._shape.data.names], {name: name for name in self._shape.data.names})
         self.separator: Separator = CsvRecords(options) if options.multi_line else make_separator(options)
         self.only_slowly = False
+        self._has_long_decimals = False  # which have more digits than surely fit with the zeros of their scale
 
     def take_header(self, block: Block) -> Block | None:
         """Return the first block without its header; None while there is none. Raises BadObject("wrong-columns")."""
@@ -169,7 +173,8 @@ class CsvReader:
 
     def _parse_lines(self, lines: CsvLines) -> pa.Table | None:
         """Parse the lines with pyarrow, a row each; None where there are other rows. Raises pa.ArrowException."""
-        options, text, types = self._options, lines.text, {}
+        options, text, types = self._options, lines.text, dict[str, pa.DataType]()
+        narrow: dict[str, pa.DataType] = {}
         nulls_differ = options.null_value != options.empty_value
         usual_floats = (options.nan_value, options.positive_inf, options.negative_inf) == _SPECIAL_FLOATS
         for i, at in self._positions.items():
@@ -180,8 +185,12 @@ class CsvReader:
                 or pattern_for(kind, options) is not None
                 or (lines.hexadecimals and pt.is_integer(kind))
                 or (pt.is_floating(kind) and not usual_floats)
+                or (may_overflow(kind) and (self._has_long_decimals or kind.scale == LARGEST_DECIMAL))
             )
             types[f"c{at}"] = pa.string() if as_text else kind
+            if may_overflow(kind) and not as_text:
+                narrow[f"c{at}"] = kind
+        types |= {name: pa.decimal128(LARGEST_DECIMAL - kind.scale, kind.scale) for name, kind in narrow.items()}
         types = types or {"c0": pa.string()}  # no column at all: still count the rows
         convert = pc_csv.ConvertOptions(
             column_types=types,
@@ -212,13 +221,19 @@ class CsvReader:
                     pa.BufferReader(text), read_options=read, parse_options=parse, convert_options=convert
                 )
                 break
-            except pa.ArrowException:
+            except pa.ArrowException as error:
+                if narrow and _TOO_PRECISE in str(error):
+                    self._has_long_decimals = True
+                    return self._parse_lines(lines)
                 if block >= min(len(text), _MAX_BLOCK):
                     raise
                 block = min(len(text) + 1, _MAX_BLOCK)  # a line longer than a block, perhaps
         rows = table.num_rows
         if not options.multi_line and lines.count_filled(rows, strip=False) != rows:
             return None
+        for name, kind in narrow.items():
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, table.column(place).cast(kind))
         check_decimals(table)
         return table
 
