@@ -302,4 +302,19 @@ DEFECTS = (
         "if len(batches) != 1:",
         "if not batches:",
     ),
+    # --- found at 0.4.0 by generators; the names are those of the list of known defects ---
+    Defect(
+        "t3-ids-given-twice",
+        "On SQLite a new data file got the id of one that was gone: a reader of before saw its rows.",
+        "shard_store/sql/schema.py",
+        "sqlite_autoincrement=is_serial)",
+        "sqlite_autoincrement=False)",
+    ),
+    Defect(
+        "t3-another-file-of-the-same-id",
+        "Compacting put the rows of files that were gone in the place of new ones, which had their ids.",
+        "shard_store/operators/compacting.py",
+        "transaction.select_among(current, c.name_key, names)",
+        "transaction.select_among(current, c.id, range(1, len(names) + 1))",
+    ),
 )
