@@ -263,6 +263,27 @@ def owned_by(token: PublishToken) -> sa.ColumnElement[bool]:
     )
 
 
+class Owner(NamedTuple):
+    """The pipeline that a shard names as its owner: its newest incarnation, and whether that sends heartbeats."""
+
+    incarnation: int
+    alive: bool
+
+
+def owners(transaction: Transaction, keys: Sequence[ShardKey], *, lock: bool) -> dict[str, Owner]:
+    """Return the owners of these shards that the store knows, by name.
+
+    `lock`: they stay as they are. A pipeline that starts meanwhile takes over what is its own then.
+    """
+    theirs = sa.select(shards.c.owner).where(shards.c.owner.is_not(None)).distinct()
+    names = {name for (name,) in transaction.select_among(theirs, shards.c.shard_key, keys)}
+    c = pipelines.c
+    query = sa.select(c.pipeline, c.incarnation, (c.stale_at > transaction.now()).label("alive"))
+    query = query.order_by(c.pipeline)
+    rows = transaction.select_among(query.with_for_update() if lock else query, c.pipeline, names)
+    return {row.pipeline: Owner(row.incarnation, bool(row.alive)) for row in rows}
+
+
 def current(transaction: Transaction) -> sa.Select[Any]:
     """Return the query of shards as `as_shard` reads them, each with whether its owner still sends heartbeats."""
     owner = sa.and_(pipelines.c.pipeline == shards.c.owner, pipelines.c.incarnation == shards.c.incarnation)
