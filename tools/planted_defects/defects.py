@@ -311,4 +311,19 @@ DEFECTS = (
         "for key, scope, cause in transaction.execute(query)}",
         "for key, scope, cause in transaction.execute(query.limit(_NAMED + 1))}",
     ),
+    Defect(
+        "t6-acknowledged-unread",
+        "A message whose announcement had opened its object again, while errors of the batch before were on their way, "
+        "was acknowledged with what that batch had finished, and the object stayed unread.",
+        "queue_source/coordinator/progress.py",
+        "self._ownership.finish(confirmed.finished, look)",
+        "self._in_flight.finish(confirmed.finished)",
+    ),
+    Defect(
+        "t6-look-before-it-acts",
+        "What one thread had read as finished ended the wait of a message that had opened it again meanwhile.",
+        "queue_source/coordinator/opening.py",
+        "self.resolve(shards.values(), look)\n        if missing",
+        "self.resolve(shards.values(), self._in_flight.look())\n        if missing",
+    ),
 )
