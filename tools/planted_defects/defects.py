@@ -371,5 +371,28 @@ DEFECTS = (
         "shard_store/operators/compacting.py",
         "transaction.select_among(current, c.name_key, names)",
         "transaction.select_among(current, c.id, range(1, len(names) + 1))",
+    # --- known defects of 0.4.0: the store ---
+    Defect(
+        "t2-verdicts-cut",
+        "Of more than 1,001 bad objects of a batch those beyond counted as published in a table with a commit of its "
+        "own, when the store's transaction ran twice.",
+        "shard_store/error_table/records.py",
+        "for key, scope, cause in transaction.execute(query)}",
+        "for key, scope, cause in transaction.execute(query.limit(_NAMED + 1))}",
+    ),
+    Defect(
+        "t6-acknowledged-unread",
+        "A message whose announcement had opened its object again, while errors of the batch before were on their way, "
+        "was acknowledged with what that batch had finished, and the object stayed unread.",
+        "queue_source/coordinator/progress.py",
+        "self._ownership.finish(confirmed.finished, look)",
+        "self._in_flight.finish(confirmed.finished)",
+    ),
+    Defect(
+        "t6-look-before-it-acts",
+        "What one thread had read as finished ended the wait of a message that had opened it again meanwhile.",
+        "queue_source/coordinator/opening.py",
+        "self.resolve(shards.values(), look)\n        if missing",
+        "self.resolve(shards.values(), self._in_flight.look())\n        if missing",
     ),
 )
