@@ -1,0 +1,42 @@
+"""How often each edge, type, option and format was reached: a generator that never makes an edge proves nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy, one_of
+
+REACHED: Counter[str] = Counter()
+
+
+def reached(*labels: str) -> None:
+    REACHED.update(labels)
+
+
+def edges(of: str, **strategies: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    """Draw from one of several strategies; which one is counted, as `of: its name`."""
+
+    def counted(name: str, strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
+        label = f"{of}: {name.strip('_')}"
+        REACHED.setdefault(label, 0)
+
+        def count(value: Any) -> Any:
+            REACHED[label] += 1
+            return value
+
+        return strategy.map(count)
+
+    return one_of([counted(name, strategy) for name, strategy in strategies.items()])
+
+
+def report() -> str:
+    """All labels and how often each was reached, the rarest first in each group."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for label, count in REACHED.items():
+        group, _, name = label.partition(": ")
+        groups.setdefault(group, []).append((count, name))
+    lines = []
+    for group, members in sorted(groups.items()):
+        lines.append(f"{group}: {', '.join(f'{name} {count}' for count, name in sorted(members))}")
+    return "\n".join(lines)

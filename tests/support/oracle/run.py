@@ -1,0 +1,143 @@
+"""Draw cases, try the relations on them, shrink what breaks one, and print it as a test to paste.
+
+    python -m support.oracle --minutes 5 --seed 1 [--relation NAME]
+
+The same seed and number of examples give the same cases. A round looks for one kind of failure: while Hypothesis
+shrinks a case, other kinds are left for the next round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as with_seed
+from hypothesis.errors import Flaky, FlakyFailure
+
+from support.oracle import beside, counting, parts, ways
+from support.oracle.cases import Case
+from support.oracle.rows import Broken
+
+RELATIONS: dict[str, ModuleType] = {module.NAME: module for module in (ways, parts, beside)}
+"""A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
+A_ROUND = 200
+"""Examples of a round."""
+
+
+@dataclass
+class Result:
+    """What a run found: the smallest case of each kind of failure; and how much it tried."""
+
+    broken: dict[tuple[str, str], Broken] = field(default_factory=dict)
+    tried: Counter[str] = field(default_factory=Counter)
+    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        lines = [f"{relation}: {count} cases" for relation, count in sorted(self.tried.items())]
+        lines.append(f"{sum(self.tried.values()) * 60 / max(self.seconds, 0.001):.0f} cases a minute")
+        lines += [pasted(broken) for broken in self.broken.values()]
+        return "\n".join(lines)
+
+
+def pasted(broken: Broken) -> str:
+    """A failure as a test."""
+    name = "".join(c if c.isalnum() else "_" for c in f"{broken.relation} {broken.kind}")
+    comment = "\n".join(f"    # {line}" for line in broken.detail.splitlines()[:12])
+    return f"\ndef test_{name}() -> None:\n{comment}\n    check({broken.relation!r}, {broken.case!r})\n"
+
+
+def check(relation: str, case: Case) -> None:
+    """Try a relation on a case. Raises Broken."""
+    RELATIONS[relation].check(case)
+
+
+def run(
+    seed: int,
+    *,
+    seconds: float | None = None,
+    examples: int | None = None,
+    relations: Sequence[str] = (),
+    report: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Try relations by turns until the time is over, or each has had so many examples."""
+    result, started = Result(), time.monotonic()
+    names = list(relations or RELATIONS)
+    for number in _numbers(None if examples is None else -(-examples // A_ROUND)):
+        for name in names:
+            if seconds is not None and time.monotonic() - started > seconds:
+                result.seconds = time.monotonic() - started
+                return result
+            count = A_ROUND if examples is None else min(A_ROUND, examples - number * A_ROUND)
+            until = None if seconds is None else started + seconds
+            broken = one_round(RELATIONS[name], seed * 10_000 + number, count, result, until)
+            if broken is not None:
+                report(pasted(broken))
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _numbers(most: int | None) -> Iterator[int]:
+    number = 0
+    while most is None or number < most:
+        yield number
+        number += 1
+
+
+def one_round(module: ModuleType, seed: int, count: int, result: Result, until: float | None = None) -> Broken | None:
+    """Try so many examples; the first new kind of failure is shrunk, kept and returned."""
+    name: str = module.NAME
+    chased: list[tuple[str, str]] = []
+    smallest: list[Broken] = []
+
+    @with_seed(seed)
+    @settings(
+        max_examples=count, deadline=None, database=None, derandomize=False, report_multiple_bugs=False,
+        print_blob=False,
+        phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck), verbosity=Verbosity.quiet,
+    )  # fmt: skip
+    @given(module.strategy())
+    def tried(case: Case) -> None:
+        if until is not None and time.monotonic() > until and not chased:
+            return
+        if not chased:
+            result.tried[name] += 1
+            case.count()
+        try:
+            module.check(case)
+        except Broken as broken:
+            key = (name, broken.kind)
+            if not chased:
+                result.seen[key] += 1
+            if key in result.broken or (chased and chased != [key]):
+                return
+            chased[:] = [key]
+            smallest[:] = [broken]
+            raise
+
+    with suppress(Broken, Flaky, FlakyFailure):
+        tried()
+    if smallest:
+        result.broken[chased[0]] = smallest[0]
+        return smallest[0]
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m support.oracle", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--examples", type=int, help="of each relation, instead of minutes")
+    parser.add_argument("--relation", action="append", choices=sorted(RELATIONS), default=[])
+    given_ = parser.parse_args(arguments)
+    seconds = None if given_.examples else given_.minutes * 60
+    result = run(given_.seed, seconds=seconds, examples=given_.examples, relations=given_.relation, report=print)
+    print(counting.report())  # noqa: T201
+    print(f"\nseed {given_.seed}: {len(result.broken)} kinds of failures in {result.seconds:.0f} s\n{result}")  # noqa: T201
+    return 1 if result.broken else 0
