@@ -242,14 +242,16 @@ def objects(draw: Draw, scheme: Scheme, most: int = 4) -> bytes:
     return an_object(draw, scheme, most)
 
 
-def an_object(draw: Draw, scheme: Scheme, most: int) -> bytes:
+def an_object(draw: Draw, scheme: Scheme, most: int, header: str | None = None) -> bytes:
     count = draw(one_of_these(tuple(range(1, most + 1))))
     if scheme.file_format == "json":
         return _json_object(draw, scheme, count)
     if scheme.file_format == "text":
         text = v.texts(lines=scheme.options.get("wholeText") == "true")
         return _object(draw, scheme, [draw(text) for _ in range(count)])
-    lines = [csv_header(draw, scheme)] if scheme.options.get("header") == "true" else []
+    if scheme.options.get("header") == "true" and header is None:
+        header = csv_header(draw, scheme)
+    lines = [] if header is None else [header]
     return _object(draw, scheme, [*lines, *(csv_record(draw, scheme) for _ in range(count))])
 
 

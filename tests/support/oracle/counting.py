@@ -46,8 +46,13 @@ def report() -> str:
     return "\n".join(lines)
 
 
-@lru_cache(maxsize=4096)
 def one_of_these(choices: tuple[Any, ...]) -> SearchStrategy[Any]:
+    return _one_of(choices, tuple(map(type, choices)))
+
+
+@lru_cache(maxsize=4096)
+def _one_of(choices: tuple[Any, ...], kinds: tuple[type, ...]) -> SearchStrategy[Any]:
+    """`kinds`: True, 1 and 1.0 are equal."""
     return sampled_from(choices)
 
 

@@ -1,7 +1,8 @@
 """Values from the edges of each type: what just fits, what just does not, and how they may be spelled.
 
 For formats with types a value is what `pa.array` takes, with dates and times as numbers, since those of Python end with
-the year 9999. For formats of text it is a text, right or nearly right. Strategies are made once: to make one takes longer
+the year 9999. For formats of text it is a text,
+right or nearly right. Strategies are made once: to make one takes longer
 than to draw from it.
 """
 
