@@ -23,7 +23,9 @@ from queue_source.spark.writer import noted_plans
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
 from shard_store.model import SINK, PlanIdentity, Reading, Split
 from support.explorer.casts import TABLES, Kind
-from support.explorer.reader import SCHEMA, Death, Reader, dying_at
+from support.explorer.points import POINTS as FAILPOINTS
+from support.explorer.points import Death
+from support.explorer.reader import SCHEMA, Reader
 from support.explorer.tables import ROWS
 from support.explorer.world import Offsets, World
 
@@ -187,7 +189,7 @@ class Query:
         """Into a table, by the calls of the sink's writer: at planning, in a task, in the commit process."""
         store, batch = self.world.store, Batch(identities)
         options = self.world.tables[self.kind].options(self.order)
-        with dying_at(self.die_at if self.die_at in OF_TABLES else None):
+        with FAILPOINTS.dying(self.die_at if self.die_at in OF_TABLES else None):
             sink = open_sink(options)
             sink.prepare(store, ROWS)
             written = sink.write(iter([pa.record_batch([rows], ROWS)] if rows else []), ROWS, batch)

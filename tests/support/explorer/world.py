@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,10 +22,12 @@ from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
 from shard_store.model import PublishToken, ShardKey, ShardState, shard_key
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import shard_changes
 from shard_store.store import ShardStore, open_store
 from support.explorer.casts import TABLES, Cast, Kind
 from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, uris_in
+from support.explorer.points import POINTS, SENT, TRANSACTION
 from support.explorer.promises import Promises
 from support.explorer.tables import Table, open_table
 
@@ -82,6 +84,11 @@ class WatchedQueue(SimQueue):
             self.world.bodies[message.receipt] = uris_in(message.body)
         return messages
 
+    def send(self, bodies: Any, **how: Any) -> Any:
+        sent = super().send(bodies, **how)
+        POINTS.passed(SENT)
+        return sent
+
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         for receipt in receipts:
             self.world.before_acknowledged(self.of, self.world.bodies[receipt])
@@ -105,6 +112,31 @@ class WatchedBucket(LocalBucket):
             self.world.log(f"  to be deleted: {name_of(known.uri)}")
             self.world.promises.check_may_be_deleted(known.uri)
         return super().delete(objects)
+
+
+def watch(database: Database) -> None:
+    """Let each transaction that writes be a point of its own; and some run twice, as after a passing failure."""
+    once = database._once
+
+    def watched(work: Callable[[Transaction], Any], write: bool) -> Any:
+        if write and POINTS.runs_twice():
+
+            def undone(transaction: Transaction) -> None:
+                work(transaction)
+                raise _Undone
+
+            with suppress(_Undone):
+                once(undone, write)
+        result = once(work, write)
+        if write:
+            POINTS.passed(TRANSACTION)
+        return result
+
+    database._once = watched  # type: ignore[method-assign]
+
+
+class _Undone(Exception):
+    """A transaction is rolled back."""
 
 
 @dataclass
@@ -225,6 +257,7 @@ class World:
 
     def open_store(self) -> ShardStore:
         store = open_store(self.store_url, clock=lambda: self.now)
+        watch(store.database)
         engine = store.database.engine
         sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
         engine.dispose()
