@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-TABLES = ("delta", "iceberg")
+TABLES = ("delta", "iceberg", "iceberg-inside")
 """Sinks whose rows are in a target with a commit of its own."""
 
 KINDS = {
@@ -55,23 +55,33 @@ class Kind:
 
 
 class Cast(NamedTuple):
-    """Some queries. `routed`: their sources are fed by routes, with the same objects; `cleans`: one deletes them."""
+    """Some queries. `routed`: their sources are fed by routes, with the same objects; `cleans`: one deletes them.
+
+    `versioned`: sources whose ids have versions (`allowOverwrites`).
+    """
 
     kinds: tuple[Kind, ...]
     needs: str = ""
     routed: bool = False
     cleans: str | None = None
+    versioned: tuple[str, ...] = ()
 
     @property
     def shared(self) -> bool:
         """Whether all sources have the same objects."""
-        return self.routed
+        return self.routed or self.needs == "clones"
 
 
-def _cast(*queries: tuple[str, str], needs: str = "", routed: bool = False, cleans: str | None = None) -> Cast:
+def _cast(
+    *queries: tuple[str, str],
+    needs: str = "",
+    routed: bool = False,
+    cleans: str | None = None,
+    versioned: tuple[str, ...] = (),
+) -> Cast:
     """Of each query its pipelines with their sources (`p:s x:t`), and its sink."""
     kinds = [Kind(tuple((name[0], name[2]) for name in names.split()), sink) for names, sink in queries]
-    return Cast(tuple(kinds), needs, routed, cleans)
+    return Cast(tuple(kinds), needs, routed, cleans, versioned)
 
 
 CASTS = (
@@ -90,6 +100,10 @@ CASTS = (
     _cast(("p:s", "ours"), ("q:t", "ours"), needs="routes", routed=True),
     _cast(("p:s", "delivery"), ("q:s", "ours"), ("r:t", "other"), needs="routes", routed=True),
     _cast(("p:s", "ours"), ("q:t", "ours"), needs="cleaning", routed=True, cleans="s"),
+    _cast(("p:s", "ours"), ("q:t", "ours"), needs="clones", cleans="s", versioned=("t",)),
+    _cast(("p:s", "ours"), ("q:t", "delivery"), needs="clones", cleans="s", versioned=("s",)),
+    _cast(("p:s", "iceberg-inside"), needs="spellings"),
+    _cast(("p:s x:t", "iceberg-inside"), ("q:u", "ours"), needs="spellings"),
 )
 """One of these is chosen for each exploration.
 

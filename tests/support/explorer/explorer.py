@@ -82,7 +82,6 @@ class Explorer:
         self.lives = Lives(self.world, self.choose, reorders="orders" in takes)
         self.disasters = Disasters(self.lives)
         self.events: list[Event] = []  # that nobody was told of yet
-        self.by_hand: set[tuple[str, str]] = set()  # given up or opened again by an operator
         often = "restores" in takes and self.world.tables
         self.world.remembers = self.choose.random() < (0.8 if often else 0.4)  # store and tables may go back, once
         self.world.spares = random.Random(f"sizes {seed}").random() < 0.5  # what a URI alone announces is not looked up
@@ -181,7 +180,7 @@ class Explorer:
     def _repair(self) -> None:
         """What is known to be unread is written anew, and announced."""
         world = self.world
-        unread = [of for of in world.promises.unread() if of not in self.by_hand]
+        unread = [of for of in world.promises.unread() if of not in world.by_hand]
         for uri in sorted({uri for _, uri in unread}):
             world.objects.write(uri, "longer", world.now)
             self.tell(world.objects.event(uri, facts=True))

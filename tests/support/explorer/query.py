@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,11 +16,12 @@ import sqlalchemy as sa
 from queue_source.foreach_batch import delivery
 from queue_source.read.task import read_work
 from queue_source.sinks.base import Batch, open_sink
+from queue_source.sinks.splits import write_split
 from queue_source.spark.process import arrow_schema
 from queue_source.spark.reader import WorkPartition
 from queue_source.spark.writer import noted_plans
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
-from shard_store.model import SINK, PlanIdentity, Reading, Split
+from shard_store.model import SINK, PlanIdentity, Reading
 from support.explorer.casts import TABLES, Kind
 from support.explorer.points import POINTS as FAILPOINTS
 from support.explorer.points import Death
@@ -179,9 +179,11 @@ class Query:
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
     ) -> None:
         self.point("prepared")
-        split = Split(f"{uuid.uuid4().hex}:{json.dumps(rows)}", len(rows), 1)
+        batches = [pa.record_batch([rows], ROWS)] if rows else []
+        prefix = f"split-{Batch(identities).digest[:12]}"
+        written = write_split(batches, ROWS, str(self.world.data), prefix, "snappy")
         winners = self._writers(winners)
-        self.world.store.publish(identities, [split] if rows else [], batch_id=number, winners=winners)
+        self.world.store.publish(identities, written, batch_id=number, winners=winners)
 
     def _commit(
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]

@@ -149,7 +149,7 @@ class Usual:
         source = self.choose.choice(list(self.world.names))
         uri = self.choose.choice(self.world.names[source])
         key, audit = shard_key(source, uri), Audit("me@here")
-        self.explorer.by_hand.add((source, uri))
+        self.world.by_hand.add((source, uri))
         if self.choose.random() >= 0.7:
             self.world.store.quarantine([key], audit)
         elif not self.world.cast.routed:  # else the receiver alone knows how to announce it
