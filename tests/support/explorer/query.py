@@ -198,6 +198,8 @@ class Query:
             self.point("prepared")
             batch = replace(batch, winners=self._writers(winners))
             open_sink(options).commit(store, batch, [written], row_schema="{}", batch_id=number)
+            if rows:
+                self.world.promises.check_table_is_whole(self.kind, rows)
 
     def _writers(self, winners: frozenset[int]) -> frozenset[int]:
         """The tasks that write: those that have read, or others behind a shuffle."""
