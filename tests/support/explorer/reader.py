@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from unittest import mock
 
 from pyspark.sql.types import StructType
@@ -12,6 +11,7 @@ from pyspark.sql.types import StructType
 from queue_source.announcements.routes import Route, Routes
 from queue_source.coordinator import prepare
 from queue_source.coordinator.acknowledging import LeaseKeeper
+from queue_source.coordinator.backfill import Backfill
 from queue_source.coordinator.cleaning import Cleaner
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.receivers import Receiver
@@ -23,27 +23,12 @@ from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import NotedPlan
 from queue_source.storage.files import stat_objects
 from queue_source.tags import EVERYTHING
-from shard_store import failpoints
 from shard_store.model import STORE
 from support.explorer.objects import LARGEST_PIECE
+from support.explorer.points import POINTS
 from support.explorer.world import LEASE, ROUTES, STALE, World
 
 SCHEMA = StructType().add("row_id", "string")
-
-
-class Death(Exception):
-    """The process dies here."""
-
-
-@contextmanager
-def dying_at(point: str | None) -> Iterator[None]:
-    """Die where the code comes to this one of its failpoints."""
-    armed = {} if point is None else {point: (1, "", "raise")}
-    with mock.patch.dict(failpoints._armed, armed), mock.patch.dict(failpoints._reached, clear=True):
-        try:
-            yield
-        except failpoints.FailpointReached as reached:
-            raise Death from reached
 
 
 class StillThreads(Threads):
@@ -59,6 +44,8 @@ class StillThreads(Threads):
 
 def reader_options(world: World, source: str, pipeline: str) -> ReaderOptions:
     cleaning = {"cleanSource": "delete", "cleanSource.retentionDuration": "10m"}
+    folder = world.folder / world.place(source)
+    listing = {"backfillPrefixes": f"{folder.as_uri()}/", "backfillGrace": "0s", "backfillInterval": "1m"}
     return parse_reader_options(
         {
             "queueUrl": STORE if world.cast.routed else world.queue_url(source),
@@ -73,6 +60,8 @@ def reader_options(world: World, source: str, pipeline: str) -> ReaderOptions:
             "minPartitions": "2",
             "maxPartitionBytes": str(LARGEST_PIECE),
             **(cleaning if world.cast.cleans == source else {}),
+            **({"allowOverwrites": "true"} if source in world.cast.versioned else {}),
+            **(listing if source in world.lists else {}),
         }
     )
 
@@ -93,7 +82,7 @@ class Reader:
                     store,
                     {queue.name: queue for queue in queues},
                     stat_objects,
-                    open_bucket=world.open_bucket,
+                    open_bucket=lambda prefix: world.open_bucket(prefix, source),
                     answers_with_facts=(lambda uri: True) if world.spares else None,
                     clock=lambda: world.now,
                 )
@@ -107,6 +96,8 @@ class Reader:
         coordinator.receivers.hurry = False
         self._opener: Opener = still.works["open"].__self__  # type: ignore[attr-defined]
         self._leases: LeaseKeeper = still.works["leases"].__self__  # type: ignore[attr-defined]
+        listing = still.works.get("backfill-0")
+        self._backfill: Backfill | None = listing and listing.__self__  # type: ignore[attr-defined]
         cleaning = still.works.get("cleaning")
         self._cleaner: Cleaner | None = cleaning and cleaning.__self__  # type: ignore[attr-defined]
         self.spark = CuesqueueStreamReader(options, SCHEMA)
@@ -152,6 +143,15 @@ class Reader:
         for queue in self._queues:
             while self._coordinator.acknowledger.acknowledge(queue.name):
                 pass
+
+    def list_objects(self) -> None:
+        """What its listings do when they are due, or were begun."""
+        if (backfill := self._backfill) is not None and (prefix := backfill._next()) is not None:
+            try:
+                backfill._list(prefix)
+            finally:
+                state = backfill._prefixes[prefix]
+                state.busy, state.checked, state.due = False, True, self.world.now + 60.0
 
     def clean(self) -> None:
         if self._cleaner is not None:
@@ -202,7 +202,7 @@ class Router:
             raise
 
     def work(self, die_at: str | None) -> None:
-        with dying_at(die_at):
+        with POINTS.dying(die_at):
             if messages := self._queue.receive(10, LEASE, 0.0):
                 self._receiver.take(messages, self._queue.capabilities)
 

@@ -8,25 +8,28 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq
 import sqlalchemy as sa
 
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.options.connections import StorageOptions
 from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
 from shard_store.model import PublishToken, ShardKey, ShardState, shard_key
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import shard_changes
 from shard_store.store import ShardStore, open_store
 from support.explorer.casts import TABLES, Cast, Kind
-from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, uris_in
-from support.explorer.promises import Promises
+from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, path_of, uris_in
+from support.explorer.points import POINTS, SENT, TRANSACTION
+from support.explorer.promises import Broken, Promises
 from support.explorer.tables import Table, open_table
 
 STALE = 60.0
@@ -34,6 +37,8 @@ STALE = 60.0
 LEASE = 90.0
 ROUTES = "routes"
 """The queue of a receiver."""
+
+_LEAST_FAR = [state.value for state in (ShardState.OPEN, ShardState.QUARANTINED, ShardState.DONE)]
 
 Offsets = dict[str, dict[str, Any]]
 """What a batch of a query begins or ends with: the offset of each of its pipelines."""
@@ -68,6 +73,13 @@ class Moment(NamedTuple):
     checkpoints: Mapping[Kind, Checkpoint]
     taken: Mapping[tuple[str, int], list[str]]
     acknowledged: int
+    in_tables: Mapping[Kind, set[str]]
+    queues: Mapping[str, sqlite3.Connection]
+    sent: int
+
+    def close(self) -> None:
+        for database in (self.store, *self.queues.values()):
+            database.close()
 
 
 class WatchedQueue(SimQueue):
@@ -82,6 +94,13 @@ class WatchedQueue(SimQueue):
             self.world.bodies[message.receipt] = uris_in(message.body)
         return messages
 
+    def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
+        sent = super()._send(messages, in_order=in_order)
+        if not self.world.is_telling:
+            self.world.note_sent(self.of, [uri for message in messages for uri in uris_in(message.body)])
+        POINTS.passed(SENT)
+        return sent
+
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         for receipt in receipts:
             self.world.before_acknowledged(self.of, self.world.bodies[receipt])
@@ -92,11 +111,14 @@ class WatchedBucket(LocalBucket):
     """The files as a bucket would have them: by the world's clock, with ETags; it tells what is about to be deleted."""
 
     world: World
+    lists_for: str | None = None
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         page = super()._page(prefix, cursor, versions)
         newest = self.world.objects.newest
         objects = [listed._replace(etag=etag_of(newest(listed.uri)), appeared=None) for listed in page.objects]
+        for listed in objects if self.lists_for is not None else ():
+            self.world.objects.let_read(str(self.lists_for), listed.uri)
         now = datetime.fromtimestamp(self.world.now, timezone.utc)
         return Page(objects, page.cursor, now, page.skipped)
 
@@ -105,6 +127,31 @@ class WatchedBucket(LocalBucket):
             self.world.log(f"  to be deleted: {name_of(known.uri)}")
             self.world.promises.check_may_be_deleted(known.uri)
         return super().delete(objects)
+
+
+def watch(database: Database) -> None:
+    """Let each transaction that writes be a point of its own; and some run twice, as after a passing failure."""
+    once = database._once
+
+    def watched(work: Callable[[Transaction], Any], write: bool) -> Any:
+        if write and POINTS.runs_twice():
+
+            def undone(transaction: Transaction) -> None:
+                work(transaction)
+                raise _Undone
+
+            with suppress(_Undone):
+                once(undone, write)
+        result = once(work, write)
+        if write:
+            POINTS.passed(TRANSACTION)
+        return result
+
+    database._once = watched  # type: ignore[method-assign]
+
+
+class _Undone(Exception):
+    """A transaction is rolled back."""
 
 
 @dataclass
@@ -116,9 +163,13 @@ class World:
     `acknowledged`: the source and the URI of all that was, in that order. `passed`: the shards that a pipeline has got
     from another one. `forgotten`: what was found bad, before the store went back behind that. `lost_messages`: the
     objects of a source whose messages were acknowledged after the moment to which all was put back. `excused`: those
-    whose rows were taken out of a table behind the store's back. `lately`: what was read last. `is_calm`: no object
-    changes any more by itself. `spares`: objects that a URI alone announces are planned without a look-up, as those of
-    S3. `first_form`: of an object.
+    whose rows were taken out of a table behind the store's back, or that another reader has read. `anew`: those whose
+    rows may come once more, since an operator said so. `by_hand`: those that an operator has given up or opened again.
+    `lately`: what was read last.
+    `is_calm`: no object changes any more by itself. `is_telling`: a notification is sent, not by a command. `lists`:
+    sources with listings. `spares`: objects that a URI alone announces are planned without a look-up, as those of S3.
+    `first_form`: of an object. `in_tables`: the rows that the store has published, by the table that has them;
+    `spelled`: how it was put back. `beginning`: the first moment, before any batch. `sent`: all messages, in order.
     """
 
     folder: Path
@@ -132,17 +183,28 @@ class World:
     log: Callable[[str], None] = lambda line: None
     between_tasks: Callable[[Sequence[str]], None] = lambda uris: None
     is_calm: bool = False
+    is_telling: bool = False
+    lists: frozenset[str] = frozenset()
     remembers: bool = False
     spares: bool = False
     states: deque[Moment] = field(default_factory=lambda: deque(maxlen=6))
     forgotten: set[str] = field(default_factory=set)
     lost_messages: set[tuple[str, str]] = field(default_factory=set)
     excused: set[tuple[str, str]] = field(default_factory=set)
+    anew: set[tuple[str, str]] = field(default_factory=set)
+    by_hand: set[tuple[str, str]] = field(default_factory=set)
     lately: deque[str] = field(default_factory=lambda: deque(maxlen=3))
     passed: set[ShardKey] = field(default_factory=set)
+    keeps_beginnings: bool = False
+    keeps_queues: bool = False
+    keeps_versions: bool = False
+    beginning: Moment | None = None
+    sent: list[tuple[str, str]] = field(default_factory=list)
+    in_tables: dict[Kind, set[str]] = field(default_factory=dict)
+    spelled: dict[Kind, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.driver = self.folder / "driver"
+        self.driver, self.data = self.folder / "driver", self.folder / "data"
         self.objects, self.promises = Objects(self.folder), Promises(self)
         places = {self.place(source) for source in self.names}
         for place in places:
@@ -162,28 +224,32 @@ class World:
             if kind.sink in TABLES
         }
         self._file = sqlite3.connect(self.folder / "store.db")
+        self._data_files: dict[str, list[str]] = {}
         self._version: object = None
         self.elsewhere = sa.create_engine(f"sqlite:///{self.folder}/elsewhere.db")
         with self.elsewhere.begin() as connection:
             connection.execute(sa.text("CREATE TABLE audit (query TEXT, row_id TEXT)"))
             connection.execute(sa.text("CREATE TABLE batches (hash TEXT PRIMARY KEY, query TEXT, row_ids TEXT)"))
+        self._other = sqlite3.connect(self.folder / "elsewhere.db")
 
     def close(self) -> None:
         self.store.close()
         self.elsewhere.dispose()
         self._file.close()
-        for moment in self.states:
-            moment.store.close()
+        self._other.close()
+        for moment in [*self.states, *([self.beginning] if self.beginning else [])]:
+            moment.close()
 
     # --- objects and queues -------------------------------------------------------------------------------------------
 
     def place(self, source: str) -> str:
         """The folder with the objects of the source."""
-        return "shared" if self.cast.routed else source
+        return "shared" if self.cast.shared else source
 
-    def open_bucket(self, prefix: str) -> WatchedBucket:
+    def open_bucket(self, prefix: str, lists_for: str | None = None) -> WatchedBucket:
+        """Open it; what a source `lists_for` itself, it may read."""
         bucket = WatchedBucket(StorageOptions())
-        bucket.world = self
+        bucket.world, bucket.lists_for = self, lists_for
         return bucket
 
     def queue_url(self, name: str) -> str:
@@ -196,11 +262,25 @@ class World:
 
     def announce(self, source: str, events: Sequence[Event]) -> None:
         """Send one message to the queue of the source, or to that of the receiver for all sources."""
-        with closing(self.open_queue(ROUTES if self.cast.routed else source)) as queue:
-            queue.send([body_of(events)])
+        name = ROUTES if self.cast.routed else source
+        self.sent.append((name, body_of(events, with_versions=self.keeps_versions)))
+        self._tell(*self.sent[-1])
         for told in self.names if self.cast.routed else [source]:
             self.objects.announce(told, events)
         self.log(f"  {' '.join(event.name for event in events)}")
+
+    def _tell(self, queue: str, body: str) -> None:
+        self.is_telling = True
+        try:
+            with closing(self.open_queue(queue)) as opened:
+                opened.send([body])
+        finally:
+            self.is_telling = False
+
+    def note_sent(self, queue: str, uris: Sequence[str]) -> None:
+        """What a command announces may be read as it is now, or later."""
+        for source in self.names if queue == ROUTES else [queue]:
+            self.objects.announce(source, [Event(uri, self.objects.newest(uri), False) for uri in uris])
 
     def before_acknowledged(self, queue: str, uris: Sequence[str]) -> None:
         self.log(f"  acknowledged: {' '.join(map(name_of, uris))}")
@@ -225,6 +305,7 @@ class World:
 
     def open_store(self) -> ShardStore:
         store = open_store(self.store_url, clock=lambda: self.now)
+        watch(store.database)
         engine = store.database.engine
         sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
         engine.dispose()
@@ -246,7 +327,7 @@ class World:
         if not self.remembers:
             return
         unknown = self._file.execute("SELECT pipeline FROM cuesqueue_pipelines WHERE plan_hash > '' AND sink IS NULL")
-        if self.own_sinks & {pipeline for (pipeline,) in unknown}:
+        if not self.keeps_beginnings and self.own_sinks & {pipeline for (pipeline,) in unknown}:
             return
         tables = {kind: table.state() for kind, table in self.tables.items()}
         version = self._file.execute("PRAGMA data_version").fetchone(), tables
@@ -256,15 +337,39 @@ class World:
         store = sqlite3.connect(":memory:")
         self._file.backup(store)
         if len(self.states) == self.states.maxlen:
-            self.states[0].store.close()
+            self.states[0].close()
         checkpoints = {kind: checkpoint.copy() for kind, checkpoint in self.checkpoints.items()}
-        self.states.append(Moment(store, tables, checkpoints, dict(self.taken), len(self.acknowledged)))
+        in_tables = {kind: set(rows) for kind, rows in self.in_tables.items()}
+        queues = self._copies_of_queues() if self.keeps_queues else {}
+        told, sent = len(self.acknowledged), len(self.sent)
+        moment = Moment(store, tables, checkpoints, dict(self.taken), told, in_tables, queues, sent)
+        if self.beginning is None:
+            self.beginning = moment
+        else:
+            self.states.append(moment)
+
+    def _copies_of_queues(self) -> dict[str, sqlite3.Connection]:
+        copies = {}
+        for file in sorted((self.folder / "queues").glob("*.sim.db")):
+            copies[file.name] = sqlite3.connect(":memory:")
+            with closing(sqlite3.connect(file)) as queue:
+                queue.backup(copies[file.name])
+        return copies
+
+    def put_queues_back(self, moment: Moment) -> None:
+        """A backup of the queues is restored. What came since is sent once more by whoever had sent it."""
+        for name, copy in moment.queues.items():
+            with closing(sqlite3.connect(self.folder / "queues" / name)) as queue:
+                copy.backup(queue)
+        for name, body in self.sent[moment.sent :]:
+            self._tell(name, body)
 
     def forget_earlier_states(self) -> None:
         """The store does not go back behind this moment."""
         for moment in self.states:
-            moment.store.close()
+            moment.close()
         self.states.clear()
+        self.beginning = None
         self._version = None
         self.remember_state()
 
@@ -291,6 +396,7 @@ class World:
         """
         bad = self._bad_of_other_sinks()
         moment.store.backup(self._file)
+        self.in_tables = {kind: set(rows) for kind, rows in moment.in_tables.items()}
         self.forgotten |= bad - self._bad_of_other_sinks()
         self.promises.note_that_batches_come_anew()
 
@@ -299,43 +405,70 @@ class World:
     def published(self) -> Counter[str]:
         """How often each row is in the places that sinks publish to, each with its source."""
         rows: Counter[str] = Counter()
-        for page in self.store.pages("splits", columns=["path"]):
-            for (path,) in page:
-                rows.update(json.loads(path.partition(":")[2]))
+        for (path,) in self._file.execute("SELECT path FROM cuesqueue_splits WHERE replaced_by IS NULL"):
+            rows.update(self._rows_of(path))
         for _, row in self.delivered():
             rows[row] += 1
         for taken in (*self.taken.values(), *(table.rows() for table in self.tables.values())):
             rows.update(taken)
         return rows
 
+    def _rows_of(self, path: str) -> list[str]:
+        """The rows of a data file, which never changes."""
+        if path not in self._data_files:
+            name = path_of(path)
+            if not name.exists():
+                raise Broken(f"a data file that is published is not there: {name.name}")
+            self._data_files[path] = pq.read_table(name).column("row_id").to_pylist()
+        return self._data_files[path]
+
+    def check_data_files(self) -> None:
+        """All are there, and the view has what the table has."""
+        paths = [path for page in self.store.pages("splits", columns=["path"]) for (path,) in page]
+        self._data_files = {}
+        if sorted(row for path in paths for row in self._rows_of(path)) != sorted(self.shown().elements()):
+            raise Broken("the view 'data' has other rows than the table of data files")
+
+    def shown(self) -> Counter[str]:
+        """The rows of the sinks with a path."""
+        rows: Counter[str] = Counter()
+        for (path,) in self._file.execute("SELECT path FROM cuesqueue_splits WHERE replaced_by IS NULL"):
+            rows.update(self._rows_of(path))
+        return rows
+
     def delivered(self) -> list[tuple[str, str]]:
         """The rows that deliveries have put into the store's database, each with its query."""
-        with self.store.database.engine.connect() as connection:
-            return [(query, row) for query, row in connection.execute(sa.text("SELECT query, row_id FROM delivered"))]
+        return self._file.execute("SELECT query, row_id FROM delivered").fetchall()
 
     def audited(self) -> list[tuple[str, str]]:
         """The same of their second output, which is in another database."""
-        with self.elsewhere.connect() as connection:
-            return [(query, row) for query, row in connection.execute(sa.text("SELECT query, row_id FROM audit"))]
+        return self._other.execute("SELECT query, row_id FROM audit").fetchall()
 
     def written_by_hash(self) -> list[tuple[str, str]]:
         """The same of what a user has written with the delivery hash as its key."""
-        with self.elsewhere.connect() as connection:
-            batches = connection.execute(sa.text("SELECT query, row_ids FROM batches")).all()
+        batches = self._other.execute("SELECT query, row_ids FROM batches").fetchall()
         return [(query, row) for query, rows in batches for row in json.loads(rows)]
 
     # --- what the store says ------------------------------------------------------------------------------------------
 
     def shard_states(self) -> dict[tuple[str, str], str]:
-        """The state of each shard, by source and URI."""
-        pages = self.store.pages("shards", columns=["source", "shard_id", "state"])
-        return {(source, shard_id): state for page in pages for source, shard_id, state in page}
+        """The state of each object, by source and URI. With versions in ids: of the one that is least far."""
+        states: dict[tuple[str, str], str] = {}
+        rows = self._file.execute("SELECT source, shard_id, uri, state FROM cuesqueue_shards").fetchall()
+        for source, shard_id, uri, state in rows:
+            before = states.setdefault((source, uri or shard_id), state)
+            states[source, uri or shard_id] = min(state, before, key=_LEAST_FAR.index)
+        return states
+
+    def owned_open_shards(self) -> list[str]:
+        """The ids of open shards that a pipeline has."""
+        query = "SELECT shard_id FROM cuesqueue_shards WHERE state = 'open' AND owner IS NOT NULL"
+        return sorted(shard_id for (shard_id,) in self._file.execute(query))
 
     def finished_without_etag(self) -> dict[tuple[str, str], int]:
         """When shards ended of which no version is known (microseconds), by source and URI."""
-        columns = ["source", "shard_id", "finished_at", "etag"]
-        rows = [row for page in self.store.pages("shards", columns=columns) for row in page]
-        return {(source, shard_id): finished or 0 for source, shard_id, finished, etag in rows if etag is None}
+        query = "SELECT source, shard_id, finished_at FROM cuesqueue_shards WHERE etag IS NULL"
+        return {(source, shard_id): finished or 0 for source, shard_id, finished in self._file.execute(query)}
 
     def passed_objects(self) -> set[tuple[str, str]]:
         """The objects of a source that a pipeline has got from another one."""
