@@ -101,18 +101,17 @@ class DeltaTarget:
         sure = takewhile(lambda commit: not commit.undoes, self.lineage())
         if any(commit.delivery_hash.startswith(delivery_hash) for commit in sure):
             return False
-        names, puts_back = self._names(), False
+        names = self._names()
         for logged in self._log.back_from(self._opened.handle.version()):
             if str(logged.info.get(HASH, "")).startswith(delivery_hash):
                 return names.isdisjoint(_name(file.path) for file in logged.added)
-            puts_back |= logged.puts_back
         if since is None or any(name.startswith(delivery_hash[:_OF_NAMES]) for name in names):
             return False
         # its commit is not in the log any more, and was compacted, or undone: then whatever is there is older
         files = pa.table(self._opened.handle.get_add_actions())
         times = files.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
         newest = pc.max(times).as_py()
-        return puts_back or newest is None or newest * 1_000 < since
+        return newest is None or newest * 1_000 < since or any(commit.undoes for commit in self.lineage())
 
     def has_files(self) -> bool:
         return any(name.startswith(self._prefix) for name in self._names())

@@ -141,6 +141,6 @@ class Log:
         if not differing:
             return version
         said = str(commit.parameters.get("version"))
-        if commit.puts_back and said.isdigit() and int(said) < commit.version:
-            return int(said)  # files that are missing were left out, or the log does not go back as far
+        if commit.puts_back and said.isdigit() and version < int(said) < commit.version:
+            return int(said)  # files that are missing were left out
         return None
