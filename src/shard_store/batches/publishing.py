@@ -78,6 +78,12 @@ class Unpublished:
     published: Mapping[str, int] | None
     goes_on: bool
 
+    def published_at(self, ends: Mapping[str, int]) -> int | None:
+        """Return when the store has published the newest attempts with these ends, by pipeline: microseconds, UTC."""
+        c = attempts.c
+        those = sa.or_(*(sa.and_(c.pipeline == pipeline, c.end_seq == end) for pipeline, end in ends.items()))
+        return self.transaction.execute(sa.select(sa.func.max(c.published_at)).where(those)).scalar()
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:
