@@ -29,7 +29,8 @@ from queue_source.schema.columns import format_columns
 from support.oracle import cases
 from support.oracle.cases import Case, Scheme
 from support.oracle.counting import Draw, one_of_these, reached
-from support.oracle.differences import Differs, excuse
+from support.oracle.differences import excuse
+from support.oracle.differs import Differs
 from support.oracle.results import Result
 from support.oracle.rows import Broken, Found, cells, read, refused
 from support.oracle.shrink import shrunk
@@ -38,9 +39,11 @@ from support.parity import parsed
 NAME = "as-spark"
 NOT_SPARKS = ("rescuedDataColumn", "readerCaseSensitive", "recordsPath")
 """Options that Spark's own readers lack."""
-AT_ONCE = 24
+AT_ONCE = 40
 """Objects of a scheme that are read in one job."""
 _FILE = "__file"
+_OF_ALL = ("requirement failed", "CHARSET")
+"""What Spark says of options that it refuses, whatever is in an object."""
 
 
 @dataclass
@@ -68,10 +71,10 @@ class Reader:
         try:
             table = self._frame(some[0], folder).toArrow()
         except Exception as error:  # noqa: BLE001 - whatever fails in Spark, it does not read the object
-            if len(some) > 1:
+            if len(some) > 1 and not any(word in str(error) for word in _OF_ALL):
                 middle = len(some) // 2
                 return self.read(some[:middle]) + self.read(some[middle:])
-            return [Found(failure="failed", detail=_first_line(error))]
+            return [Found(failure="failed", detail=_first_line(error))] * len(some)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         names = [Path(name).name for name in table.column(table.num_columns - 1).to_pylist()]
