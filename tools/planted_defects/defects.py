@@ -336,6 +336,7 @@ DEFECTS = (
         "queue_source/formats/types.py",
         'ambiguous="earliest", nonexistent="raise")',
         'ambiguous="earliest", nonexistent="latest")',
+    ),
     # --- found at 0.4.0 by generators; the names are those of the list of known defects ---
     Defect(
         "t7-listed-objects-announced",
@@ -371,6 +372,7 @@ DEFECTS = (
         "shard_store/operators/compacting.py",
         "transaction.select_among(current, c.name_key, names)",
         "transaction.select_among(current, c.id, range(1, len(names) + 1))",
+    ),
     # --- known defects of 0.4.0: the store ---
     Defect(
         "t2-verdicts-cut",
