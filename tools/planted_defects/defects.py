@@ -337,4 +337,11 @@ DEFECTS = (
         'ambiguous="earliest", nonexistent="raise")',
         'ambiguous="earliest", nonexistent="latest")',
     ),
+    Defect(
+        "r4-header-with-spaces",
+        "Of a csv header with spaces behind its commas, all columns but the first were null.",
+        "queue_source/formats/text/csv.py",
+        "return list(map(respell, present)) if absent else present",
+        "return present",
+    ),
 )
