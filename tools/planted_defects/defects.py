@@ -344,4 +344,11 @@ DEFECTS = (
         "return list(map(respell, present)) if absent else present",
         "return present",
     ),
+    Defect(
+        "r5-zero-padded-folder",
+        "A folder day=09 had another inferred type than day=10: another table, or a refused start.",
+        "queue_source/formats/metadata.py",
+        '_WHOLE = re.compile(r"[+-]?[0-9]+")',
+        '_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")',
+    ),
 )
