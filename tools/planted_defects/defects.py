@@ -351,4 +351,11 @@ DEFECTS = (
         '_WHOLE = re.compile(r"[+-]?[0-9]+")',
         '_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")',
     ),
+    Defect(
+        "r6-bad-behind-its-first-rows",
+        "An object that turned out bad behind its first rows failed the query for ever.",
+        "queue_source/read/objects.py",
+        "if held or tables.may_fail_late else batches:",
+        "if tables.may_fail_late else batches:",
+    ),
 )
