@@ -396,5 +396,25 @@ DEFECTS = (
         "queue_source/coordinator/opening.py",
         "self.resolve(shards.values(), look)\n        if missing",
         "self.resolve(shards.values(), self._in_flight.look())\n        if missing",
+    Defect(
+        "r4-header-with-spaces",
+        "Of a csv header with spaces behind its commas, all columns but the first were null.",
+        "queue_source/formats/text/csv.py",
+        "return list(map(respell, present)) if absent else present",
+        "return present",
+    ),
+    Defect(
+        "r5-zero-padded-folder",
+        "A folder day=09 had another inferred type than day=10: another table, or a refused start.",
+        "queue_source/formats/metadata.py",
+        '_WHOLE = re.compile(r"[+-]?[0-9]+")',
+        '_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")',
+    ),
+    Defect(
+        "r6-bad-behind-its-first-rows",
+        "An object that turned out bad behind its first rows failed the query for ever.",
+        "queue_source/read/objects.py",
+        "if held or tables.may_fail_late else batches:",
+        "if tables.may_fail_late else batches:",
     ),
 )

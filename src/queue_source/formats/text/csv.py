@@ -70,6 +70,7 @@ _ARROW_FLOATS = ("nan", "inf", "-inf")
 _HEXADECIMAL = r"^[ \t]*-?0[xX]"
 _NOT_BLANK = re.compile(rb"[^\n]")
 _CONTROLS = bytes(range(33))
+_AROUND = " \t\r\n\v\f\xa0\ufeff"  # white space, and a mark of bytes that came to be within a text
 _MAX_BLOCK = (1 << 31) - 1
 _TOO_PRECISE = "precision not supported"  # pyarrow's words
 _ENOUGH = 4 << 20  # bytes of an object's beginning that show whether its values can be read
@@ -101,6 +102,7 @@ class CsvReader:
                     name if not text or name.casefold() in declared else text
                     for name, text in zip(self.name_columns(line), texts, strict=True)
                 ]
+                present = self._respelled(present)
                 if self._options.watch_new_columns:
                     check_header(self._shape.full, present, self._options)
                 matches = match_names(self._shape.data.names, present, self._options)
@@ -119,6 +121,36 @@ class CsvReader:
             f"_c{at}" if not text else f"{text}{at}" if counts[text.lower()] > 1 else text
             for at, text in enumerate(texts)
         ]
+
+    def _respelled(self, present: list[str]) -> list[str]:
+        """Return the names of a header, the declared one for each that has just white space or quotes more.
+
+        A column that is there by its own name is not taken from another. Names that differ in case, too, where case
+        counts, lose what is around them alone.
+        """
+        declared, there = self._shape.data.names, {name.casefold() for name in present}
+        absent: dict[str, list[str]] = {}
+        for name in declared:
+            if name.casefold() not in there:
+                absent.setdefault(self._bare(name).casefold(), []).append(name)
+        own = {name.casefold() for name in declared}
+
+        def respell(name: str) -> str:
+            bare = self._bare(name)
+            meant = [] if name.casefold() in own else absent.get(bare.casefold(), [])
+            if len(meant) != 1:
+                return name
+            return bare if self._options.reader_case_sensitive and bare != self._bare(meant[0]) else meant[0]
+
+        return list(map(respell, present)) if absent else present
+
+    def _bare(self, name: str) -> str:
+        """Return a name of a header without what is around it where there are spaces behind the commas."""
+        name = name.strip(_AROUND)
+        quote = self._options.quote
+        if quote and len(name) > 1 and name[0] == name[-1] == quote:
+            name = name[1:-1].strip(_AROUND)
+        return name
 
     def split_records(self, data: bytes) -> Iterator[bytes]:
         """Split the text into records, without their ends."""

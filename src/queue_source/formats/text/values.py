@@ -248,14 +248,6 @@ def _parse_zoned(texts: pa.Array, target: pa.TimestampType, timezone: str, *, al
     return pc.coalesce(zoned_times, instants(local_times, timezone).cast(target))
 
 
-def infer_text(text: str, options: FormatOptions) -> pa.DataType:
-    """Infer the type of one text, such as a folder of a path; null for an empty one."""
-    column = TextColumn(list_meanings(options))
-    if text:
-        column.add_text(text)
-    return column.infer_type()
-
-
 Meaning = tuple[pa.DataType, Callable[[str], object]]
 """A type that text may have, and what returns False, or raises ValueError, for text that has another one."""
 
