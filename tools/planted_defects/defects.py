@@ -396,6 +396,7 @@ DEFECTS = (
         "queue_source/coordinator/opening.py",
         "self.resolve(shards.values(), look)\n        if missing",
         "self.resolve(shards.values(), self._in_flight.look())\n        if missing",
+    ),
     Defect(
         "r4-header-with-spaces",
         "Of a csv header with spaces behind its commas, all columns but the first were null.",
