@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -96,7 +96,7 @@ class Scene:
         self.world.now += 100
         self.take()
 
-    def _before_acknowledged(self, source: str, uris: list[str]) -> None:
+    def _before_acknowledged(self, source: str, uris: Sequence[str]) -> None:
         states = self.world.shard_states()
         self.acknowledged.update(uris)
         self.acknowledged_unread += [

@@ -176,7 +176,7 @@ DEFECTS = (
         "cleaned-under-another-source",
         "V9: `cleanSource` deleted objects that another source had not read yet.",
         "shard_store/upkeep/cleaning.py",
-        "needed, bad = _needed(transaction, rows)",
+        "needed, bad = _needed(transaction, source, rows)",
         "needed, bad = dict[str, str](), set[str]()",
     ),
     Defect(
@@ -417,5 +417,27 @@ DEFECTS = (
         "queue_source/read/objects.py",
         "if held or tables.may_fail_late else batches:",
         "if tables.may_fail_late else batches:",
+        "t5-deleted-while-needed",
+        "`cleanSource` deleted an object that another source still had open, by an id with a generation or a version "
+        "that the announcement to the first one lacked.",
+        "shard_store/upkeep/cleaning.py",
+        "needed, bad = of_others | needed, bad | bad_there",
+        "needed, bad = needed | {}, bad | set()",
+    ),
+    Defect(
+        "t4-first-batch-taken",
+        "A store that went back behind the first batch of a pipeline, while its query ran, took the batch for one of "
+        "another sink: its rows were gone, and a certificate called them published.",
+        "shard_store/batches/progress.py",
+        "return is_sink_known(row, OTHER) or not transaction.memory.may_have_changed(token)",
+        "return True",
+    ),
+    Defect(
+        "t4-last-word-to-an-older-store",
+        "A reader that ended told a store that had gone back that its first batch had ended well; so the next start "
+        "took it for one of another sink.",
+        "shard_store/shards/ownership.py",
+        "        return\n    row = _current(transaction, token, row)\n",
+        "        return\n    if row is None:\n        return\n",
     ),
 )

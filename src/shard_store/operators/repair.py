@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.batches.starting import check_name, lock_source
+from shard_store.batches.starting import check_name, lock_source, name_without_versions
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import (
     BEGINNING,
@@ -162,8 +162,11 @@ def forget(transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, 
             finished.append(row)
     done.changed = len(finished)
     if not dry_run:
-        gone = shards.delete().where(shards.c.finished_at.is_not(None))
-        transaction.change_among(gone, shards.c.shard_key, [row.shard_key for row in finished])
+        keys = [row.shard_key for row in finished]
+        transaction.change_among(shards.delete().where(shards.c.finished_at.is_not(None)), shards.c.shard_key, keys)
+        # it is to be read again: until then it must not be deleted or moved
+        planned = cleanings.delete().where(cleanings.c.ended_at.is_(None))
+        transaction.change_among(planned, cleanings.c.shard_key, keys)
         record_changes(transaction, "forget", audit, [(row, None) for row in finished])
     return done
 
@@ -177,6 +180,7 @@ def adopt(transaction: Transaction, source: str, uris: Sequence[str], origin: st
     check_name("source", source)
     transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
     lock_source(transaction, source)
+    name_without_versions(transaction, source)
     by_key = {shard_key(source, uri): uri for uri in uris}
     known_keys = {row.shard_key for row in _rows(transaction, sorted(by_key), dry_run=True)}
     fixed = {
