@@ -417,6 +417,8 @@ DEFECTS = (
         "queue_source/read/objects.py",
         "if held or tables.may_fail_late else batches:",
         "if tables.may_fail_late else batches:",
+    ),
+    Defect(
         "t5-deleted-while-needed",
         "`cleanSource` deleted an object that another source still had open, by an id with a generation or a version "
         "that the announcement to the first one lacked.",
