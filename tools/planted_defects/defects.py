@@ -358,4 +358,18 @@ DEFECTS = (
         "if held or tables.may_fail_late else batches:",
         "if tables.may_fail_late else batches:",
     ),
+    Defect(
+        "r7-versions-of-a-tar",
+        "Of a tar made with -r or -u the rows of all versions of a member were read.",
+        "queue_source/read/objects.py",
+        "rows, left_out = 0, None",
+        "rows, left_out = 0, frozenset[int]()",
+    ),
+    Defect(
+        "r7-versions-of-a-zip",
+        "Of a zip with one name twice the rows of both were read.",
+        "queue_source/formats/text/archives.py",
+        "if last[_place(entry.filename)] is not entry:",
+        "if last[_place(entry.filename)] is None:",
+    ),
 )
