@@ -372,4 +372,11 @@ DEFECTS = (
         "if last[_place(entry.filename)] is not entry:",
         "if last[_place(entry.filename)] is None:",
     ),
+    Defect(
+        "r9-negative-zero-of-json",
+        "The whole number -0 of json was -0.0 in DOUBLE, and is 0.0 to Spark.",
+        "queue_source/formats/text/json.py",
+        "if any(map(_has_negative_zero, numbers)) and",
+        "if not numbers and",
+    ),
 )

@@ -243,3 +243,15 @@ def test_the_first_and_the_last_day_are_the_same_by_the_quick_and_by_the_slow_wa
         options = FormatOptions(form, timezone=zone)
         quick, slow = both_ways(data, schema, options)
         assert quick.equals(slow)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["-0", "-0.0", "0", "-0e1", "-1", "null", "1.5"]), min_size=1, max_size=4))
+@example(["-0", "1.5"])
+def test_a_whole_number_of_json_has_no_negative_zero_and_another_has(texts: list[str]) -> None:
+    schema = pa.schema([("a", pa.float64()), ("b", pa.list_(pa.float32())), ("c", pa.string())])
+    data = "".join(f'{{"a":{text},"b":[{text}],"c":"2024-01-01"}}\n' for text in texts)
+    expected = [None if text == "null" else 0.0 if text == "-0" else float(text) for text in texts]
+    found = read_with_problems(data.encode(), schema, FormatOptions("json")).rows
+    assert repr([row["a"] for row in found]) == repr(expected)
+    assert repr([row["b"][0] for row in found]) == repr(expected)
