@@ -249,7 +249,7 @@ DEFECTS = (
         "rows-before-the-verdict",
         "Rows of an object went out before its end was known to be good.",
         "queue_source/read/objects.py",
-        "for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:",
+        "for batch in all_or_nothing(batches, schema) if held or tables.may_fail_late else batches:",
         "for batch in batches:",
     ),
     Defect(
@@ -313,8 +313,8 @@ DEFECTS = (
         "r1-decimal-overflow-of-files",
         "A number of a Parquet, ORC or Avro file that does not fit DECIMAL(38,18) was read as another one.",
         "queue_source/formats/types.py",
-        "if kind.precision - kind.scale > digits:",
-        "if kind.precision - kind.scale > LARGEST_DECIMAL:",
+        "if _may_leave_room(array.type, target) and not cast.cast(array.type).equals(array):",
+        "if len(cast) < len(array):",
     ),
     Defect(
         "r1-decimal-overflow-of-texts",

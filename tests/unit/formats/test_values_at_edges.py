@@ -21,7 +21,7 @@ from queue_source.formats.metadata import path_columns
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv import CsvReader
 from queue_source.formats.text.json import JsonReader
-from queue_source.formats.types import instants, local_times
+from queue_source.formats.types import cast_exactly, instants, local_times
 from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
@@ -137,6 +137,23 @@ def test_a_decimal_of_another_type_keeps_its_value_or_the_object_is_bad(
         assert found == (expected if isinstance(expected, str) else [expected])
     else:
         assert read_typed(written(column, form), declared, form) == expected
+
+
+def test_a_decimal_within_a_struct_is_cast_to_its_value_or_not_at_all() -> None:
+    """As where published files are read as the type that was published last."""
+    kind, target = pa.decimal128(38, 0), pa.decimal128(38, 18)
+    structs, lists = pa.struct([("x", kind)]), pa.struct([("x", pa.list_(kind))])
+    for value, source, wanted in (
+        ({"x": Decimal(7)}, structs, pa.struct([("x", target)])),
+        ({"x": [Decimal(7), None]}, lists, pa.struct([("x", pa.list_(target))])),
+    ):
+        assert cast_exactly(pa.array([value, None], source), wanted).to_pylist() == [value, None]
+    for large, source, wanted in (
+        ({"x": Decimal(4 * 10**20)}, structs, pa.struct([("x", target)])),
+        ({"x": [Decimal(4 * 10**20)]}, lists, pa.struct([("x", pa.list_(target))])),
+    ):
+        with pytest.raises(pa.ArrowInvalid):
+            cast_exactly(pa.array([large], source), wanted)
 
 
 @pytest.mark.parametrize("digits", [38, 60, 76])
