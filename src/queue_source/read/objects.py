@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced, ObjectStoreError
-from queue_source.formats.base import BadRecords, OpenObject, Part, data_schema, format_of
+from queue_source.formats.base import BadRecords, EarlierVersions, OpenObject, Part, data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column, path_columns
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options.connections import StorageOptions
@@ -149,18 +149,26 @@ def read_object(
             filled = _complete(file, size, schema, metadata or ObjectMetadata(), part)
         format = format_of(options)
         memory = BoundedMemory(format.decode_memory(options))
-        rows = 0
+        rows, left_out = 0, None
         try:
-            with memory:
-                tables = format.open(OpenObject(uri, file, size, storage), part, data_columns, options, bad)
-                first = next(tables.rows, None)
-            read = _batches(memory.each(tables.rows, first), schema, filled, from_path, bad)
-            del first
-            batches = _of_one_version(read, file)
-            for batch in all_or_nothing(batches, schema) if held or tables.may_fail_late else batches:
-                rows += batch.get_total_buffer_size()
-                yield batch
-                has_yielded = True
+            while True:
+                try:
+                    with memory:
+                        source = OpenObject(uri, file, size, storage, left_out)
+                        tables = format.open(source, part, data_columns, options, bad)
+                        first = next(tables.rows, None)
+                    read = _batches(memory.each(tables.rows, first), schema, filled, from_path, bad)
+                    del first
+                    batches = _of_one_version(read, file)
+                    for batch in all_or_nothing(batches, schema) if held or tables.may_fail_late else batches:
+                        rows += batch.get_total_buffer_size()
+                        yield batch
+                        has_yielded = True
+                    break
+                except EarlierVersions as earlier:  # the rows of an archive are held
+                    left_out = earlier.members
+                    bad.forget()
+                    file.seek(0)
             # parsing record by record may have taken many times its size
             is_small = size + rows <= _SMALL and not bad.count
         except NewColumns as noticed:
