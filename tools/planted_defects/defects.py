@@ -350,4 +350,12 @@ DEFECTS = (
         "        return\n    row = _current(transaction, token, row)\n",
         "        return\n    if row is None:\n        return\n",
     ),
+    Defect(
+        "t10-a-look-that-came-late",
+        "An object that a URI alone had announced to two pipelines, and that was empty when the first one looked, was "
+        "given up although it was whole: the older look came into the store after the newer one, and was believed.",
+        "shard_store/shards/announcing.py",
+        "    size, etag = content.announced\n",
+        "    size, etag = content.size, content.etag\n",
+    ),
 )
