@@ -358,4 +358,12 @@ DEFECTS = (
         "    size, etag = content.announced\n",
         "    size, etag = content.size, content.etag\n",
     ),
+    Defect(
+        "t11-read-while-reset",
+        "A pipeline started while `cuesqueue reset` had forgotten a part of what its source had read: the rest was "
+        "taken for read, and forgotten under its feet.",
+        "shard_store/batches/starting.py",
+        "    refuse_half_reset(transaction, source, pipeline)\n",
+        "",
+    ),
 )
