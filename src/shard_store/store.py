@@ -48,9 +48,10 @@ from shard_store.model import (
     ShardKey,
     Split,
 )
-from shard_store.operators import compacting, repair, shards, status, views
+from shard_store.operators import compacting, repair, resetting, shards, status, views
 from shard_store.operators.compacting import CurrentFile
-from shard_store.operators.repair import Reset, ShardsChanged
+from shard_store.operators.repair import ShardsChanged
+from shard_store.operators.resetting import Reset
 from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
 from shard_store.operators.status import Hour, PipelineStatus
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
@@ -554,11 +555,20 @@ class ShardStore:
         lose_rows: bool = False,
         dry_run: bool = False,
     ) -> Reset:
-        """Have stopped sources, or some of their pipelines, read all once more that is announced once more."""
-        run = self.database.read if dry_run else self.database.write
-        options = {"message_uri": message_uri, "only": only, "adopted": adopted, "dry_run": dry_run}
-        options["lose_rows"] = lose_rows
-        return run(lambda t: repair.reset(t, names, audit, **options))  # type: ignore[arg-type]
+        """Have stopped sources, or some of their pipelines, read all once more that is announced once more.
+
+        In several transactions, which go on where they were when this is called again.
+        """
+        return resetting.reset(
+            self.database,
+            names,
+            audit,
+            message_uri=message_uri,
+            only=only,
+            adopted=adopted,
+            lose_rows=lose_rows,
+            dry_run=dry_run,
+        )
 
     def status(self, *, source: str | None = None, pipeline: str | None = None) -> tuple[PipelineStatus, ...]:
         return self._read(status.status, source=source, pipeline=pipeline)

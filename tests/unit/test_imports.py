@@ -49,7 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("shard_store.batches",),
     *inside("shard_store.completeness", "listing", "comparing"),
     ("shard_store.completeness",),
-    *inside("shard_store.operators", "shards status views", "compacting repair"),
+    *inside("shard_store.operators", "shards status views", "compacting repair", "resetting"),
     ("shard_store.operators",),
     *inside("shard_store.upkeep", "timing", "cleaning", "pruning"),
     ("shard_store.upkeep",),

@@ -461,4 +461,20 @@ DEFECTS = (
         "if any(map(_has_negative_zero, numbers)) and",
         "if not numbers and",
     ),
+    Defect(
+        "t10-a-look-that-came-late",
+        "An object that a URI alone had announced to two pipelines, and that was empty when the first one looked, was "
+        "given up although it was whole: the older look came into the store after the newer one, and was believed.",
+        "shard_store/shards/announcing.py",
+        "    size, etag = content.announced\n",
+        "    size, etag = content.size, content.etag\n",
+    ),
+    Defect(
+        "t11-read-while-reset",
+        "A pipeline started while `cuesqueue reset` had forgotten a part of what its source had read: the rest was "
+        "taken for read, and forgotten under its feet.",
+        "shard_store/batches/starting.py",
+        "    refuse_half_reset(transaction, source, pipeline)\n",
+        "",
+    ),
 )
