@@ -217,7 +217,7 @@ class Report:
     `in_flight` are messages, `ready`, `awaiting_commit` and `held` shards: to be planned, in a batch, and of other
     pipelines that ours wait for. `depth`: what waits in the queues, None where they do not say. `stopped`: it is the
     last report of a reader that has ended by itself, and was not killed. `window`: its `deduplicationWindow` in
-    microseconds; None: not known.
+    microseconds; None: not known. `waits`: the stopped pipelines whose objects it does not take over, and why.
     """
 
     in_flight: int = 0
@@ -229,6 +229,7 @@ class Report:
     stopped: bool = False
     intake: Intake = Intake()
     window: int | None = None
+    waits: Mapping[str, str] = field(default_factory=dict)
 
     def dump(self, incarnation: int) -> str:
         return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))
