@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Row
 
-from shard_store.batches.plans import NOTHING_NOTED, plan_for
 from shard_store.batches.positions import positions_of, split_by_fit
-from shard_store.batches.publishing import Looked, find_delivery, is_published, planned_moves, publish
-from shard_store.model import PlanIdentity, PublishToken
+from shard_store.batches.publishing import Looked, find_delivery, planned_moves, publish
+from shard_store.model import PlanIdentity, PublishToken, delivery_hash
 from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, pipelines
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The last plan of a stopped pipeline, which is not published, and the target that it may be in.
+    """The last plan of a stopped pipeline, and the target that it may be in.
 
     `published`: up to which seq the store has published the pipeline's batches.
     """
@@ -60,9 +60,9 @@ def targets_of(transaction: Transaction, names: Sequence[str]) -> set[str | None
 
 
 def may_have_left(transaction: Transaction, names: Sequence[str]) -> list[str]:
-    """Return those of the pipelines whose last plan is not published, and may be in a target."""
+    """Return those of the pipelines that have a target, in which there may be more than the store knows of."""
     c = pipelines.c
-    query = sa.select(c.pipeline).where(c.pipeline.in_(names), c.target.is_not(None), c.plan_end > c.confirmed_seq)
+    query = sa.select(c.pipeline).where(c.pipeline.in_(names), c.target.is_not(None))
     return list(transaction.execute(query.order_by(c.pipeline)).scalars())
 
 
@@ -74,11 +74,7 @@ def settle(transaction: Transaction, pipeline: str, look: Look, *, repeats: bool
     row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == pipeline).with_for_update()).one()
     if row.target is None or row.stale_at > transaction.execute(sa.select(transaction.now())).scalar_one():
         return None  # it is alive: nobody gets its shards
-    plan = PlanIdentity(
-        row.source, PublishToken(pipeline, row.incarnation), row.plan_start, row.plan_end, row.plan_hash
-    )
-    if row.plan_end <= row.confirmed_seq or is_published(transaction, plan):
-        return None
+    plan = _plan_of(row)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(attempts.c.pipeline == pipeline)
     published = max(row.confirmed_seq, transaction.execute(newest).scalar() or 0)
     found = look(Left(transaction, plan, published, json.loads(row.target)))
@@ -88,10 +84,19 @@ def settle(transaction: Transaction, pipeline: str, look: Look, *, repeats: bool
             return None
     if found is not None and not repeats:
         return found
-    # its driver may only be slow: it is fenced before anybody has its shards
-    this = pipelines.update().where(pipelines.c.pipeline == pipeline)
-    transaction.execute(this.values(incarnation=row.incarnation + 1, target=None))
+    changes: dict[str, Any] = {"target": None}
+    if plan.end_seq > published:  # its driver may only be slow: it is fenced before anybody has its shards
+        changes["incarnation"] = row.incarnation + 1
+    transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(**changes))
     return None
+
+
+def _plan_of(row: Row[Any]) -> PlanIdentity:
+    """Return the plan on record as the pipeline's next start would have it, or an empty one."""
+    token = PublishToken(row.pipeline, row.incarnation)
+    if row.plan_hash is None:
+        return PlanIdentity(row.source, token, 0, 0, delivery_hash(row.source, row.pipeline, (), (0, 0)))
+    return PlanIdentity(row.source, token, row.plan_start, row.plan_end, row.plan_hash)
 
 
 def _publish(transaction: Transaction, batch: Committed) -> str | None:
@@ -101,9 +106,7 @@ def _publish(transaction: Transaction, batch: Committed) -> str | None:
     now = transaction.execute(sa.select(transaction.now())).scalar_one()
     if missing := [name for name in batch.pipelines if name not in rows or rows[name].stale_at > now]:
         return f"its batch is also one of pipeline {missing[0]!r}, which goes on without it"
-    current = pipelines.update().where(pipelines.c.pipeline.in_(batch.pipelines), pipelines.c.plan_hash.is_not(None))
-    transaction.execute(current.values(plan_incarnation=pipelines.c.incarnation))  # its plan is that of its next start
-    identities = [plan_for(transaction, name, None, None, NOTHING_NOTED)[0] for name in batch.pipelines]
+    identities = [_plan_of(rows[name]) for name in batch.pipelines]
     delivery = find_delivery(transaction, identities, batch.batch_id)
     if delivery.already:
         return None
@@ -116,5 +119,7 @@ def _publish(transaction: Transaction, batch: Committed) -> str | None:
         moves = planned_moves(transaction, row).moves
         if split_by_fit(moves, positions_of(transaction, identity.token, {move.key for move in moves}))[1]:
             return "shards of its batch have passed to other pipelines"
+    its = pipelines.c.pipeline.in_(batch.pipelines), pipelines.c.plan_hash.is_not(None)
+    transaction.execute(pipelines.update().where(*its).values(plan_incarnation=pipelines.c.incarnation))
     publish(transaction, identities, (), batch_id=batch.batch_id, look=lambda _: batch.looked)
     return None
