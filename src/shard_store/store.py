@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from shard_store.batches import plans, progress, publishing, readings, starting
+from shard_store.batches import plans, progress, publishing, readings, starting, takeover
 from shard_store.batches.plans import NOTHING_NOTED, NotedPlans
 from shard_store.batches.progress import Confirmed
 from shard_store.batches.publishing import Looked, Published, Unpublished
@@ -241,6 +241,23 @@ class ShardStore:
 
     def acquire(self, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]) -> set[ShardKey]:
         return self._write(ownership.acquire, token, seen)
+
+    def note_target(self, names: Sequence[str], target: str) -> None:
+        """Write down where the pipelines' next batches are committed: see `takeover`."""
+        if self.targets(names) != {target}:
+            self._write(takeover.note_target, names, target)
+
+    def targets(self, names: Sequence[str]) -> set[str | None]:
+        return self._read(takeover.targets_of, names)
+
+    def settle(self, names: Sequence[str], look: takeover.Look, *, repeats: bool) -> dict[str, str]:
+        """Settle what these pipelines may have left in targets, those of them that are stopped.
+
+        Returns for which of them nothing tells, and why: their shards must not be taken.
+        """
+        left = self._read(takeover.may_have_left, names) if names else []
+        reasons = {name: self._write(takeover.settle, name, look, repeats=repeats) for name in left}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
         self._write(ownership.release, token, keys)

@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "publishing",
         "progress",
         "plans starting",
+        "takeover",
     ),
     ("shard_store.batches",),
     *inside("shard_store.completeness", "listing", "comparing"),

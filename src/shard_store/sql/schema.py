@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Content, Reference
 
-REVISION = "0016"
+REVISION = "0017"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0015"
@@ -179,6 +179,7 @@ pipelines = _table(
     sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
     sa.Column("data_files", sa.BigInteger),  # of the sink with `path`, which views show now; NULL: none yet
     sa.Column("data_bytes", sa.BigInteger),  # of all of them
+    sa.Column("target", LongText),  # with a commit of its own, where its batches go (JSON, see batches/takeover.py)
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
 """Changes the columns that it is given beside `of`. Made once, as other statements of each batch: building one costs

@@ -19,6 +19,7 @@ from queue_source.coordinator.session import Threads
 from queue_source.options import ReaderOptions, parse_reader_options, parse_receiver_options
 from queue_source.queues.leases import terms_of
 from queue_source.read.partitions import PlanStore
+from queue_source.sinks.takeover import looking
 from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import NotedPlan
 from queue_source.storage.files import stat_objects
@@ -83,6 +84,7 @@ class Reader:
                     {queue.name: queue for queue in queues},
                     stat_objects,
                     open_bucket=lambda prefix: world.open_bucket(prefix, source),
+                    look=looking(store.store_id(), options.content.storage),
                     answers_with_facts=(lambda uri: True) if world.spares else None,
                     clock=lambda: world.now,
                 )
