@@ -15,16 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as with_seed
 from hypothesis.errors import Flaky, FlakyFailure
 
-from support.oracle import beside, counting, parts, ways
-from support.oracle.cases import Case
+from support.oracle import beside, counting, harm, inference, packing, parts, stores, ways
 from support.oracle.rows import Broken
 
-RELATIONS: dict[str, ModuleType] = {module.NAME: module for module in (ways, parts, beside)}
+RELATIONS: dict[str, ModuleType] = {
+    module.NAME: module for module in (ways, parts, beside, packing, harm, inference, stores)
+}
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
 A_ROUND = 200
 """Examples of a round."""
@@ -53,7 +55,7 @@ def pasted(broken: Broken) -> str:
     return f"\ndef test_{name}() -> None:\n{comment}\n    check({broken.relation!r}, {broken.case!r})\n"
 
 
-def check(relation: str, case: Case) -> None:
+def check(relation: str, case: Any) -> None:
     """Try a relation on a case. Raises Broken."""
     RELATIONS[relation].check(case)
 
@@ -103,7 +105,7 @@ def one_round(module: ModuleType, seed: int, count: int, result: Result, until: 
         phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck), verbosity=Verbosity.quiet,
     )  # fmt: skip
     @given(module.strategy())
-    def tried(case: Case) -> None:
+    def tried(case: Any) -> None:
         if until is not None and time.monotonic() > until and not chased:
             return
         if not chased:
