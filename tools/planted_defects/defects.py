@@ -302,4 +302,11 @@ DEFECTS = (
         "if len(batches) != 1:",
         "if not batches:",
     ),
+    Defect(
+        "names-of-a-sample-that-differ-in-case",
+        "Of two names in one object, which differed in case alone, the values of the second had no column.",
+        "queue_source/schema/columns.py",
+        "if textual or pt.is_null(before.type):",
+        "if pt.is_null(before.type):",
+    ),
 )

@@ -1,9 +1,9 @@
 """An object that is bad, wherever that shows, harms only itself (invariant 7).
 
 Objects have several blocks (made small here, so that few lines fill them), and are spoiled somewhere: cut off, with
-other bytes in them, with a record that is too large, or with less memory than it takes. A task that reads one between two
-good ones gives the rows of the good ones, and of the spoiled one either rows or a verdict, never both; and no error ends
-it.
+other bytes in them, with a record that is too large, or with less memory than it takes. A task that reads one between
+two good ones gives the rows of the good ones, and of the spoiled one either rows or a verdict, never both; and no error
+ends it.
 """
 
 from __future__ import annotations

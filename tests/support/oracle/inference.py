@@ -291,6 +291,14 @@ def _check_folders(samples: Samples, content: ContentOptions, contents: Sequence
             raise Broken(NAME, samples, f"folders of {samples.family}: no value", f"{value}")
 
 
+def _has_name_twice(value: Any) -> bool:
+    """Whether an object of json has two names that differ in case alone, of which one has the column."""
+    if isinstance(value, dict):
+        names = [name.casefold() for name in value]
+        return len({*names}) < len(names) or any(map(_has_name_twice, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_has_name_twice, value))
+
+
 def _check_reading(samples: Samples, content: ContentOptions, contents: Sequence[Content], schema: pa.Schema) -> None:
     """What is good in columns of STRING is good in those that were inferred, and has its value there."""
     assert content.format is not None
@@ -313,7 +321,7 @@ def _check_reading(samples: Samples, content: ContentOptions, contents: Sequence
             raise Broken(NAME, samples, f"{samples.file_format}: does not read its sample", f"{schema}: {reason}")
         for row, text in zip(rows, rows_of_texts, strict=True):
             rescued, rescued_text = row.pop("_rescued_data"), text.pop("_rescued_data")
-            if rescued and not rescued_text:
+            if rescued and not rescued_text and not _has_name_twice(samples.objects):
                 raise Broken(NAME, samples, f"{samples.file_format}: data is rescued", f"{schema}: {rescued}")
             null = content.format.null_value
             lost = [name for name in row if row[name] is None and text[name] not in (None, null)]

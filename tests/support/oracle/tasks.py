@@ -79,7 +79,7 @@ def read_task(objects: Sequence[Announced], file_format: str, ddl: str, options:
 
     def report(records: Sequence[ErrorRecord]) -> None:
         for record in records:
-            uri = record.subject.partition("#")[0]
+            uri = record.subject
             if record.scope == "object":
                 read.verdicts[uri], read.details[uri] = record.cause, record.detail or ""
             else:
