@@ -26,7 +26,7 @@ from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import BadRecords, format_of
 from queue_source.formats.metadata import path_columns
 from queue_source.options import ContentOptions, parse_reader_options
-from queue_source.schema.columns import common_type, format_type
+from queue_source.schema.columns import common_type, format_type, parse_columns
 from queue_source.schema.sampling import inferred_columns
 from shard_store.model import Content, Payload
 from support.oracle.counting import edges, reached
@@ -39,7 +39,7 @@ NAME = "inference-is-of-the-data"
 
 @dataclass(frozen=True)
 class Samples:
-    """Objects to infer from: records (json), lines (csv, of which the first is the header) or tables; their folders."""
+    """Objects to infer from: records (json), lines (csv; the first is the header) or types of columns; their folders."""
 
     file_format: str
     objects: tuple[Any, ...]
@@ -73,7 +73,8 @@ def _written(file_format: str, one: Any) -> bytes:
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows(one)
         return out.getvalue().encode()
-    table = pa.table({name: pa.array(values, kind) for name, (kind, values) in one.items()})
+    kinds = {name: parse_columns(f"a {kind}").field(0).type for name, kind in one.items()}
+    table = pa.table({name: pa.array([None], kind) for name, kind in kinds.items()})
     made = io.BytesIO()
     (pq if file_format == "parquet" else orc).write_table(table, made)
     return made.getvalue()
@@ -125,18 +126,7 @@ _JSON = st.recursive(
     max_leaves=3,
 )
 _KINDS = st.sampled_from(
-    [
-        pa.int32(),
-        pa.int64(),
-        pa.float32(),
-        pa.float64(),
-        pa.string(),
-        pa.decimal128(9, 2),
-        pa.decimal128(38, 10),
-        pa.date32(),
-        pa.bool_(),
-        pa.timestamp("us", tz="UTC"),
-    ]
+    ["INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "DECIMAL(9, 2)", "DECIMAL(38, 10)", "DATE", "BOOLEAN", "TIMESTAMP"]
 )
 
 
@@ -151,9 +141,7 @@ def _objects(file_format: str) -> Strategy:
                 lambda rows: [some, *rows]
             )
         )
-    return st.dictionaries(
-        st.sampled_from(["a", "b", "c"]), _KINDS.map(lambda kind: (kind, [None])), min_size=1, max_size=3
-    )
+    return st.dictionaries(st.sampled_from(["a", "b", "c"]), _KINDS, min_size=1, max_size=3)
 
 
 def _number(width: int) -> Strategy:

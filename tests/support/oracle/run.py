@@ -21,11 +21,11 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as with_seed
 from hypothesis.errors import Flaky, FlakyFailure
 
-from support.oracle import beside, counting, harm, inference, options, packing, parts, stores, ways
+from support.oracle import beside, counting, harm, inference, loading, options, packing, parts, stores, ways
 from support.oracle.rows import Broken
 
 RELATIONS: dict[str, ModuleType] = {
-    module.NAME: module for module in (ways, parts, beside, packing, harm, inference, stores, options)
+    module.NAME: module for module in (ways, parts, beside, packing, harm, inference, stores, options, loading)
 }
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
 A_ROUND = 200
