@@ -10,22 +10,19 @@ from hypothesis import strategies as st
 
 from support.oracle import cases
 from support.oracle.cases import Case
+from support.oracle.counting import Draw, one_of_these
 from support.oracle.rows import Broken, Found, Row, difference, read, read_beside, read_messages
-from support.oracle.values import Strategy, good_text
+from support.oracle.values import good_text
 
 NAME = "nothing-changes-neighbours"
 
 
-def strategy() -> Strategy:
-    """An object of lines, and objects beside it of the same columns."""
-    formats = st.sampled_from(["csv", "csv", "json", "json", "text"])
-    schemes = formats.flatmap(cases.schemes)
-    return schemes.flatmap(
-        lambda scheme: st.builds(
-            lambda content, others: cases.case_of(scheme, content, beside=others),
-            cases.objects(scheme, 5), st.lists(cases.objects(scheme, 2), max_size=3),
-        )
-    )  # fmt: skip
+@st.composite
+def strategy(draw: Draw) -> Case:
+    """Draw an object of lines, and objects beside it of the same columns."""
+    scheme = draw(cases.schemes(draw(one_of_these(("csv", "csv", "json", "json", "text")))))
+    contents = [cases.an_object(draw, scheme, most) for most in (5, 2, 2, 2)[: draw(one_of_these((1, 2, 4)))]]
+    return cases.case_of(scheme, contents[0], beside=contents[1:])
 
 
 def check(case: Case) -> None:

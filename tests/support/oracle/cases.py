@@ -5,15 +5,15 @@ A `Scheme` is a format with columns and options, for which many objects are draw
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from queue_source.errors import OptionError
@@ -22,9 +22,8 @@ from queue_source.options import parse_reader_options
 from queue_source.options.content import FormatOptions
 from queue_source.schema.columns import format_columns, parse_columns
 from support.oracle import values as v
-from support.oracle.counting import edges, reached
+from support.oracle.counting import Draw, one_of_these, pick, reached
 from support.oracle.typed import Made
-from support.oracle.values import Strategy
 from support.sessions import LEAST
 
 TEXTUAL = ("csv", "json", "text")
@@ -177,81 +176,83 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 """The values of options that are tried, of every option that acts on what is read."""
 
 
-def some_options(file_format: str, *, without: Sequence[str] = ()) -> Strategy:
-    choices = {name: texts for name, texts in OPTIONS[file_format].items() if name not in without}
-    names = st.one_of(*(st.lists(st.sampled_from(sorted(choices)), max_size=n, unique=True) for n in (0, 1, 2, 3)))
-    return names.flatmap(lambda some: st.fixed_dictionaries({name: st.sampled_from(choices[name]) for name in some}))
+def some_options(draw: Draw, file_format: str, without: Sequence[str] = ()) -> dict[str, str]:
+    choices = OPTIONS[file_format]
+    names = [name for name in choices if name not in without]
+    count = draw(one_of_these((0, 0, 1, 1, 2, 3)))
+    chosen = {names[draw(one_of_these(tuple(range(len(names)))))] for _ in range(count)}
+    return {name: draw(one_of_these(choices[name])) for name in sorted(chosen)}
 
 
-def schemes(file_format: str, *, without: Sequence[str] = (), nested: bool = True) -> Strategy:
-    """Schemes of a format of text, with declared columns."""
+@st.composite
+def schemes(draw: Draw, file_format: str, without: Sequence[str] = ()) -> Scheme:
+    """Draw a scheme of a format of text, with declared columns."""
+    options = some_options(draw, file_format, without)
     if file_format == "text":
-        made = some_options("text", without=without).map(lambda options: Scheme("text", "value STRING", options))
-        return made.filter(is_taken)
-    kinds = st.lists(v.types(nested=nested and file_format == "json"), min_size=1, max_size=3)
-    zones = st.one_of(st.just("Europe/Berlin"), st.sampled_from(v.ZONES))
-    parts = st.tuples(kinds, some_options(file_format, without=without), zones, st.booleans())
-    return parts.flatmap(lambda drawn: _with_names(file_format, *drawn)).filter(is_taken)
+        return _taken(Scheme("text", "value STRING", options))
+    kinds = [draw(v.types(nested=file_format == "json")) for _ in range(draw(one_of_these((1, 1, 2, 3))))]
+    names = draw(v.names(len(kinds))) if draw(one_of_these((False, False, True))) else list("abc"[: len(kinds)])
+    columns = [pa.field(name, kind) for name, kind in zip(names, kinds, strict=True)]
+    if any("timestamp" in str(kind) for kind in kinds):
+        options["timeZone"] = draw(one_of_these(("Europe/Berlin", *v.ZONES)))
+    if draw(st.booleans()):
+        columns.append(pa.field(options.get("columnNameOfCorruptRecord", CORRUPT), pa.string()))
+    if "rescuedDataColumn" in options:
+        columns.append(pa.field(options["rescuedDataColumn"], pa.string()))
+    return _taken(Scheme(file_format, format_columns(columns), options))
 
 
-def _with_names(
-    file_format: str, kinds: list[pa.DataType], options: dict[str, str], zone: str, with_corrupt: bool
-) -> Strategy:
-    odd = v.names(len(kinds))
-    plain = st.just(list("abc"[: len(kinds)]))
-    if any(pt.is_timestamp(kind) for kind in kinds):
-        options = {**options, "timeZone": zone}
-
-    def build(names: list[str]) -> Scheme:
-        columns = [pa.field(name, kind) for name, kind in zip(names, kinds, strict=True)]
-        if with_corrupt:
-            columns.append(pa.field(options.get("columnNameOfCorruptRecord", CORRUPT), pa.string()))
-        if "rescuedDataColumn" in options:
-            columns.append(pa.field(options["rescuedDataColumn"], pa.string()))
-        return Scheme(file_format, format_columns(columns), options)
-
-    return st.one_of(plain, plain, odd).map(build)
+def _taken(scheme: Scheme) -> Scheme:
+    """The scheme with as many of its options as are accepted together."""
+    while not is_taken(scheme):
+        if not scheme.options:
+            reject()
+        scheme = without(scheme, next(iter(scheme.options)))
+    return scheme
 
 
 # --- what the formats of text share ---
 
 _JUNK = (b"\xff", b"\xed\xa0\x80", b"\xc3", b"\x00", b"\xef\xbb\xbf", b"\xf0\x9f\xa6", b"\xe4")
+_RARELY = (*[False] * 15, True)
 
 
 def _encoded(scheme: Scheme, text: str) -> bytes:
     return text.encode(scheme.options.get("encoding", "UTF-8"), "replace")
 
 
-def _ends(scheme: Scheme) -> Strategy:
-    own = scheme.line_end
-    if own is not None:
-        return st.just(own)
-    return edges("line end", lf=st.just("\n"), crlf=st.just("\r\n"), cr=st.just("\r"))
-
-
-def _joined(
-    scheme: Scheme, first: str, records: list[str], end: str, mark: bool, last: bool, junk: bytes | None
-) -> bytes:
-    """Records as an object; `junk`: bytes that replace the last third of them, somewhere."""
-    text = end.join([*([first] if first else []), *records]) + (end if last and records else "")
-    data = _encoded(scheme, text)
-    if junk is not None and data:
+def _object(draw: Draw, scheme: Scheme, lines: list[str]) -> bytes:
+    """Lines as an object: with any line end, with and without the last, and at times with bytes that are no text."""
+    end = {"lf": "\n", "crlf": "\r\n", "cr": "\r"}[pick(draw, "line end", "lf", "lf", "crlf", "cr")]
+    end = scheme.line_end or end
+    data = _encoded(scheme, end.join(lines) + (end if draw(st.booleans()) and lines else ""))
+    if draw(one_of_these(_RARELY)) and data:
         at = len(data) * 2 // 3
-        data = data[:at] + junk + data[at + 1 :]
-    plain = scheme.options.get("encoding", "UTF-8").upper() == "UTF-8"
-    return b"\xef\xbb\xbf" + data if mark and plain else data
+        data = data[:at] + draw(one_of_these(_JUNK)) + data[at + 1 :]
+        reached("object: junk")
+    if draw(one_of_these(_RARELY)) and scheme.parsed.plain_utf8:
+        data = b"\xef\xbb\xbf" + data
+        reached("object: byte order mark")
+    return data
 
 
-def _objects(scheme: Scheme, first: Strategy, record: Strategy, most: int) -> Strategy:
-    rare = st.sampled_from([False] * 15 + [True])
-    junk = st.one_of(*[st.none()] * 15, st.sampled_from(_JUNK))
-    records = st.one_of(st.lists(record, min_size=1, max_size=2), st.lists(record, max_size=most))
-    return st.builds(_joined, st.just(scheme), first, records, _ends(scheme), rare, st.booleans(), junk)
+@st.composite
+def objects(draw: Draw, scheme: Scheme, most: int = 4) -> bytes:
+    """Draw an object of a scheme of text, of so many records at most."""
+    return an_object(draw, scheme, most)
 
 
-def objects(scheme: Scheme, most: int = 4) -> Strategy:
-    """Objects of a scheme of text, of so many records at most."""
-    return {"csv": csv_objects, "json": json_objects, "text": text_objects}[scheme.file_format](scheme, most)
+def an_object(draw: Draw, scheme: Scheme, most: int, header: str | None = None) -> bytes:
+    count = draw(one_of_these(tuple(range(1, most + 1))))
+    if scheme.file_format == "json":
+        return _json_object(draw, scheme, count)
+    if scheme.file_format == "text":
+        text = v.texts(lines=scheme.options.get("wholeText") == "true")
+        return _object(draw, scheme, [draw(text) for _ in range(count)])
+    if scheme.options.get("header") == "true" and header is None:
+        header = csv_header(draw, scheme)
+    lines = [] if header is None else [header]
+    return _object(draw, scheme, [*lines, *(csv_record(draw, scheme) for _ in range(count))])
 
 
 def pattern_of(scheme: Scheme, kind: pa.DataType) -> str | None:
@@ -265,151 +266,146 @@ def pattern_of(scheme: Scheme, kind: pa.DataType) -> str | None:
 # --- csv ---
 
 
-def csv_objects(scheme: Scheme, most: int) -> Strategy:
-    header = csv_headers(scheme) if scheme.options.get("header") == "true" else st.just("")
-    return _objects(scheme, header, csv_records(scheme), most)
+def csv_header(draw: Draw, scheme: Scheme) -> str:
+    """Draw the names of the columns as users write them: as declared, or nearly so."""
+    sep, quote = scheme.parsed.sep, scheme.parsed.quote
+    names = list(scheme.data.names)
+    way = pick(draw, "header", "same", "same", "spaces", "spaces before", "quoted", "upper", "other order", "more",
+    "fewer",
+               "twice", "nameless")  # fmt: skip
+    if way == "spaces":
+        return f"{sep} ".join(names)
+    if way == "spaces before":
+        return f" {sep}".join(names)
+    if way == "quoted":
+        names = [f"{quote}{name}{quote}" for name in names]
+    elif way == "upper":
+        names = [name.upper() for name in names]
+    elif way == "other order":
+        names.reverse()
+    elif way == "more":
+        names.append("more")
+    elif way == "fewer":
+        names = names[:-1] or names
+    elif way == "twice":
+        names.append(names[0])
+    elif way == "nameless":
+        names = [*names[:-1], ""] if len(names) > 1 else names
+    return sep.join(names)
 
 
-def csv_headers(scheme: Scheme) -> Strategy:
-    """The names of the columns as users write them: as declared, or nearly so."""
-    sep, quote = _character(scheme, "sep", ","), scheme.options.get("quote", '"')
-    names = scheme.data.names
-    ways: dict[str, Callable[[], str]] = {
-        "same": lambda: sep.join(names),
-        "spaces": lambda: f"{sep} ".join(names),
-        "spaces_before": lambda: f" {sep}".join(names),
-        "quoted": lambda: sep.join(f"{quote}{name}{quote}" for name in names),
-        "upper": lambda: sep.join(name.upper() for name in names),
-        "other_order": lambda: sep.join(reversed(names)),
-        "more": lambda: sep.join([*names, "more"]),
-        "fewer": lambda: sep.join(names[:-1] or names),
-        "twice": lambda: sep.join([*names, names[0]]),
-        "nameless": lambda: sep.join([*names[:-1], ""]) if len(names) > 1 else names[0],
-    }
-    return edges("header", **{name: st.just(way()) for name, way in ways.items()})
+def csv_record(draw: Draw, scheme: Scheme) -> str:
+    options = scheme.parsed
+    if pick(draw, "csv record", *["row"] * 12, "odd") == "odd":
+        odd = ("", " ", "\t", options.sep, options.quote, options.quote * 2, options.quote * 3,
+               f"{options.comment or '#'}x",
+               "x", '"', "\\", f"{options.quote}x", f"x{options.quote}")  # fmt: skip
+        return str(draw(one_of_these(odd)))
+    cells = [csv_cell(draw, scheme, column.type) for column in scheme.data]
+    width = pick(draw, "csv record", *["as declared"] * 12, "shorter", "longer")
+    cells = cells[:-1] if width == "shorter" else [*cells, "x"] if width == "longer" else cells
+    return options.sep.join(cells)
 
 
-def _character(scheme: Scheme, option: str, default: str) -> str:
-    return scheme.options.get(option, default).replace("\\t", "\t")
-
-
-def csv_records(scheme: Scheme) -> Strategy:
-    sep, quote = _character(scheme, "sep", ","), scheme.options.get("quote", '"')
-    cells = [csv_cells(scheme, column.type) for column in scheme.data]
-    row = st.tuples(*cells)
-    width = st.sampled_from([0] * 14 + [-1, 1])
-    whole = st.tuples(row, width).map(lambda pair: sep.join((*pair[0], "x")[: len(pair[0]) + pair[1]]))
-    odd = st.sampled_from(
-        ["", " ", "\t", sep, quote, quote * 2, quote * 3, scheme.options.get("comment", "#") + "x", "x", '"', "\\"]
-    )
-    return edges("csv record", row=whole, row_too=whole, row_as_well=whole, odd=odd)
-
-
-def csv_cells(scheme: Scheme, kind: pa.DataType) -> Strategy:
-    options = scheme.options
-    sep, quote, escape = _character(scheme, "sep", ","), options.get("quote", '"'), options.get("escape", "\\")
-    special = [options.get(name, "") for name in ("nullValue", "emptyValue", "nanValue", "positiveInf", "negativeInf")]
-    good = v.spelled(kind, scheme.zone, pattern_of(scheme, kind))
-    text = edges(
-        "csv cell",
-        typed=good,
-        typed_too=good,
-        special=st.sampled_from(special),
-        odd=v.texts(lines="multiLine" in options),
-    )
-    needs = {sep, quote, "\n", "\r"} - {""}
-
-    def write(text: str, way: str) -> str:
-        if way == "plain" and quote and any(one in text for one in needs):
-            way = "escaped"
-        if way in ("plain", "raw") or not quote:
-            return text
-        inside = text.replace(quote, (escape or quote) + quote) if way != "doubled" else text.replace(quote, quote * 2)
-        return {"open": f"{quote}{text}", "spaced": f" {quote}{inside}{quote} ", "inner": f"a{quote}{inside}{quote}",
-                "behind": f"{quote}{inside}{quote}a"}.get(way, f"{quote}{inside}{quote}")  # fmt: skip
-
-    ways = st.sampled_from(["plain"] * 10 + ["escaped"] * 5 + ["doubled", "raw", "open", "spaced", "inner", "behind"])
-    return st.builds(write, text, ways)
+def csv_cell(draw: Draw, scheme: Scheme, kind: pa.DataType) -> str:
+    """Draw a field: a value of its type, one that an option names, or another; quoted well, or not so well."""
+    options = scheme.parsed
+    sep, quote, escape = options.sep, options.quote, options.escape
+    what = pick(draw, "csv cell", *["typed"] * 8, "special", "odd")
+    if what == "special":
+        special = (
+            options.null_value,
+            options.empty_value,
+            options.nan_value,
+            options.positive_inf,
+            options.negative_inf,
+        )
+        text = draw(one_of_these(special))
+    else:
+        odd = v.texts(lines=options.multi_line)
+        text = draw(odd if what == "odd" else v.spelled(kind, scheme.zone, pattern_of(scheme, kind)))
+    way = pick(draw, "csv quoting", *["plain"] * 10, *["escaped"] * 4, "doubled", "raw", "open", "spaced", "inner",
+    "behind",
+               "plainly")  # fmt: skip
+    if way == "plain" and quote and any(one in text for one in (sep, quote, "\n", "\r")):
+        way = "escaped"
+    if way in ("plain", "plainly") or not quote:
+        return str(text)
+    if way == "raw":
+        return f"{quote}{text}{quote}"
+    inside = text.replace(quote, quote * 2 if way == "doubled" or not escape else escape + quote)
+    forms = {
+        "open": f"{quote}{text}", "spaced": f" {quote}{inside}{quote} ", "inner": f"a{quote}{inside}{quote}",
+        "behind": f"{quote}{inside}{quote}a",
+    }  # fmt: skip
+    return forms.get(way, f"{quote}{inside}{quote}")
 
 
 # --- json ---
 
+_ODD_DOCUMENTS = ("", "[]", "[", "null", "1", '"x"', "[[]]", "{}", "[{}]", "[null]", " ", "[{},]", "{}{}")
+_ODD_RECORDS = (
+    "", " ", "\t", "null", "[]", "{}", "1", '"x"', "{", "}", "x", "[1]", "{]", "true", "NaN", '{"a":1', '{"a":1}}',
+    '{"a":1,}', '{"a" 1}', "{'a':1}", "{a:1}", '{"a":1} x', '{"a":1}{"a":2}', '{"a":1} {"a":2}', '[{"a":1},{"a":2}]',
+    "[{}]",
+    "// x", "/* x */", "#x", '{"a":1} // x', "{,}", '{"":1}', "{}{}", '[{"a":1}', '{"a":1},',
+)  # fmt: skip
 
-def json_objects(scheme: Scheme, most: int) -> Strategy:
-    record = json_records(scheme)
+
+def _json_object(draw: Draw, scheme: Scheme, count: int) -> bytes:
+    columns = list(scheme.data)
     if scheme.options.get("multiLine") == "true":
-        items = st.lists(record, max_size=most)
-        forms = {
-            "array": items.map(lambda some: f"[{','.join(some)}]"),
-            "lines": items.map(lambda some: "[\n  " + ",\n  ".join(some) + "\n]\n"),
-            "one": record,
-            "several": items.map("\n".join),
-            "odd": st.sampled_from(["", "[]", "[", "null", "1", '"x"', "[[]]", "{}", "[{}]", "[null]", " "]),
-        }
-        return edges("json document", **forms).map(lambda text: _encoded(scheme, text))
+        form = pick(draw, "json document", "array", "array", "lines", "one", "several", "odd")
+        some = [json_struct(draw, scheme, columns) for _ in range(count)]
+        documents = {"array": f"[{','.join(some)}]", "lines": "[\n  " + ",\n  ".join(some) + "\n]\n", "one": some[0]}
+        text = draw(one_of_these(_ODD_DOCUMENTS)) if form == "odd" else documents.get(form, "\n".join(some))
+        return _encoded(scheme, text)
     if (path := scheme.options.get("recordsPath")) is not None:
-        keys = path.split(".")
-
-        def wrap(some: list[str], more: str) -> bytes:
-            text = f"[{','.join(some)}]"
-            for key in reversed(keys):
-                text = f'{{{more}"{key}":{text}}}'
-            return _encoded(scheme, text)
-
-        return st.builds(
-            wrap, st.lists(record, max_size=most), st.sampled_from(["", "", '"more":{"Records":1},', ' "n" : [1] ,'])
-        )
-    odd = ["", " ", "\t", "null", "[]", "{}", "1", '"x"', "{", "}", "x", "[1]", "{]", "true", "NaN", '{"a":1',
-           '{"a":1}}',
-           '{"a":1,}', '{"a" 1}', "{'a':1}", '{a:1}', '{"a":1} x', '{"a":1}{"a":2}', '{"a":1} {"a":2}',
-           '[{"a":1},{"a":2}]',
-           "[{}]", "// x", "/* x */", "#x", '{"a":1} // x', '{,}', '{"":1}', "{}{}", '[{"a":1}'  ]  # fmt: skip
-    twice = st.tuples(record, record, st.sampled_from(["", " ", ","])).map(lambda p: p[0] + p[2] + p[1])
-    array = st.lists(record, max_size=2).map(lambda some: f"[{','.join(some)}]")
-    return _objects(
-        scheme, st.just(""),
-        edges("json record", row=record, row_too=record, row_as_well=record, odd=st.sampled_from(odd), twice=twice,
-        array=array),
-        most,
-    )  # fmt: skip
+        text = f"[{','.join(json_struct(draw, scheme, columns) for _ in range(count))}]"
+        more = draw(one_of_these(("", "", '"more":{"Records":1},', ' "n" : [1] ,')))
+        for key in reversed(path.split(".")):
+            text = f'{{{more}"{key}":{text}}}'
+        return _encoded(scheme, text)
+    return _object(draw, scheme, [_json_record(draw, scheme, columns) for _ in range(count)])
 
 
-def json_records(scheme: Scheme) -> Strategy:
-    return json_struct(scheme, list(scheme.data))
+def _json_record(draw: Draw, scheme: Scheme, columns: list[pa.Field]) -> str:
+    way = pick(draw, "json record", *["object"] * 12, "odd", "odd", "twice", "array", "cut")
+    if way == "odd":
+        return str(draw(one_of_these(_ODD_RECORDS)))
+    text = json_struct(draw, scheme, columns)
+    if way == "cut":
+        return text[: len(text) * 2 // 3]
+    if way == "object":
+        return text
+    other = json_struct(draw, scheme, columns)
+    between = draw(one_of_these(("", " ", ",")))
+    return f"[{text},{other}]" if way == "array" else f"{text}{between}{other}"
 
 
-def json_struct(scheme: Scheme, columns: Sequence[pa.Field]) -> Strategy:
-    parts = [st.tuples(json_names(column.name), json_values(scheme, column.type)) for column in columns]
-    extra = st.sampled_from([None] * 9 + [("z", "1"), ("z", '{"a":1}'), ("z", '"x"'), ("z", "NaN"), ("z", "[1,{}]")])
-    form = st.sampled_from(["all"] * 8 + ["fewer", "twice", "reversed", "spaces"])
-
-    def build(drawn: tuple[tuple[str, str], ...], more: tuple[str, str] | None, way: str) -> str:
-        pairs = [*drawn, *([more] if more else [])]
-        if way == "fewer":
-            pairs = pairs[1:]
-        elif way == "twice":
-            pairs = [*pairs, pairs[0]]
-        elif way == "reversed":
-            pairs.reverse()
-        colon, comma = (" : ", " ,\t") if way == "spaces" else (":", ",")
-        return "{" + comma.join(f"{name}{colon}{text}" for name, text in pairs) + "}"
-
-    return st.builds(build, st.tuples(*parts), extra, form)
+_MORE = ('"z":1', '"z":{"a":1}', '"z":"x"', '"z":NaN', '"z":[1,{}]', '"Z":null', "z:1")
 
 
-def json_names(name: str) -> Strategy:
-    same = st.just(json.dumps(name, ensure_ascii=False))
-    escaped = st.just('"' + "".join(f"\\u{ord(c):04x}" if ord(c) < 0x10000 else c for c in name) + '"')
-    cases = st.sampled_from([name.upper(), name.lower(), name.swapcase(), f" {name}"]).map(json.dumps)
-    return edges("json name", same=st.one_of(*[same] * 8, cases), escaped=st.one_of(*[same] * 4, escaped))
+def json_struct(draw: Draw, scheme: Scheme, columns: Sequence[pa.Field]) -> str:
+    pairs = [(json_name(draw, column.name), json_value(draw, scheme, column.type)) for column in columns]
+    way = pick(draw, "json object", *["all"] * 8, "fewer", "twice", "reversed", "spaces", "more")
+    if way == "fewer":
+        pairs = pairs[1:]
+    elif way == "twice":
+        pairs = [*pairs, (pairs[0][0], json_value(draw, scheme, columns[0].type))]
+    elif way == "reversed":
+        pairs.reverse()
+    colon, comma = (" : ", " ,\t") if way == "spaces" else (":", ",")
+    more = [draw(one_of_these(_MORE))] if way == "more" else []
+    return "{" + comma.join([*(f"{name}{colon}{text}" for name, text in pairs), *more]) + "}"
 
 
-def _json_text(text: str, way: str) -> str:
-    if way == "raw":
-        return f'"{text}"'
-    if way == "ascii":
-        return json.dumps(text)
-    return json.dumps(text, ensure_ascii=False)
+def json_name(draw: Draw, name: str) -> str:
+    way = pick(draw, "json name", *["same"] * 12, "escaped", "upper", "lower", "spaced", "single quotes")
+    if way == "escaped":
+        return '"' + "".join(f"\\u{ord(c):04x}" if ord(c) < 0x10000 else c for c in name) + '"'
+    name = {"upper": name.upper(), "lower": name.lower(), "spaced": f" {name}"}.get(way, name)
+    return f"'{name}'" if way == "single quotes" else json.dumps(name, ensure_ascii=False)
 
 
 _ODD_JSON = ("null", "null", "1", "1.0", "1e3", "-0", "-0.0", "true", "false", '""', '"x"', "[]", "{}", "[1]",
@@ -420,91 +416,68 @@ _ODD_JSON = ("null", "null", "1", "1.0", "1e3", "-0", "-0.0", "true", "false", '
              '"\\x"', '"\\u12"',
              '"a\tb"', '"a\\/b"', "''", "'x'", "1.50", "100000000000000000000", "1E5",
              "12345678901234567890.123456789")  # fmt: skip
+_BASE64 = ('"aGk="', '"aGk"', '"!!"', '"aG k="', '"aGk=\\n"', '"YQ=="', '"YQ="', '"-_8="', '""', '"/+8="', '"aGkhaGkh"')
+_NUMBERS = (
+    "0",
+    "1",
+    "-1",
+    "1.5",
+    "1700000000",
+    "1e3",
+    "253402300800",
+    "-62135596801",
+    "9223372036855",
+    "-9223372036855",
+)
 
 
-def json_values(scheme: Scheme, kind: pa.DataType) -> Strategy:
-    odd = st.sampled_from(_ODD_JSON)
-    good = _json_values(scheme, kind)
-    return edges("json value", typed=good, typed_too=good, typed_as_well=good, odd=odd)
-
-
-def _json_values(scheme: Scheme, kind: pa.DataType) -> Strategy:
+def json_value(draw: Draw, scheme: Scheme, kind: pa.DataType) -> str:
+    if pick(draw, "json value", *["typed"] * 9, "odd") == "odd":
+        return str(draw(one_of_these(_ODD_JSON)))
     if pt.is_list(kind):
-        return st.lists(json_values(scheme, kind.value_type), max_size=3).map(lambda some: f"[{','.join(some)}]")
+        return f"[{','.join(json_value(draw, scheme, kind.value_type) for _ in range(draw(one_of_these((0, 1, 2)))))}]"
     if pt.is_struct(kind):
-        return json_struct(scheme, list(kind))
+        return json_struct(draw, scheme, list(kind))
     if pt.is_map(kind):
-        keys = v.texts().map(json.dumps)
-        pairs = st.lists(st.tuples(keys, json_values(scheme, kind.item_type)), max_size=2)
-        return pairs.map(lambda some: "{" + ",".join(f"{key}:{text}" for key, text in some) + "}")
-    text = v.spelled(kind, scheme.zone, pattern_of(scheme, kind))
-    quoted = st.builds(_json_text, text, st.sampled_from(["plain"] * 5 + ["ascii", "raw"]))
-    if pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind) or pt.is_boolean(kind):
-        return st.one_of(text, text, quoted)
-    if pt.is_binary(kind):
-        encoded = st.binary(max_size=4).map(lambda data: json.dumps(base64.b64encode(data).decode()))
-        return st.one_of(
-            encoded,
-            st.sampled_from(['"aGk="', '"aGk"', '"!!"', '"aG k="', '"aGk=\\n"', '"YQ=="', '"YQ="', '"-_8="']),
-            quoted,
-        )
-    if pt.is_temporal(kind):
-        numbers = st.sampled_from(
-            ["0", "1", "-1", "1.5", "1700000000", "1e3", "253402300800", "-62135596801", "9223372036855"]
-        )
-        return st.one_of(quoted, quoted, quoted, numbers)
-    return quoted
-
-
-# --- text ---
-
-
-def text_objects(scheme: Scheme, most: int) -> Strategy:
-    return _objects(scheme, st.just(""), v.texts(lines=scheme.options.get("wholeText") == "true"), most)
+        keys = [json.dumps(draw(v.texts())) for _ in range(draw(one_of_these((0, 1, 2))))]
+        return "{" + ",".join(f"{key}:{json_value(draw, scheme, kind.item_type)}" for key in keys) + "}"
+    if pt.is_binary(kind) and draw(st.booleans()):
+        return str(draw(one_of_these(_BASE64)))
+    if pt.is_temporal(kind) and draw(one_of_these(_RARELY)):
+        return str(draw(one_of_these(_NUMBERS)))
+    text = draw(v.spelled(kind, scheme.zone, pattern_of(scheme, kind)))
+    number = pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind) or pt.is_boolean(kind)
+    way = pick(draw, "json spelling", *(["bare"] * 4 if number else ["text"]), "text", "text", "ascii", "raw")
+    if way == "bare":
+        return str(text)
+    return f'"{text}"' if way == "raw" else json.dumps(text, ensure_ascii=way == "ascii")
 
 
 # --- formats with types ---
 
 
-def typed_cases(file_format: str, writers: Sequence[str] = ("pyarrow",)) -> Strategy:
-    """Files of typed columns, each declared as it was written, or in a type that may have room for it."""
-    return st.sampled_from(list(writers)).flatmap(lambda writer: _typed(file_format, writer))
-
-
-def _typed(file_format: str, writer: str) -> Strategy:
+@st.composite
+def typed_cases(draw: Draw, file_format: str, writer: str = "pyarrow") -> Case:
+    """Draw a file of typed columns, each declared as it was written, or in a type that may have room for it."""
     nested = v.types(nested=True, text_keys=file_format == "avro")
-    kinds = st.lists(nested.filter(lambda kind: _is_written(file_format, kind)), min_size=1, max_size=3)
-    return st.tuples(kinds, some_options(file_format), st.sampled_from(v.ZONES)).flatmap(
-        lambda drawn: _typed_of(file_format, writer, *drawn)
-    )
+    kinds = [draw(nested) for _ in range(draw(one_of_these((1, 1, 2, 3))))]
+    zone, options = draw(one_of_these(v.ZONES)), some_options(draw, file_format)
+    columns = [v.values(kind, beyond=file_format == "parquet", zone=zone) for kind in kinds]
+    rows = tuple(tuple(map(draw, columns)) for _ in range(draw(one_of_these((1, 2, 4, 6)))))
+    names = draw(v.names(len(kinds))) if draw(one_of_these((False, False, True))) else list("abc"[: len(kinds)])
+    written = format_columns([pa.field(name, kind) for name, kind in zip(names, kinds, strict=True)])
+    declared = [pa.field(name, declared_type(draw, kind)) for name, kind in zip(names, kinds, strict=True)]
+    if "rescuedDataColumn" in options:
+        declared.append(pa.field(options["rescuedDataColumn"], pa.string()))
+    made = Made(writer, written, rows, {
+        name: draw(one_of_these(some)) for name, some in SETTINGS[file_format].items() if draw(st.booleans())
+    })  # fmt: skip
+    scheme = _taken(Scheme(file_format, format_columns(declared), options))
+    return case_of(scheme, made=made)
 
 
-def _is_written(file_format: str, kind: pa.DataType) -> bool:
-    """Whether the writer has the type, as far as it matters here."""
-    return file_format != "orc" or kind != pa.decimal128(38, 38) or True
-
-
-def _typed_of(file_format: str, writer: str, kinds: list[pa.DataType], options: dict[str, str], zone: str) -> Strategy:
-    beyond = file_format == "parquet"
-    rows = st.lists(st.tuples(*(v.values(kind, beyond=beyond, zone=zone) for kind in kinds)), min_size=1, max_size=6)
-    names = st.one_of(st.just(list("abc"[: len(kinds)])), v.names(len(kinds)))
-    declared = st.tuples(*(declared_types(kind) for kind in kinds))
-    settings = writer_settings(file_format)
-
-    def build(
-        some: list[tuple[Any, ...]], called: list[str], types: tuple[pa.DataType, ...], how: dict[str, Any]
-    ) -> Case:
-        written = format_columns([pa.field(n, k) for n, k in zip(called, kinds, strict=True)])
-        columns = [pa.field(n, k) for n, k in zip(called, types, strict=True)]
-        if "rescuedDataColumn" in options:
-            columns.append(pa.field(options["rescuedDataColumn"], pa.string()))
-        return Case(file_format, format_columns(columns), options, made=Made(writer, written, tuple(some), how))
-
-    return st.builds(build, rows, names, declared, settings).filter(is_taken)
-
-
-def declared_types(kind: pa.DataType) -> Strategy:
-    """The written type, mostly, or one of those into which it may go."""
+def declared_type(draw: Draw, kind: pa.DataType) -> pa.DataType:
+    """Draw the written type, mostly, or one of those into which it may go."""
     others: list[pa.DataType] = []
     if pt.is_integer(kind):
         others = [
@@ -518,15 +491,8 @@ def declared_types(kind: pa.DataType) -> Strategy:
         ]
     elif pt.is_decimal(kind):
         p, s = kind.precision, kind.scale
-        pairs = [
-            (38, 18),
-            (38, 10),
-            (38, s),
-            (38, 38),
-            (min(38, p + 1), s),
-            (min(38, p + 1), min(38, s + 1)),
-            (max(p - 1, s, 1), s),
-        ]
+        pairs = [(38, 18), (38, 10), (38, s), (38, 38), (min(38, p + 1), s), (min(38, p + 1), min(38, s + 1)),
+                 (max(p - 1, s, 1), s)]  # fmt: skip
         others = [pa.decimal128(*pair) for pair in pairs if pair[1] <= pair[0]]
     elif pt.is_floating(kind):
         others = [pa.float32(), pa.float64()]
@@ -534,24 +500,22 @@ def declared_types(kind: pa.DataType) -> Strategy:
         others = [pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")]
     elif pt.is_string(kind) or pt.is_binary(kind):
         others = [pa.string(), pa.binary()]
-    same = st.just(kind)
-    return st.one_of(same, same, same, st.sampled_from(others)) if others else same
+    if not others or pick(draw, "declared", "as written", "as written", "otherwise") == "as written":
+        return kind
+    return draw(one_of_these(tuple(others)))
 
 
-def writer_settings(file_format: str) -> Strategy:
-    choices: dict[str, dict[str, Sequence[Any]]] = {
-        "parquet": {
-            "row_group_size": (1, 2, 1000), "compression": ("snappy", "none", "zstd", "gzip"), "use_dictionary": (True,
-            False),
-            "data_page_version": ("1.0", "2.0"), "use_deprecated_int96_timestamps": (False, False, True),
-            "store_decimal_as_integer": (False, True), "version": ("2.6", "1.0", "2.4"),
-        },
-        "orc": {"compression": ("uncompressed", "snappy", "zlib", "zstd"), "dictionary_key_size_threshold": (0.0, 1.0)},
-        "avro": {"codec": ("null", "deflate", "bzip2", "xz", "zstandard"), "sync_interval": (1, 16000)},
-    }  # fmt: skip
-    return st.fixed_dictionaries(
-        {}, optional={name: st.sampled_from(list(some)) for name, some in choices[file_format].items()}
-    )
+SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "parquet": {
+        "row_group_size": (1, 2, 1000), "compression": ("snappy", "none", "zstd", "gzip"), "use_dictionary": (True,
+        False),
+        "data_page_version": ("1.0", "2.0"), "use_deprecated_int96_timestamps": (False, False, True),
+        "store_decimal_as_integer": (False, True), "version": ("2.6", "1.0", "2.4"),
+    },
+    "orc": {"compression": ("uncompressed", "snappy", "zlib", "zstd"), "dictionary_key_size_threshold": (0.0, 1.0)},
+    "avro": {"codec": ("null", "deflate", "bzip2", "xz", "zstandard"), "sync_interval": (1, 16000)},
+}  # fmt: skip
+"""How files are written."""
 
 
 def without(scheme: Scheme, *names: str) -> Scheme:

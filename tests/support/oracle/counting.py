@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from hypothesis.strategies import SearchStrategy, one_of
+from hypothesis.strategies import SearchStrategy, one_of, sampled_from
+
+Draw = Callable[[SearchStrategy[Any]], Any]
 
 REACHED: Counter[str] = Counter()
 
@@ -40,3 +44,20 @@ def report() -> str:
     for group, members in sorted(groups.items()):
         lines.append(f"{group}: {', '.join(f'{name} {count}' for count, name in sorted(members))}")
     return "\n".join(lines)
+
+
+def one_of_these(choices: tuple[Any, ...]) -> SearchStrategy[Any]:
+    return _one_of(choices, tuple(map(type, choices)))
+
+
+@lru_cache(maxsize=4096)
+def _one_of(choices: tuple[Any, ...], kinds: tuple[type, ...]) -> SearchStrategy[Any]:
+    """`kinds`: True, 1 and 1.0 are equal."""
+    return sampled_from(choices)
+
+
+def pick(draw: Draw, label: str, *ways: str) -> str:
+    """Draw one of several ways; which one is counted. One that is named several times is as often as likely."""
+    way: str = draw(one_of_these(ways))
+    REACHED[f"{label}: {way}"] += 1
+    return way

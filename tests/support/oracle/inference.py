@@ -39,7 +39,7 @@ NAME = "inference-is-of-the-data"
 
 @dataclass(frozen=True)
 class Samples:
-    """Objects to infer from: records (json), lines (csv; the first is the header) or types of columns; their folders."""
+    """Objects to infer from: records (json), lines (csv; first the header) or types of columns; their folders."""
 
     file_format: str
     objects: tuple[Any, ...]

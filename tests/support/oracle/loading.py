@@ -64,10 +64,15 @@ def strategy() -> Strategy:
         loaded = st.builds(Loaded, typed, st.sampled_from(TARGETS))
         if file_format != "parquet":
             return loaded
-        as_written = typed.map(lambda case: replace(case, ddl=case.made.ddl, options={}))
+        as_written = typed.map(_as_written)
         return st.one_of(loaded, st.builds(Loaded, as_written, st.just("register")))
 
     return st.sampled_from(["csv", "json", "text", "parquet", "parquet", "avro", "orc"]).flatmap(of)
+
+
+def _as_written(case: Case) -> Case:
+    assert case.made is not None
+    return replace(case, ddl=case.made.ddl, options={})
 
 
 def check(loaded: Loaded) -> None:

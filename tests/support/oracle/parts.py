@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
@@ -11,23 +12,21 @@ from queue_source.errors import BadObject
 from queue_source.formats.base import format_of
 from support.oracle import cases
 from support.oracle.cases import TEXTUAL, Case
+from support.oracle.counting import Draw, one_of_these
 from support.oracle.rows import Broken, Found, difference, read, read_in_parts, small_blocks
-from support.oracle.values import Strategy
 
 NAME = "parts-are-the-whole"
-_MOST = 160  # bytes of an object that is cut everywhere
+_MOST = 40  # bytes of an object that is cut everywhere; a longer one is where something begins or ends, and elsewhere
 _BLOCKS = (1, 3, 16, 50)
 
 
-def strategy() -> Strategy:
-    def of(file_format: str) -> Strategy:
-        if file_format in TEXTUAL:
-            return cases.schemes(file_format, without=("encoding",)).flatmap(
-                lambda scheme: cases.objects(scheme, 6).map(lambda content: cases.case_of(scheme, content))
-            )
-        return cases.typed_cases(file_format)
-
-    return st.sampled_from(["csv", "csv", "json", "json", "text", "parquet", "orc"]).flatmap(of)
+@st.composite
+def strategy(draw: Draw) -> Case:
+    file_format = draw(one_of_these(("csv", "csv", "json", "json", "text", "parquet", "orc")))
+    if file_format not in TEXTUAL:
+        return draw(cases.typed_cases(file_format))  # type: ignore[no-any-return]
+    scheme = draw(cases.schemes(file_format, ("encoding",)))
+    return cases.case_of(scheme, cases.an_object(draw, scheme, 6))
 
 
 def check(case: Case) -> None:
@@ -48,7 +47,11 @@ def places(case: Case, data: bytes) -> list[int]:
     """Where the object is cut: everywhere, or about where its groups of rows begin and end."""
     if len(data) <= _MOST:
         return list(range(1, len(data)))
-    near: set[int] = set(range(1, len(data), max(len(data) // 20, 1)))
+    near: set[int] = set(range(1, len(data), max(len(data) // 12, 1)))
+    if case.file_format in TEXTUAL:
+        end = (case.line_end or "\n").encode()
+        ends = [match.end() for match in re.finditer(re.escape(end), data)][:6]
+        near |= {place + by for place in ends for by in (-1, 0, 1)}
     if case.file_format == "parquet":
         try:
             footer = pq.ParquetFile(io.BytesIO(data)).metadata

@@ -58,7 +58,7 @@ def number(value: float) -> str:
     return "nan" if value != value else value.hex() if value else str(struct.pack(">d", value)[0] >> 7)
 
 
-def cells(array: pa.Array) -> list[Cell]:
+def cells(array: pa.Array | pa.ChunkedArray) -> list[Cell]:
     """The values as text which is the same for the same value of a type alone; times are numbers, which know no end."""
     kind = array.type
     if isinstance(array, pa.ChunkedArray):
@@ -77,8 +77,16 @@ def cells(array: pa.Array) -> list[Cell]:
         return _ranges(array, cells(array.values), "[]")
     if pt.is_temporal(kind):
         array = array.cast(pa.int32() if pt.is_date32(kind) else pa.int64())
-    texts = number if pt.is_floating(kind) else repr
-    return ["null" if value is None else texts(value) for value in array.to_pylist()]
+    if pt.is_string(kind) or pt.is_large_string(kind):  # of Spark it may hold what is no text
+        texts = [None if value is None else value.decode("utf-8", "backslashreplace") for value in binary(array)]
+        return ["null" if text is None else repr(text) for text in texts]
+    shown = number if pt.is_floating(kind) else repr
+    return ["null" if value is None else shown(value) for value in array.to_pylist()]
+
+
+def binary(array: pa.Array) -> list[bytes | None]:
+    values: list[bytes | None] = array.cast(pa.large_binary()).to_pylist()
+    return values
 
 
 def _ranges(array: pa.Array, inner: list[Cell], brackets: str) -> list[Cell]:
@@ -109,6 +117,10 @@ def read(case: Case, part: Part | None = None) -> Found:
         )
     except BadObject as error:
         return Found(failure=error.cause, detail=error.detail)
+    except Exception as error:
+        raise Broken(
+            "reads-or-is-bad", case, f"{case.file_format}: raises {type(error).__name__}", repr(error)
+        ) from error
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema.equals(schema, check_metadata=True), (batch.schema, schema)

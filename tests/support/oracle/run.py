@@ -10,49 +10,28 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as with_seed
 from hypothesis.errors import Flaky, FlakyFailure
 
-from support.oracle import beside, counting, harm, inference, loading, options, packing, parts, stores, ways
+from support.oracle import beside, counting, harm, inference, loading, options, packing, parts, spark, stores, ways
+from support.oracle.results import Result, pasted
 from support.oracle.rows import Broken
+from support.oracle.typed import NotWritten
 
 RELATIONS: dict[str, ModuleType] = {
-    module.NAME: module for module in (ways, parts, beside, packing, harm, inference, stores, options, loading)
+    module.NAME: module for module in (spark, ways, parts, beside, packing, harm, inference, stores, options, loading)
 }
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
 A_ROUND = 200
-"""Examples of a round."""
-
-
-@dataclass
-class Result:
-    """What a run found: the smallest case of each kind of failure; and how much it tried."""
-
-    broken: dict[tuple[str, str], Broken] = field(default_factory=dict)
-    tried: Counter[str] = field(default_factory=Counter)
-    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        lines = [f"{relation}: {count} cases" for relation, count in sorted(self.tried.items())]
-        lines.append(f"{sum(self.tried.values()) * 60 / max(self.seconds, 0.001):.0f} cases a minute")
-        lines += [pasted(broken) for broken in self.broken.values()]
-        return "\n".join(lines)
-
-
-def pasted(broken: Broken) -> str:
-    """A failure as a test."""
-    name = "".join(c if c.isalnum() else "_" for c in f"{broken.relation} {broken.kind}")
-    comment = "\n".join(f"    # {line}" for line in broken.detail.splitlines()[:12])
-    return f"\ndef test_{name}() -> None:\n{comment}\n    check({broken.relation!r}, {broken.case!r})\n"
+"""Examples of a round, at most."""
+_SECONDS = 15.0
+"""Of a round of which nothing is found, and of looking for a smaller case."""
 
 
 def check(relation: str, case: Any) -> None:
@@ -77,9 +56,13 @@ def run(
                 result.seconds = time.monotonic() - started
                 return result
             count = A_ROUND if examples is None else min(A_ROUND, examples - number * A_ROUND)
-            until = None if seconds is None else started + seconds
-            broken = one_round(RELATIONS[name], seed * 10_000 + number, count, result, until)
-            if broken is not None:
+            until = None if seconds is None else min(started + seconds, time.monotonic() + _SECONDS)
+            module, number_of_round = RELATIONS[name], seed * 10_000 + number
+            if module is spark:
+                found = spark.one_round(number_of_round, -(-count // spark.AT_ONCE), result, until)
+            else:
+                found = one_round(module, number_of_round, count, result, until)
+            for broken in found:
                 report(pasted(broken))
     result.seconds = time.monotonic() - started
     return result
@@ -92,11 +75,12 @@ def _numbers(most: int | None) -> Iterator[int]:
         number += 1
 
 
-def one_round(module: ModuleType, seed: int, count: int, result: Result, until: float | None = None) -> Broken | None:
+def one_round(module: ModuleType, seed: int, count: int, result: Result, until: float | None = None) -> list[Broken]:
     """Try so many examples; the first new kind of failure is shrunk, kept and returned."""
     name: str = module.NAME
     chased: list[tuple[str, str]] = []
     smallest: list[Broken] = []
+    found_at = 0.0
 
     @with_seed(seed)
     @settings(
@@ -106,19 +90,24 @@ def one_round(module: ModuleType, seed: int, count: int, result: Result, until: 
     )  # fmt: skip
     @given(module.strategy())
     def tried(case: Any) -> None:
-        if until is not None and time.monotonic() > until and not chased:
+        nonlocal found_at
+        late = until if not chased else found_at + 2 * _SECONDS
+        if late is not None and time.monotonic() > late:
             return
         if not chased:
             result.tried[name] += 1
             case.count()
         try:
             module.check(case)
+        except NotWritten:
+            reject()
         except Broken as broken:
-            key = (name, broken.kind)
+            key = (broken.relation, broken.kind)
             if not chased:
                 result.seen[key] += 1
             if key in result.broken or (chased and chased != [key]):
                 return
+            found_at = found_at or time.monotonic()
             chased[:] = [key]
             smallest[:] = [broken]
             raise
@@ -127,8 +116,7 @@ def one_round(module: ModuleType, seed: int, count: int, result: Result, until: 
         tried()
     if smallest:
         result.broken[chased[0]] = smallest[0]
-        return smallest[0]
-    return None
+    return smallest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

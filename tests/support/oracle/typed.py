@@ -22,6 +22,10 @@ _WIDE = Context(prec=100)
 _NO_ZONE = datetime(1970, 1, 1)
 
 
+class NotWritten(Exception):
+    """A writer cannot write some values."""
+
+
 @dataclass(frozen=True)
 class Made:
     """Rows as written: `ddl` has the types in the file, `rows` days and moments as numbers."""
@@ -42,7 +46,11 @@ class Made:
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def bytes(self, file_format: str) -> bytes:
-        return _WRITERS[file_format](self)
+        """The file. Raises NotWritten where its writer cannot write the values."""
+        try:
+            return _WRITERS[file_format](self)
+        except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
+            raise NotWritten(str(error)) from error
 
 
 def _parquet(made: Made) -> bytes:
@@ -59,13 +67,10 @@ def _orc(made: Made) -> bytes:
 
 def _avro(made: Made) -> bytes:
     out = io.BytesIO()
-    names = {field.name: f"f{at}" for at, field in enumerate(made.schema)}
-    schema = {"type": "record", "name": "row", "fields": [
-        {"name": names[field.name], "type": ["null", avro_type(field.type, f"r{at}")]} for at,
-        field in enumerate(made.schema)
-    ]}  # fmt: skip
-    for part, column in zip(schema["fields"], made.schema, strict=True):
-        part["name"] = column.name  # type: ignore[index]
+    fields = [
+        {"name": field.name, "type": ["null", avro_type(field.type, f"r{at}")]} for at, field in enumerate(made.schema)
+    ]
+    schema = {"type": "record", "name": "row", "fields": fields}
     records = [
         {field.name: avro_value(field.type, value) for field, value in zip(made.schema, row, strict=True)}
         for row in made.rows

@@ -1,7 +1,9 @@
 """Values from the edges of each type: what just fits, what just does not, and how they may be spelled.
 
 For formats with types a value is what `pa.array` takes, with dates and times as numbers, since those of Python end with
-the year 9999. For formats of text it is a text, right or nearly right.
+the year 9999. For formats of text it is a text,
+right or nearly right. Strategies are made once: to make one takes longer
+than to draw from it.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ MICRO = timedelta(microseconds=1)
 # --- types ---
 
 
+@lru_cache(maxsize=2048)
 def decimals() -> Strategy:
     """Every precision and scale, often those that Spark has as defaults and those at the ends."""
     usual = st.sampled_from([(38, 18), (38, 10), (10, 0), (18, 0), (19, 0), (38, 0), (38, 38), (1, 0), (1, 1), (9, 2)])
@@ -54,10 +57,12 @@ PLAIN: dict[str, pa.DataType] = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=2048)
 def plain_types() -> Strategy:
     return edges("type", **{name: st.just(kind) for name, kind in PLAIN.items()}, DECIMAL=decimals())
 
 
+@lru_cache(maxsize=2048)
 def types(*, nested: bool, text_keys: bool = True) -> Strategy:
     """Types of columns. `text_keys`: the keys of maps are STRING, as in JSON."""
     if not nested:
@@ -101,6 +106,7 @@ ODD_TEXTS = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=2048)
 def texts(*, lines: bool = False) -> Strategy:
     """Odd texts. `lines`: line ends within them, too."""
     some = "a1 ,;|\"'\\#\t\x00\xa0ä\u2028🦆\ufeff" + ("\n\r" if lines else "")
@@ -117,6 +123,7 @@ def around(*numbers: int) -> list[int]:
     return sorted({near for number in numbers for near in (number - 1, number, number + 1)})
 
 
+@lru_cache(maxsize=2048)
 def integers(bits: int) -> Strategy:
     least, most = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     powers = around(*(10**n for n in range(20)), *(1 << n for n in (7, 8, 15, 16, 24, 31, 32, 53, 62, 63)))
@@ -130,6 +137,7 @@ def integers(bits: int) -> Strategy:
     )
 
 
+@lru_cache(maxsize=2048)
 def unscaled(digits: int) -> Strategy:
     """Whole numbers of up to so many decimal digits, often of exactly as many."""
     most = 10**digits - 1
@@ -157,6 +165,7 @@ def single(number: float) -> float:
         return math.copysign(math.inf, number)
 
 
+@lru_cache(maxsize=2048)
 def floats(bits: int) -> Strategy:
     ends = [
         5e-324,
@@ -183,6 +192,7 @@ def floats(bits: int) -> Strategy:
     )
 
 
+@lru_cache(maxsize=2048)
 def days(*, beyond: bool = True) -> Strategy:
     """Days since 1970."""
     firsts = [(date(year, 1, 1) - _EPOCH_DAY).days for year in YEARS]
@@ -227,6 +237,7 @@ _CLOCKS = [timedelta(hours=h, minutes=m, seconds=s) for h, m, s in
 _FRACTIONS = (0, 1, 999, 1000, 123_456, 500_000, 999_999)
 
 
+@lru_cache(maxsize=2048)
 def walls(zone: str) -> Strategy:
     """Times on a clock of a zone, as datetimes without one, often where the clock is changed."""
     near = st.sampled_from([timedelta(minutes=m) for m in (-61, -60, -59, -30, -1, 0, 1, 29, 30, 59, 60, 61, 90)])
@@ -251,6 +262,7 @@ def walls(zone: str) -> Strategy:
     )
 
 
+@lru_cache(maxsize=2048)
 def moments(zone: str, *, beyond: bool = True) -> Strategy:
     """Microseconds since 1970."""
     inside = walls(zone).map(lambda wall: (wall - _EPOCH) // MICRO)
@@ -258,6 +270,7 @@ def moments(zone: str, *, beyond: bool = True) -> Strategy:
     return edges("moment", wall=inside, **({"beyond": st.sampled_from(ends)} if beyond else {}))
 
 
+@lru_cache(maxsize=2048)
 def values(kind: pa.DataType, *, beyond: bool = True, zone: str = "Europe/Berlin") -> Strategy:
     """Values of a type, null among them. `beyond`: days and moments outside of the years 1 to 9999, too."""
     inner = _values(kind, beyond, zone)
@@ -309,6 +322,7 @@ def _spoiled(text: Strategy) -> Strategy:
     return st.tuples(text, ways).map(spoil)
 
 
+@lru_cache(maxsize=2048)
 def spelled_integers(bits: int) -> Strategy:
     most = 1 << (bits - 1)
     beyond = st.sampled_from([most, -most - 1, most * 2, most * 2 - 1, 10**19, 10**20, -(10**25), 1 << 63, 1 << 64])
@@ -339,6 +353,7 @@ def digits(count: Strategy) -> Strategy:
     return st.tuples(count, forms).map(lambda pair: pair[1](pair[0]))  # fmt: skip
 
 
+@lru_cache(maxsize=2048)
 def spelled_decimals(precision: int, scale: int) -> Strategy:
     whole = precision - scale
     near = st.sampled_from([n for n in (whole - 1, whole, whole + 1, 1, 0, 19, 20, 21, 38, 39, 40) if n >= 0])
@@ -360,6 +375,7 @@ def spelled_decimals(precision: int, scale: int) -> Strategy:
     return edges("spelled decimal", value=_spoiled(exact), digits=plain, exponent=exponents, odd=st.sampled_from(odd))
 
 
+@lru_cache(maxsize=2048)
 def spelled_floats(bits: int) -> Strategy:
     odd = ["NaN", "nan", "Inf", "-Inf", "inf", "Infinity", "-Infinity", "+Infinity", "INF", "-INF", "+INF", "-NaN",
            "1e400",
@@ -378,6 +394,7 @@ def spelled_floats(bits: int) -> Strategy:
     )
 
 
+@lru_cache(maxsize=2048)
 def spelled_booleans() -> Strategy:
     return edges(
         "spelled boolean",
@@ -434,6 +451,7 @@ _ODD_DAYS = ("2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29", "2023-04-31
              "２０２３-01-01", "2023-01-01\n", "null", "NaN", "2023-01", "2023-01-01 ", "12/31/2023")  # fmt: skip
 
 
+@lru_cache(maxsize=2048)
 def spelled_times(zone: str, *, day_only: bool, pattern: str | None = None) -> Strategy:
     """Dates and timestamps as text; in the form of a pattern, or as ISO 8601 and Spark have them."""
     wall = walls(zone)
@@ -481,6 +499,7 @@ def patterned(pattern: str, wall: datetime, zone: str) -> str:
     return re.sub(r"'(?:[^']|'')*'|([A-Za-z])\1*", write, pattern.replace("[", "").replace("]", ""))
 
 
+@lru_cache(maxsize=2048)
 def spelled(kind: pa.DataType, zone: str, pattern: str | None = None) -> Strategy:
     """Texts of a type without parts, right and nearly right."""
     if pt.is_integer(kind):

@@ -6,17 +6,16 @@ from hypothesis import strategies as st
 
 from support.oracle import cases
 from support.oracle.cases import Case
+from support.oracle.counting import Draw, one_of_these
 from support.oracle.rows import Broken, difference, read, read_slowly
-from support.oracle.values import Strategy
 
 NAME = "quick-is-slow"
 
 
-def strategy() -> Strategy:
-    formats = st.sampled_from(["csv", "csv", "json", "json", "text"])
-    return formats.flatmap(cases.schemes).flatmap(
-        lambda scheme: cases.objects(scheme, 6).map(lambda content: cases.case_of(scheme, content))
-    )
+@st.composite
+def strategy(draw: Draw) -> Case:
+    scheme = draw(cases.schemes(draw(one_of_these(("csv", "csv", "json", "json", "text")))))
+    return cases.case_of(scheme, cases.an_object(draw, scheme, 6))
 
 
 def check(case: Case) -> None:
