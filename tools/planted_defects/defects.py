@@ -476,5 +476,10 @@ DEFECTS = (
         "shard_store/batches/starting.py",
         "    refuse_half_reset(transaction, source, pipeline)\n",
         "",
+        "names-of-a-sample-that-differ-in-case",
+        "Of two names in one object, which differed in case alone, the values of the second had no column.",
+        "queue_source/schema/columns.py",
+        "if textual or pt.is_null(before.type):",
+        "if pt.is_null(before.type):",
     ),
 )
