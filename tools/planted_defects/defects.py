@@ -304,6 +304,20 @@ DEFECTS = (
     ),
     # --- found at 0.4.0 by generators; the names are those of the list of known defects ---
     Defect(
+        "t8-dead-clients-keep-their-locks",
+        "The locks of a machine that died in a transaction stayed for two hours.",
+        "shard_store/sql/engines.py",
+        "if settings_of_session := _settings(url, dialect):",
+        "if settings_of_session := {}:  # type: ignore[var-annotated]",
+    ),
+    Defect(
+        "t8-work-of-others-is-ended",
+        "The user's own work in a delivery lost its transaction after a minute.",
+        "shard_store/sql/database.py",
+        "                self.allow_idle(connection)\n",
+        "",
+    ),
+    Defect(
         "r2-packed-size-of-what-is-unpacked",
         "Of an object that Cloud Storage unpacks as many bytes were read as it has packed: the other rows were lost.",
         "queue_source/storage/open_files.py",
