@@ -453,7 +453,12 @@ class ShardStore:
         they may be visible before the transaction is committed; `winners` and `look` as with `publish`.
         """
         how: dict[str, Any] = {"batch_id": batch_id, "elsewhere": brought, "fenced": fenced, "winners": winners}
-        return self.database.write(lambda t: work(t, publishing.publish(t, identities, (), look=look, **how)))
+
+        def publish(transaction: Transaction) -> T:
+            transaction.allow_idle()  # it may write to another place
+            return work(transaction, publishing.publish(transaction, identities, (), look=look, **how))
+
+        return self.database.write(publish)
 
     @contextmanager
     def held(self, identities: Sequence[PlanIdentity], batch_id: int) -> Iterator[None]:

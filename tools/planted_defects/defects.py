@@ -256,8 +256,8 @@ DEFECTS = (
         "another-object-of-the-same-size",
         "An object that was replaced by one of the same size was read as the one that was announced.",
         "queue_source/read/objects.py",
-        "if expected.etag is not None and not file.version.is_version(",
-        "if expected.etag is not None and expected.size is None and not file.version.is_version(",
+        "if expected_etag is not None and not version.is_version(expected_etag):",
+        "if expected_etag is not None and expected.size is None and not version.is_version(expected_etag):",
     ),
     Defect(
         "record-at-a-cut",
@@ -338,6 +338,41 @@ DEFECTS = (
         'ambiguous="earliest", nonexistent="latest")',
     ),
     # --- found at 0.4.0 by generators; the names are those of the list of known defects ---
+    Defect(
+        "t8-dead-clients-keep-their-locks",
+        "The locks of a machine that died in a transaction stayed for two hours.",
+        "shard_store/sql/engines.py",
+        "if settings_of_session := _settings(url, dialect):",
+        "if settings_of_session := {}:  # type: ignore[var-annotated]",
+    ),
+    Defect(
+        "t8-work-of-others-is-ended",
+        "The user's own work in a delivery lost its transaction after a minute.",
+        "shard_store/sql/database.py",
+        "                self.allow_idle(connection)\n",
+        "",
+    ),
+    Defect(
+        "r2-packed-size-of-what-is-unpacked",
+        "Of an object that Cloud Storage unpacks as many bytes were read as it has packed: the other rows were lost.",
+        "queue_source/storage/open_files.py",
+        'if self.is_pinned and facts.get("Content-Encoding", "identity") != "identity":',
+        'if self.is_pinned and facts.get("Content-Encoding", "identity") == "never":',
+    ),
+    Defect(
+        "r2-parts-of-packed-bytes",
+        "Tasks read parts of an unpacked object that were planned by its packed size: what is behind them was lost.",
+        "queue_source/read/objects.py",
+        "if expected.size not in (None, size):",
+        "if expected.size == -1:",
+    ),
+    Defect(
+        "r2-an-odd-answer-fails-the-query",
+        "An object of which every answer was cut off failed its query for ever, with all of its neighbours.",
+        "queue_source/storage/s3_object.py",
+        'return ObjectRefused(f"{uri!r} cannot be read: {problem}", own=False, cause="corrupt-object")',
+        'return ObjectStoreError(f"{uri!r} cannot be read: {problem}")  # type: ignore[name-defined, return-value]',
+    ),
     Defect(
         "t7-listed-objects-announced",
         "Requeueing an object that a listing had found opened a queue named listing, when the page was released.",

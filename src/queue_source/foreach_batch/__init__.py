@@ -205,6 +205,8 @@ class Delivery:
             note_output(self._store, self._plans, self.hash, name, engine)
         owner = starting.owner(self._plans[0].token.pipeline, self._store.store_id())  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
+            if engine is None:
+                self._store.database.allow_idle(connection)
             already = starting.is_recorded(connection, self.hash, name) or (self.already and engine is None)
             if engine is not None:  # a backup of the store's own has both, or none
                 self._shown_before |= already

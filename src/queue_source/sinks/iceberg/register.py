@@ -299,7 +299,13 @@ class _Task:
         try:
             end = Requested(named.uri, named.size, None, LEAST).range()
             with open_object(named.uri, self._options.storage, first=end) as file:
-                check_unchanged(named.uri, file, file.size(), named.expected)
+                check_unchanged(named.uri, file, named.expected)
+                if file.size() != file.version.stored_size or not file.version.tells_size:
+                    raise BadObject(
+                        "corrupt-object",
+                        "its store unpacks it (Content-Encoding), so readers of the table would not find its bytes "
+                        "where its footer says; store it without",
+                    )
                 return read_footer(file)
         except (BadObject, ObjectRefused) as error:
             return error
