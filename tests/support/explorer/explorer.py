@@ -91,6 +91,7 @@ class Explorer:
             self.world.remembers = True
         if "listings" in takes and not cast.routed and not cast.versioned and self.choose.random() < 0.5:
             self.world.lists = frozenset(sources)
+        self.world.tells_errors = "operators" in takes and self.choose.random() < 0.3
         self.world.keeps_versions = cast.needs == "clones" and self.choose.random() < 0.7
         self.copies_checkpoints = self.choose.random() < 0.35 and len(cast.kinds) > 1
         self.dies = self.choose.choice((0.0, 0.1, 0.3)) if "failpoints" in takes else 0.0
@@ -187,6 +188,8 @@ class Explorer:
     def _repair(self) -> None:
         """What is known to be unread is written anew, and announced."""
         world = self.world
+        if world.cast.versioned:
+            return
         unread = [of for of in world.promises.unread() if of not in world.by_hand]
         for uri in sorted({uri for _, uri in unread}):
             world.objects.write(uri, "longer", world.now)

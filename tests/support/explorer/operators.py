@@ -22,7 +22,7 @@ from queue_source.commands.main import app
 from queue_source.queues import open_queue
 from shard_store.model import ShardState
 from shard_store.upkeep import pruning
-from support.explorer.objects import Event, name_of
+from support.explorer.objects import name_of
 from support.explorer.points import OF_CODE, OUTSIDE, POINTS, SENT, TRANSACTION, Death
 from support.explorer.promises import Broken
 from support.explorer.world import ROUTES, STALE
@@ -140,7 +140,8 @@ class Operators:
 
     def _tell_again(self, source: str, uris: Collection[str]) -> None:
         """Who has uploaded these announces them once more, as they are now."""
-        if events := [Event(uri, self.world.objects.newest(uri), False) for uri in sorted(uris)]:
+        facts = source in self.world.cast.versioned
+        if events := [self.world.objects.event(uri, facts=facts) for uri in sorted(uris)]:
             self.world.announce(source, events)
 
     # --- errors -------------------------------------------------------------------------------------------------------

@@ -117,6 +117,8 @@ class WatchedBucket(LocalBucket):
         page = super()._page(prefix, cursor, versions)
         newest = self.world.objects.newest
         objects = [listed._replace(etag=etag_of(newest(listed.uri)), appeared=None) for listed in page.objects]
+        if self.world.keeps_versions:
+            objects = [listed._replace(version=f"v{newest(listed.uri).number}") for listed in objects]
         for listed in objects if self.lists_for is not None else ():
             self.world.objects.let_read(str(self.lists_for), listed.uri)
         now = datetime.fromtimestamp(self.world.now, timezone.utc)
@@ -198,6 +200,7 @@ class World:
     keeps_beginnings: bool = False
     keeps_queues: bool = False
     keeps_versions: bool = False
+    tells_errors: bool = False
     beginning: Moment | None = None
     sent: list[tuple[str, str]] = field(default_factory=list)
     in_tables: dict[Kind, set[str]] = field(default_factory=dict)
