@@ -75,8 +75,8 @@ class Operators:
                     return None
                 said = self._invoke(name, words)._replace(alone=False)
         else:
-            point = self.choose.choice(OUTSIDE)
-            with POINTS.meanwhile(point, after, self._something):
+            point = self.choose.choice((*OUTSIDE, *["files-joined"] * 6) if name == "compact" else OUTSIDE)
+            with POINTS.meanwhile(point, 0 if point == "files-joined" else after, self._something):
                 said = self._invoke(name, words)._replace(alone=False)
         if said.code not in codes:
             raise Broken(f"the command {name} ends with {said.code}: {said.text}")
@@ -85,8 +85,9 @@ class Operators:
     def _something(self) -> None:
         self._busy = True
         try:
-            for _ in range(self.choose.randint(1, 6)):
-                name = self.choose.choice(MEANWHILE)
+            first = [self.choose.choice(("reset", "prune_data"))] if self.choose.random() < 0.5 else []
+            then = MEANWHILE[:4] if first else MEANWHILE
+            for name in [*first, *(self.choose.choice(then) for _ in range(self.choose.randint(1, 8)))]:
                 self.log(f"  meanwhile {name}")
                 self.explorer.steps[name][1]()
         finally:

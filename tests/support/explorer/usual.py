@@ -119,10 +119,11 @@ class Usual:
         self.lives.route(self.choose.choice(_ROUTING) if self.choose.random() < 0.2 else None)
 
     def clean(self) -> None:
-        """What was read ten minutes ago is deleted."""
+        """What was read ten minutes ago is deleted: it is planned first."""
         if query := self.lives.running():
-            self.world.now += self.choose.choice((0.0, 601.0))
-            all(self.lives.guarded(query, reader.clean) for reader in query.readers)
+            for pause in self.choose.choice(((0.0,), (601.0,), (0.0, 601.0), (601.0, 601.0))):
+                self.world.now += pause
+                all(self.lives.guarded(query, reader.clean) for reader in query.readers)
 
     def list_objects(self) -> None:
         """A listing that is due finds what nobody has announced."""
@@ -151,7 +152,13 @@ class Usual:
     def change_an_object(self) -> None:
         """It is deleted, or comes back as it was."""
         objects = self.world.objects
-        uri = self.choose.choice(self.world.names[self.choose.choice(list(self.world.names))])
+        uris = self.world.names[self.choose.choice(list(self.world.names))]
+        if self.choose.random() < 0.3:  # all of a folder are
+            change = self.choose.choice((objects.vanish, objects.appear))
+            for uri in uris:
+                change(uri)
+            return
+        uri = self.choose.choice(uris)
         (objects.vanish if objects.is_there(uri) else objects.appear)(uri)
 
     def operate(self) -> None:
