@@ -21,6 +21,15 @@ class Disasters:
     def __init__(self, lives: Lives) -> None:
         self.lives, self.world, self.choose = lives, lives.world, lives.choose
         self.went_back = False
+        self.waits = False  # until another step puts something back
+        self.begins = False  # the store may go back behind the first batch
+
+    def beginning(self) -> Moment | None:
+        """A moment before any batch; only where all sinks make themselves known, sometimes."""
+        firsts = [*self.world.beginnings]
+        own = all(kind.sink != "other" for kind in self.world.cast.kinds)
+        is_chosen = self.begins and firsts and own and self.choose.random() < 0.4
+        return self.choose.choice(firsts) if is_chosen else None
 
     def steps(self, explorer: Explorer) -> Steps:
         """All of them."""
@@ -68,7 +77,7 @@ class Disasters:
     def go_back(self) -> None:
         """The store alone, under what runs, or while all is stopped."""
         world, lives = self.world, self.lives
-        if self.went_back or len(world.states) < 2:
+        if self.went_back or self.waits or len(world.states) < 2:
             return
         steps = self.choose.randint(1, 5)
         stopped = self.choose.random() < 0.5  # as the page on backups says; else a standby is promoted
@@ -80,7 +89,7 @@ class Disasters:
                 all(lives.guarded(query, reader.acknowledge) for reader in query.readers)
         if stopped:
             lives.end_router()
-        world.go_back(world.moment(steps))
+        world.go_back(self.beginning() or world.moment(steps))
         for reader in [reader for query in lives.queries.values() for reader in query.readers]:
             reader.lose_connections()
         self.went_back = lives.may_notice = True
@@ -104,7 +113,7 @@ class Disasters:
         if earlier and self.choose.random() < 0.6:
             parts = ["store", "checkpoints"]  # nothing but the marks of the table says so
             moment = self.choose.choice(earlier)
-        world.log(f"  by {len(world.states) - 1 - world.states.index(moment)}: {', '.join(parts)}")
+        world.log(f"  {', '.join(parts)}")
         if "store" in parts:
             world.go_back(moment)
         before = set(world.published())
