@@ -263,8 +263,8 @@ DEFECTS = (
         "record-at-a-cut",
         "A record that began exactly at the boundary of two tasks was read by both.",
         "queue_source/formats/text/blocks.py",
-        'offset, tail = _skip_record(stream, separator, offset, b"", separator.length, until)',
-        'offset, tail = offset + separator.length, b""',
+        'offset, tail = _skip_record(stream, separator, offset - before, b"", before, until)',
+        'offset, tail = offset, b""',
     ),
     Defect(
         "odd-numbers-of-json",
@@ -476,6 +476,8 @@ DEFECTS = (
         "shard_store/shards/ownership.py",
         "        return\n    row = _current(transaction, token, row)\n",
         "        return\n    if row is None:\n        return\n",
+    ),
+    Defect(
         "r7-versions-of-a-tar",
         "Of a tar made with -r or -u the rows of all versions of a member were read.",
         "queue_source/read/objects.py",
@@ -511,6 +513,8 @@ DEFECTS = (
         "shard_store/batches/starting.py",
         "    refuse_half_reset(transaction, source, pipeline)\n",
         "",
+    ),
+    Defect(
         "names-of-a-sample-that-differ-in-case",
         "Of two names in one object, which differed in case alone, the values of the second had no column.",
         "queue_source/schema/columns.py",
