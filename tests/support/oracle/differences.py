@@ -560,7 +560,7 @@ TABLE: tuple[Row, ...] = (
         OTHERWISE,
         "`FAILFAST` makes the object bad (Spark fails the query).",
         never,
-        (Example(_csv("a INT", "x", mode="FAILFAST"), '(failed)', '(corrupt-object)'),),
+        (Example(_csv("a INT", "x", mode="FAILFAST"), "(failed)", "(corrupt-object)"),),
     ),
     Row(
         OTHERWISE,

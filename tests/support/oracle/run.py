@@ -28,6 +28,8 @@ RELATIONS: dict[str, ModuleType] = {module.NAME: module for module in (spark, wa
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
 A_ROUND = 200
 """Examples of a round."""
+SECONDS = 15
+"""Seconds of a round, where the time is limited: so each relation has its share."""
 
 
 def check(relation: str, case: Case) -> None:
@@ -52,7 +54,7 @@ def run(
                 result.seconds = time.monotonic() - started
                 return result
             count = A_ROUND if examples is None else min(A_ROUND, examples - number * A_ROUND)
-            until = None if seconds is None else started + seconds
+            until = None if seconds is None else min(started + seconds, time.monotonic() + SECONDS)
             module, number_of_round = RELATIONS[name], seed * 10_000 + number
             if module is spark:
                 found = spark.one_round(number_of_round, -(-count // spark.AT_ONCE), result, until)
