@@ -302,4 +302,11 @@ DEFECTS = (
         "if len(batches) != 1:",
         "if not batches:",
     ),
+    Defect(
+        "part-within-the-line-end",
+        "A part that began within the first bytes of an object, with a longer lineSep, made the object object-changed.",
+        "queue_source/formats/text/blocks.py",
+        "return min(separator.length, start)",
+        "return separator.length",
+    ),
 )
