@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure
@@ -28,13 +28,14 @@ from pyspark.sql import functions as f
 
 from queue_source.schema.columns import format_columns
 from support.oracle import cases
-from support.oracle.cases import Case
+from support.oracle.cases import TYPED, Case
 from support.oracle.counting import Draw, one_of_these, reached
 from support.oracle.differences import excuse
 from support.oracle.differs import Differs
 from support.oracle.results import Result
 from support.oracle.rows import Broken, Found, cells, read, refused
 from support.oracle.shrink import shrunk
+from support.oracle.typed import NotWritten
 from support.parity import parsed
 
 NAME = "as-spark"
@@ -42,6 +43,8 @@ NOT_SPARKS = ("rescuedDataColumn", "readerCaseSensitive", "recordsPath")
 """Options that Spark's own readers lack."""
 AT_ONCE = 40
 """Objects of a scheme that are read in one job."""
+_NAMES = {"avro": "org.apache.spark.sql.avro.AvroFileFormat"}  # which has no short name where Avro is not added
+FORMATS: tuple[str, ...] = ("csv", "csv", "csv", "json", "json", "json", "text", "parquet", "orc", "avro")
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # many files a task, and none in two
@@ -108,7 +111,7 @@ class Reader:
         options = {name: value for name, value in case.options.items() if name not in NOT_SPARKS}
         declared = parsed(case.ddl or "")
         read_as, chosen = _by_header(case) if by_name else (case.schema, None)
-        reader = self.session.read.format(case.file_format).options(**options)
+        reader = self.session.read.format(_NAMES.get(case.file_format, case.file_format)).options(**options)
         frame = reader.schema(parsed(format_columns(read_as))).load(folder.as_uri())
         file = f.input_file_name().alias(_FILE)
         if chosen is None:
@@ -243,10 +246,24 @@ def differing(case: Case, theirs: Found, ours: Found) -> list[Differs]:
     ]
 
 
+def written(some: list[Case]) -> list[Case]:
+    """Those that their writer can write."""
+    found = []
+    for case in some:
+        with suppress(NotWritten):
+            found += [case] if case.bytes else []
+    if not found:
+        reject()
+    return found
+
+
 @st.composite
-def groups(draw: Draw, formats: tuple[str, ...] = ("csv", "csv", "csv", "json", "json", "json", "text")) -> list[Case]:
+def groups(draw: Draw) -> list[Case]:
     """Draw objects of one scheme, with one header."""
-    scheme = draw(cases.schemes(draw(one_of_these(formats)), NOT_SPARKS))
+    file_format = draw(one_of_these(FORMATS))
+    if file_format in TYPED:
+        return written(cases.typed_files(draw, file_format, 8, without=NOT_SPARKS))
+    scheme = draw(cases.schemes(file_format, NOT_SPARKS))
     header = cases.csv_header(draw, scheme) if scheme.options.get("header") == "true" else None
     number = 6 if scheme.options.get("mode") == "FAILFAST" else AT_ONCE
     most = (1, 1, 1, 3)

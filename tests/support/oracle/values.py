@@ -330,7 +330,22 @@ def _spoiled(text: Strategy) -> Strategy:
 @lru_cache(maxsize=2048)
 def spelled_integers(bits: int) -> Strategy:
     most = 1 << (bits - 1)
-    beyond = st.sampled_from([most, -most - 1, most * 2, most * 2 - 1, 10**19, 10**20, -(10**25), 1 << 63, 1 << 64])
+    beyond = st.sampled_from(
+        [
+            most,
+            -most - 1,
+            (1 << 64) + 1,
+            (1 << 32) + 1,
+            (1 << 128) + 1,
+            most * 2,
+            most * 2 - 1,
+            10**19,
+            10**20,
+            -(10**25),
+            1 << 63,
+            1 << 64,
+        ]
+    )
     odd = ["", "-", "+", "1.", ".5", "1e3", "1E2", "1.0", "-0", "00", "007", "1_000", "1,000", "0x10", "0b1", "１", "٣",
            "NaN",
            "true", "1L", "1d", " ", "--1", "1-", "9" * 40, "0" * 30 + "1", "-00", "+0", "1e0", "12e-1"]  # fmt: skip
@@ -378,6 +393,19 @@ def spelled_decimals(precision: int, scale: int) -> Strategy:
            "-0.0", "1d", "1_0"]  # fmt: skip
     exact = unscaled(precision).map(lambda number: format(scaled(number, scale), "f"))
     return edges("spelled decimal", value=_spoiled(exact), digits=plain, exponent=exponents, odd=st.sampled_from(odd))
+
+
+@lru_cache(maxsize=2048)
+def wrapped(kind: pa.DataType) -> Strategy:
+    """Numbers beyond 128 bits that look as if they fitted when higher bits are cut off."""
+    times = st.sampled_from([1, -1, 2, -2, 3, 5, 10, -7, 1000])
+    places = st.integers(0, kind.scale)  # a parser that counts digits takes few, and shifts them
+
+    def build(n: int, rest: int, fewer: int) -> str:
+        number = abs((n << 128) + rest) // 10**fewer
+        return ("-" if n < 0 else "") + format(scaled(number, kind.scale - fewer), "f")
+
+    return st.builds(build, times, unscaled(kind.precision), st.one_of(st.just(kind.scale), places))
 
 
 @lru_cache(maxsize=2048)
@@ -505,6 +533,9 @@ def patterned(pattern: str, wall: datetime, zone: str) -> str:
     return re.sub(r"'(?:[^']|'')*'|([A-Za-z])\1*", write, pattern.replace("[", "").replace("]", ""))
 
 
+_ENDS_OF_DAYS = st.sampled_from(["0000-01-01", "0000-12-31", "0001-01-01", "9999-12-31", "10000-01-01", "1582-10-10"])
+
+
 @lru_cache(maxsize=2048)
 def well_spelled(kind: pa.DataType, zone: str, pattern: str | None = None) -> Strategy:
     """Texts as programs write them, which Arrow reads quickly; of decimals also those that do not fit."""
@@ -516,7 +547,7 @@ def well_spelled(kind: pa.DataType, zone: str, pattern: str | None = None) -> St
         right = digits(st.sampled_from([0, min(scale, 1), scale, scale // 2]))
         large = st.builds(lambda a, b: f"{a}.{b}" if b else a, left, right)
         exact = unscaled(kind.precision).map(lambda number: format(scaled(number, kind.scale), "f"))
-        return edges("well spelled decimal", exact=exact, digits=large)
+        return edges("well spelled decimal", exact=exact, digits=large, wrapped=wrapped(kind))
     if pt.is_floating(kind):
         return st.floats(allow_nan=False, allow_infinity=False, width=64 if kind.bit_width == 64 else 32).map(repr)
     if pt.is_boolean(kind):
@@ -524,12 +555,16 @@ def well_spelled(kind: pa.DataType, zone: str, pattern: str | None = None) -> St
     if pt.is_temporal(kind) and pattern is not None:
         return walls(zone).map(lambda at: patterned(pattern, at, "+01:00"))
     if pt.is_date(kind):
-        return walls(zone).map(lambda at: _day(at, "iso"))
+        return st.one_of(walls(zone).map(lambda at: _day(at, "iso")), _ENDS_OF_DAYS)
     if pt.is_timestamp(kind):
         form = "Z" if kind.tz is not None else ""
         ends = st.sampled_from(["", "", "", form])
         clocks = st.sampled_from(["hms", "Thms", "f3", "f6", "hms"])
-        return st.builds(lambda at, clock, end: _day(at, "iso") + _clock(at, clock) + end, walls(zone), clocks, ends)
+        day = st.builds(lambda at, clock: _day(at, "iso") + _clock(at, clock), walls(zone), clocks)
+        end_of_days = st.builds(
+            lambda at, clock: at + clock, _ENDS_OF_DAYS, st.sampled_from(["", " 00:00:00", "T23:59:59"])
+        )
+        return st.builds(lambda at, end: at + end, st.one_of(day, day, day, day, end_of_days), ends)
     return st.sampled_from(["x", "a b", "ä", "日本", "it's", "1", "a\\b"])
 
 

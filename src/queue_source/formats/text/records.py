@@ -43,7 +43,6 @@ from queue_source.formats.text.blocks import (
     Block,
     Lines,
     Separator,
-    bytes_before,
     cut_blocks,
     make_separator,
     unify_lines,
@@ -322,7 +321,7 @@ class TextObject:
         part = part or Part()
         if part.start:
             assert isinstance(self._file, ObjectFile), "members are read whole"
-            self._file.seek(part.start - bytes_before(separator, part.start))
+            self._file.seek(part.start - blocks.bytes_before(separator, part.start))
             stream: Readable = self._file
         else:
             stream = self.stream
