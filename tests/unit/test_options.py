@@ -700,3 +700,16 @@ def test_urls_of_queues_and_stores_may_be_references(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
 def test_bytes_of_samples_are_refused_for_formats_whose_files_have_their_schema(file_format: str) -> None:
     assert "json and csv" in refusal({**LEAST, "fileFormat": file_format, "schemaSampleBytes": "1m"}).problem
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("dateFormat", "yyyy"),
+        ("timestampFormat", "yyyy"),
+        ("timestampNTZFormat", "yyyy"),
+        ("readerCaseSensitive", "true"),
+    ],
+)
+def test_what_is_about_columns_is_refused_with_a_record_in_one_column(name: str, text: str) -> None:
+    assert refusal({**LEAST, "fileFormat": "json", "singleVariantColumn": "v", name: text}).option == name

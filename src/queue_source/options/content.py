@@ -124,15 +124,15 @@ class FormatOptions:
         on_change=OnChange.REFUSED_IN_PART)
     date_format: str | None = option(
         "dateFormat", types.DATE_PATTERN, example="dd.MM.yyyy", note="`yyyy-MM-dd` and what Spark casts",
-        formats=RECORD_FORMATS,
+        formats=RECORD_FORMATS, rules=_NO_COLUMNS,
         help="Pattern of dates.")
     timestamp_format: str | None = option(
         "timestampFormat", types.DATE_PATTERN, example="dd.MM.yyyy HH:mm:ss", note="ISO 8601 and what Spark casts",
-        formats=RECORD_FORMATS,
+        formats=RECORD_FORMATS, rules=_NO_COLUMNS,
         help="Pattern of TIMESTAMP.")
     timestamp_ntz_format: str | None = option(
         "timestampNTZFormat", types.DATE_PATTERN, example="dd.MM.yyyy HH:mm:ss", note="ISO 8601 and what Spark casts",
-        formats=RECORD_FORMATS,
+        formats=RECORD_FORMATS, rules=_NO_COLUMNS,
         help="Pattern of TIMESTAMP_NTZ.")
     mode: str = option(
         "mode", types.choice("PERMISSIVE", "DROPMALFORMED", "FAILFAST"), "PERMISSIVE", example="DROPMALFORMED",
@@ -151,7 +151,7 @@ class FormatOptions:
         formats=INFERRED_FORMATS, rules=_NO_COLUMNS,
         help="STRING column that holds, as JSON, data for which no other column has a place.")
     reader_case_sensitive: bool = option(
-        "readerCaseSensitive", types.BOOLEAN, "false", example="true", formats=INFERRED_FORMATS,
+        "readerCaseSensitive", types.BOOLEAN, "false", example="true", formats=INFERRED_FORMATS, rules=_NO_COLUMNS,
         help="Names that differ from the schema's in case alone are [other names](formats.md).")
     single_variant_column: str | None = option(
         "singleVariantColumn", types.NON_EMPTY, example="order", formats=("json",),

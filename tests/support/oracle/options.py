@@ -26,14 +26,14 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
-from queue_source.formats import compression
+from queue_source.formats import compression, typed
 from queue_source.formats.base import check_schema, format_of
 from queue_source.formats.metadata import path_columns
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options import ContentOptions, parse_reader_options
 from queue_source.options.content import FILE_FORMATS, FormatOptions, SchemaOptions
 from queue_source.options.declaring import Option, options_of
-from queue_source.schema.sampling import kept_columns
+from queue_source.schema.sampling import kept_columns, named_samples
 from shard_store.model import Content, Payload
 from support.oracle.cases import OPTIONS, Case
 from support.oracle.counting import reached
@@ -44,6 +44,8 @@ from support.sessions import LEAST
 NAME = "no-option-without-effect"
 NO_EFFECT_ON_ROWS = frozenset({"maxDecodeMemory"})
 """Those that only bound what the process takes."""
+_ZONE = {"timeZone", "singleVariantColumn"}
+"""A zone, which is that of the session without the option, and a record as one column, which has no times."""
 _OWN = {option.name: option for option in options_of(FormatOptions, SchemaOptions) if option.name != "fileFormat"}
 _VALUES = {
     "maxRecordBytes": ("40",),
@@ -53,7 +55,7 @@ _VALUES = {
     "schemaHints": ("a STRING", "z BIGINT"),
     "partitionColumns": ("p",),
     "columnNameOfCorruptRecord": ("_bad",),
-    "schemaSample": ("file:///nothing",),
+    "schemaSample": ("file:///nothing,file:///nowhere",),
     "nanValue": ("-", "NA"),
     "positiveInf": ("+oo",),
     "negativeInf": ("-oo",),
@@ -86,7 +88,8 @@ def strategy() -> Strategy:
         own = [option for option in _OWN.values() if file_format in (option.formats or FILE_FORMATS)]
         pairs = [(option.name, value) for option in own for value in _values(option, file_format)]
         kinds = [("content", "message"), ("schemaLocation", "SCHEMAS")]
-        return st.tuples(st.sampled_from(pairs), st.lists(st.sampled_from([*pairs, *kinds]), max_size=2)).map(
+        beside = [pair for pair in [*pairs, *kinds] if pair[0] != "schemaSample"]  # whose objects are not there
+        return st.tuples(st.sampled_from(pairs), st.lists(st.sampled_from(beside), max_size=2)).map(
             lambda drawn: Taken(
                 file_format, *drawn[0], {name: value for name, value in drawn[1] if name != drawn[0][0]}
             )
@@ -107,16 +110,23 @@ def check(taken: Taken) -> None:
         return
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cuesqueue-oracle-"))
-        stack.enter_context(mock.patch.object(compression, "ALWAYS_ALLOWED", 1 << 10))
-        try:
-            without = _parsed(taken, taken.beside, folder)
-            parsed = _parsed(taken, taken.with_it, folder)
-        except OptionError:
-            return
-        if without == parsed or {"schemaEvolutionMode", "rescuedDataColumn"} <= {*taken.with_it}:
-            return  # it says what is so without it; the second does what the mode `rescue` of the first does
-        for seen, other in zip(_seen(taken, without), _seen(taken, parsed), strict=True):
-            if seen != other:
+        for module in (compression, typed):
+            stack.enter_context(mock.patch.object(module, "ALWAYS_ALLOWED", 1 << 10))
+        if {"schemaEvolutionMode", "rescuedDataColumn"} <= {*taken.with_it} or {*taken.with_it} >= _ZONE:
+            return  # the second does what the mode `rescue` of the first does
+        values = _values(_OWN[taken.option], taken.file_format)
+        for value in dict.fromkeys([taken.value, *values]):  # one that does something is enough
+            try:
+                without = _parsed(taken, taken.beside, folder)
+                parsed = _parsed(taken, {**taken.beside, taken.option: value}, folder)
+            except OptionError:
+                return
+            if without == parsed:
+                return  # it says what is so without it
+            seen = zip(
+                _seen(replace(taken, value=value), without), _seen(replace(taken, value=value), parsed), strict=True
+            )
+            if any(one != other for one, other in seen):
                 return
     beside = ", ".join(sorted(taken.beside))
     raise Broken(NAME, taken, f"{taken.file_format}: {taken.option}{beside and ' beside '}{beside}", "it does nothing")
@@ -137,6 +147,7 @@ def _seen(taken: Taken, content: ContentOptions) -> Iterator[Any]:
     format = format_of(options)
     yield [format.may_be_cut("file:///object", options, all_or_nothing=flag) for flag in (False, True)]
     objects = list(dict.fromkeys(_objects(taken)))
+    yield _inferred(content, _two(taken))
     yield _inferred(content, objects[:3])
     yield _evolved(content, objects[:3])
     random.Random(1).shuffle(objects)  # so that what makes a difference comes soon
@@ -147,7 +158,7 @@ def _seen(taken: Taken, content: ContentOptions) -> Iterator[Any]:
 
 
 def _read(content: ContentOptions, options: FormatOptions, ddl: str, data: bytes) -> object:
-    case = _Parsed("", ddl, content=data, options=(), given=options)  # type: ignore[arg-type]
+    case = _Parsed(options.file_format, ddl, content=data, given=options)
     try:
         check_schema(case.schema, options)
     except OptionError as error:
@@ -157,7 +168,7 @@ def _read(content: ContentOptions, options: FormatOptions, ddl: str, data: bytes
             return "refused: partitionColumns"
         found = (read if content.kind.is_announced else read_messages)(case).answer
         return found, repr(path_columns("s3://b/p=09/x", case.schema, options))
-    except (BadObject, NewColumns, KeyError) as error:
+    except (BadObject, NewColumns, Broken, KeyError) as error:
         return repr(error)
 
 
@@ -166,6 +177,14 @@ class _Parsed(Case):
     """A case whose options are there as values."""
 
     given: Any = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        alone = self.given.single_variant_column and format_of(self.given).fixed_columns(self.given)
+        if not alone:
+            return super().schema
+        more = [field for field in super().schema if field.name in ("p", self.given.column_name_of_corrupt_record)]
+        return pa.schema([*alone, *more])
 
     @property
     def parsed(self) -> FormatOptions:
@@ -182,7 +201,7 @@ def _inferred(content: ContentOptions, some: list[bytes]) -> object:
 def _columns(content: ContentOptions, some: list[bytes]) -> pa.Schema:
     contents = [Content(f"s3://b/p=09/{n}", f"s3://b/p=09/{n}", payload=Payload(one, "")) for n, one in enumerate(some)]
     contents = contents[: content.schema.schema_sample_files]
-    contents = [Content(uri, uri) for uri in content.schema.schema_sample] or contents
+    contents = named_samples(content.schema) or contents
     location = replace(content, schema=replace(content.schema, schema_location=None))
     return kept_columns(location, lambda: contents, [], lambda tried: OptionError("schemaLocation", tried))
 
@@ -208,7 +227,7 @@ def _ddls(taken: Taken) -> list[str]:
     )
     more = ", ".join(f"`{name}` STRING" for name in dict.fromkeys([corrupt, "_corrupt_record", rescued]))
     if taken.file_format == "text":
-        return ["value STRING"]
+        return ["value STRING", "value STRING, p INT"]
     if taken.file_format == "binaryFile":
         return ["path STRING, length BIGINT, content BINARY", "path STRING, p INT"]
     plain = ["a STRING, b STRING, c STRING", "a DOUBLE, b BIGINT, c DATE", "a TIMESTAMP, b TIMESTAMP_NTZ, c DATE",
@@ -223,14 +242,39 @@ def _objects(taken: Taken) -> Iterator[bytes]:
     texts = [*_special(taken)]
     for text in texts:
         yield from _csv(taken, text) if taken.file_format == "csv" else _json(taken, text)
-    yield gzip.compress(b"1,1,1\n" * 4000)
-    yield gzip.compress(b'{"a": 1}\n' * 4000)
-    yield gzip.compress(b'{"Records": [' + b'{"a": 1},' * 4000 + b'{"a": 1}]}')
-    yield gzip.compress(b"[" + b'{"a": 1},' * 4000 + b'{"a": 1}]')
+    numbers = range(1000)  # some four times as large as they are packed
+    items = ",".join(f'{{"a": {number}}}' for number in numbers)
+    document = f"[{items}]"
+    for key in reversed(taken.with_it.get("recordsPath", "Records").split(".")):
+        document = f'{{"{key}": {document}}}'
+    end = taken.with_it.get("lineSep", "\n")
+    lines = ("".join(f"{number},1,1{end}" for number in numbers), items.replace("},", f"}}{end}"))
+    for text in (*lines, f"[{items}]", document):
+        yield gzip.compress(_encoded(text, taken.with_it.get("encoding", "utf-8")))
     yield b"\xffx,\xe4,y\n1,2,3\n"
     yield "ä,b,c\n1,2,3\n".encode("utf-16")
     yield b'{"a": "\xe4"}\n'
     yield '{"a": "ä", "Records": [{"a": 1}]}\n'.encode("utf-16")
+
+
+def _two(taken: Taken) -> list[bytes]:
+    """Two objects with other columns each."""
+    if taken.file_format in ("parquet", "orc", "avro"):
+        typed_objects = list(_typed(taken.file_format))
+        return [typed_objects[1], typed_objects[2]]
+    sep, path = (
+        taken.with_it.get("sep", ",").replace("\\t", "\t"),
+        taken.with_it.get("recordsPath", "Records").split("."),
+    )
+    some = [f"a{sep}b\n1{sep}2\n", f"q{sep}r{sep}s\n1{sep}2{sep}3\n"]
+    if taken.file_format == "json":
+        some = []
+        for name in ("a", "q"):
+            inner = f'[{{"{name}": 1}}]'
+            for key in reversed(path):
+                inner = f'{{"{key}": {inner}, "{name}": 1}}'
+            some.append(inner)
+    return [_encoded(text, taken.with_it.get("encoding", "utf-8")) for text in some]
 
 
 def _special(taken: Taken) -> Iterator[str]:
@@ -285,7 +329,7 @@ def _encoded(text: str, encoding: str) -> bytes:
 
 
 def _typed(file_format: str) -> Iterator[bytes]:
-    many = pa.table({"a": ["x" * 100] * 5000, "b": pa.array([1] * 5000)})
+    many = pa.table({"a": [f"{number:060}" for number in range(25_000)]})  # some ten times as large as it is packed
     tables = [pa.table({"a": ["x"], "b": [1], "c": [None]}), pa.table({"A": ["x"], "b": [1.5]}), pa.table({"z": [1]}),
               pa.table({"a": [1], "z": [{"y": 1}]}), pa.table({"a": ["x"], "b": ["y"]}), many]  # fmt: skip
     for table in tables:

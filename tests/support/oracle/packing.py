@@ -72,7 +72,7 @@ def check(packed: Packed) -> None:
     if way in CODECS:
         name, data = CODECS[way](case.bytes)
         if case.bytes:  # an object of no bytes has no rows in any format; of no content it has those of the format
-            _same(packed, read(case), read(replace(case, content=data, name=name)))
+            _same(packed, read(replace(case, name=name)), read(replace(case, content=data, name=name)))
     elif way in ARCHIVES:
         _check_archive(packed)
     elif (other := LINES[way](case)) is not None:

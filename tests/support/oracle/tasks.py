@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from queue_source.options import in_zone, parse_reader_options
 from queue_source.read.partitions import PlanStore, whole_pieces
-from queue_source.read.task import Work, read_pieces
+from queue_source.read.task import Beside, Work, read_pieces
 from queue_source.schema.columns import parse_columns
 from shard_store.model import (
     BEGINNING,
@@ -65,15 +65,18 @@ class Read:
     bad_records: dict[str, int] = field(default_factory=dict)
 
 
-def read_task(objects: Sequence[Announced], file_format: str, ddl: str, options: Mapping[str, str]) -> Read:
-    """Read them. Raises whatever fails the task."""
+def read_task(
+    objects: Sequence[Announced], file_format: str, ddl: str, options: Mapping[str, str], *, again: bool = False
+) -> Read:
+    """Read them, `again` as after an attempt that has failed. Raises whatever fails the task."""
     parsed = parse_reader_options({**LEAST, "fileFormat": file_format, **options})
     ranges = []
     for one in objects:
         content = Content(one.uri, one.uri, one.size, one.etag, queue="q", message_id="m")
         ranges.append(Range(shard_key("files", one.uri), content, BEGINNING, end_at(one.size or 0)))
     how = in_zone(parsed.content, "Europe/Berlin")
-    work = Work(_IDENTITY, whole_pieces(ranges), how, cast("PlanStore", _NoStore()), max_attempts=2)
+    isolation = Beside(0) if again else None
+    work = Work(_IDENTITY, whole_pieces(ranges), how, cast("PlanStore", _NoStore()), isolation, max_attempts=2)
     read = Read({one.uri: [] for one in objects})
     schema = parse_columns(f"{ddl}, {_PLACE}")
 
