@@ -520,6 +520,8 @@ DEFECTS = (
         "queue_source/schema/columns.py",
         "if textual or pt.is_null(before.type):",
         "if pt.is_null(before.type):",
+    ),
+    Defect(
         "part-within-the-line-end",
         "A part that began within the first bytes of an object, with a longer lineSep, made the object object-changed.",
         "queue_source/formats/text/blocks.py",
