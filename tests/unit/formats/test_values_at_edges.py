@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
-from queue_source.formats.base import BadRecords
+from queue_source.formats.base import BadRecords, Part
 from queue_source.formats.metadata import path_columns
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv import CsvReader
@@ -272,3 +272,16 @@ def test_a_whole_number_of_json_has_no_negative_zero_and_another_has(texts: list
     found = read_with_problems(data.encode(), schema, FormatOptions("json")).rows
     assert repr([row["a"] for row in found]) == repr(expected)
     assert repr([row["b"][0] for row in found]) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "empty", "good"), [("json", b"{}\n", b'{"a":1}\n'), ("csv", b".,x\n", b"1,2\n")], ids=["json", "csv"]
+)
+def test_a_first_part_without_a_value_is_read_where_the_whole_object_is(form: str, empty: bytes, good: bytes) -> None:
+    schema = pa.schema([("a", pa.int64())]) if form == "json" else pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    data, options = empty * 20 + good * 2, FormatOptions(form)
+    whole = read_with_problems(data, schema, options)
+    cut = 10 * len(empty)
+    parts = [read_with_problems(data, schema, options, part=part) for part in (Part(0, cut), Part(cut))]
+    assert [row for part in parts for row in part.rows] == whole.rows
+    assert sum(part.problems.count for part in parts) == whole.problems.count
