@@ -379,4 +379,11 @@ DEFECTS = (
         "if any(map(_has_negative_zero, numbers)) and",
         "if not numbers and",
     ),
+    Defect(
+        "float-of-a-bad-neighbour",
+        "A FLOAT beside a bad value was another number than without it: its text was rounded twice.",
+        "queue_source/formats/text/values.py",
+        "    if pt.is_float32(kind):",
+        "    if pt.is_float16(kind):",
+    ),
 )

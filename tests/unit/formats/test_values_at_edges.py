@@ -285,3 +285,27 @@ def test_a_first_part_without_a_value_is_read_where_the_whole_object_is(form: st
     parts = [read_with_problems(data, schema, options, part=part) for part in (Part(0, cut), Part(cut))]
     assert [row for part in parts for row in part.rows] == whole.rows
     assert sum(part.problems.count for part in parts) == whole.problems.count
+
+
+floats = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.builds(  # next to the middle between two numbers of 32 bits
+        lambda number, more: f"{Decimal(number):f}{more}",
+        st.floats(min_value=1, max_value=2, width=32).map(lambda number: number + 2**-24),
+        st.sampled_from(["", "0000001", "1"]),
+    ),
+    st.sampled_from(["1e39", "-1e-46", "3.4028235677973366e38", "1e400", "16777217.0000001", "5e-324"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(floats, min_size=1, max_size=3), st.sampled_from([pa.float32(), pa.float64()]))
+@example(["1.0000000596046447753906250000001"], pa.float32())
+def test_a_float_does_not_depend_on_its_neighbours(texts: list[str], kind: pa.DataType) -> None:
+    schema = pa.schema([("a", kind), ("b", pa.string())])
+    for form in ("csv", "json"):
+        data = "".join(f"{text},x\n" if form == "csv" else f'{{"a":{text},"b":"x"}}\n' for text in texts).encode()
+        make = CsvReader if form == "csv" else JsonReader
+        reader = make(schema, FormatOptions(form), BadRecords("FAILFAST"), "")
+        quick, slow = reader.read_quickly(data), pa.concat_tables(reader.read_slowly(Block(0, data)))
+        assert quick is None or quick.equals(slow)
