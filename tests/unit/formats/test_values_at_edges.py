@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
-from queue_source.formats.base import BadRecords
+from queue_source.formats.base import BadRecords, Part
 from queue_source.formats.metadata import path_columns
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv import CsvReader
@@ -272,3 +272,40 @@ def test_a_whole_number_of_json_has_no_negative_zero_and_another_has(texts: list
     found = read_with_problems(data.encode(), schema, FormatOptions("json")).rows
     assert repr([row["a"] for row in found]) == repr(expected)
     assert repr([row["b"][0] for row in found]) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "empty", "good"), [("json", b"{}\n", b'{"a":1}\n'), ("csv", b".,x\n", b"1,2\n")], ids=["json", "csv"]
+)
+def test_a_first_part_without_a_value_is_read_where_the_whole_object_is(form: str, empty: bytes, good: bytes) -> None:
+    schema = pa.schema([("a", pa.int64())]) if form == "json" else pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    data, options = empty * 20 + good * 2, FormatOptions(form)
+    whole = read_with_problems(data, schema, options)
+    cut = 10 * len(empty)
+    parts = [read_with_problems(data, schema, options, part=part) for part in (Part(0, cut), Part(cut))]
+    assert [row for part in parts for row in part.rows] == whole.rows
+    assert sum(part.problems.count for part in parts) == whole.problems.count
+
+
+floats = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.builds(  # next to the middle between two numbers of 32 bits
+        lambda number, more: f"{Decimal(number):f}{more}",
+        st.floats(min_value=1, max_value=2, width=32).map(lambda number: number + 2**-24),
+        st.sampled_from(["", "0000001", "1"]),
+    ),
+    st.sampled_from(["1e39", "-1e-46", "3.4028235677973366e38", "1e400", "16777217.0000001", "5e-324"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(floats, min_size=1, max_size=3), st.sampled_from([pa.float32(), pa.float64()]))
+@example(["1.0000000596046447753906250000001"], pa.float32())
+def test_a_float_does_not_depend_on_its_neighbours(texts: list[str], kind: pa.DataType) -> None:
+    schema = pa.schema([("a", kind), ("b", pa.string())])
+    for form in ("csv", "json"):
+        data = "".join(f"{text},x\n" if form == "csv" else f'{{"a":{text},"b":"x"}}\n' for text in texts).encode()
+        make = CsvReader if form == "csv" else JsonReader
+        reader = make(schema, FormatOptions(form), BadRecords("FAILFAST"), "")
+        quick, slow = reader.read_quickly(data), pa.concat_tables(reader.read_slowly(Block(0, data)))
+        assert quick is None or quick.equals(slow)

@@ -386,7 +386,7 @@ class Csv(LineFormat):
     def _has_a_value(self, text: TextObject, part: Part, block: Block, schema: pa.Schema) -> bool:
         """Tell whether a value of a part's first block can be read, or one of its object's beginning."""
         reader = self.reader(schema, text.options, BadRecords("PERMISSIVE"), text.uri)
-        beginning = text.first_block(reader.separator, _ENOUGH) if part.start else None
+        beginning = text.first_block(reader.separator, _ENOUGH) if part != Part() else None
         tables = (table for some in (beginning, block) if some is not None for table in read_block(reader, some))
         return not all(map(is_all_null, tables))
 

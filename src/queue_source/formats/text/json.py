@@ -395,7 +395,7 @@ def _read_blocks(text: TextObject, reader: JsonReader, part: Part) -> Iterator[B
 
 def _require_a_column(text: TextObject, reader: JsonReader, part: Part, data: bytes) -> None:
     """Raise BadObject for the first block of a part if no record names a column, nor one of the object's beginning."""
-    if part.start and (beginning := text.first_block(reader.separator, _ENOUGH)) is not None:
+    if part != Part() and (beginning := text.first_block(reader.separator, _ENOUGH)) is not None:
         with suppress(BadObject):
             return reader.require_a_column(beginning.data)
     return reader.require_a_column(data)

@@ -24,7 +24,7 @@ from queue_source.formats.new_columns import NewColumns, data_of, no_data, would
 from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
 from queue_source.formats.text.json_names import NameMatcher
 from queue_source.formats.text.records import Record
-from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal
+from queue_source.formats.text.values import check_range, make_time_converter, parse_decimal, parse_float
 from queue_source.formats.types import fields_of, is_bytes, is_text, special_struct
 from queue_source.options.content import FormatOptions
 
@@ -185,7 +185,7 @@ def _make_leaf_converter(kind: pa.DataType, options: FormatOptions) -> Callable[
     if pt.is_integer(kind):
         return lambda value: check_range(_convert_integer(value), kind.bit_width)
     if pt.is_floating(kind):
-        return _convert_float
+        return lambda value: _convert_float(value, kind)
     if pt.is_decimal(kind):
 
         def convert_decimal(value: Any) -> Decimal:
@@ -229,12 +229,12 @@ def _convert_integer(value: Any) -> int:
         raise _unexpected("a whole number", value) from error
 
 
-def _convert_float(value: Any) -> float:
+def _convert_float(value: Any, kind: pa.DataType) -> float:
     if isinstance(value, str) and value in _SPECIAL:
         return _SPECIAL[value]
     if not isinstance(value, Number):
         raise _unexpected("a number", value)
-    return float(value) if value != "-0" else 0.0  # a whole number, as to Spark, has no sign of its zero
+    return parse_float(value, kind) if value != "-0" else 0.0  # a whole number, as to Spark, has no sign of its zero
 
 
 def _decode_base64(value: Any) -> bytes:

@@ -17,6 +17,7 @@ import json.encoder
 import re
 from base64 import b64decode
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Context, Decimal
 
@@ -99,7 +100,7 @@ def make_text_converter(kind: pa.DataType, options: FormatOptions) -> TextConver
                 return special[text]
             if not _FLOAT.fullmatch(text) and not _SPECIAL_FLOAT.fullmatch(text):
                 raise ValueError(f"{text!r} is not a number")
-            return float(text)
+            return parse_float(text, kind)
 
         return convert_float
     if pt.is_decimal(kind):
@@ -136,6 +137,14 @@ def make_time_converter(kind: pa.DataType, options: FormatOptions) -> TextConver
     if kind.tz is None:
         return lambda text: _parse_moment(rewrite(text), None)
     return lambda text: _parse_moment(rewrite(text), options.zone)
+
+
+def parse_float(text: str, kind: pa.DataType) -> float:
+    """Return the number of the type that is next to a text: one of 32 bits is not always next to that of 64."""
+    if pt.is_float32(kind):
+        with suppress(pa.ArrowInvalid):  # for what Python takes beyond it
+            return float(pa.scalar(text.strip(" \t").removeprefix("+")).cast(kind).as_py())
+    return float(text)
 
 
 def parse_decimal(text: str, kind: pa.Decimal128Type) -> Decimal:
