@@ -527,6 +527,8 @@ DEFECTS = (
         "queue_source/formats/text/blocks.py",
         "return min(separator.length, start)",
         "return separator.length",
+    ),
+    Defect(
         "float-of-a-bad-neighbour",
         "A FLOAT beside a bad value was another number than without it: its text was rounded twice.",
         "queue_source/formats/text/values.py",
