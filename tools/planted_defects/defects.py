@@ -304,6 +304,20 @@ DEFECTS = (
     ),
     # --- found at 0.4.0 by generators; the names are those of the list of known defects ---
     Defect(
+        "r8-keys-of-noobaa",
+        "`+` and `%` in the keys of NooBaa were taken for a space and an escape: another object was read.",
+        "queue_source/announcements/dialects.py",
+        "sender_of=_sender_of_s3,",
+        'sender_of=lambda record: str(record.get("eventSource")),',
+    ),
+    Defect(
+        "r8-config-taken-for-cloudtrail",
+        "A notification of AWS Config was a malformed one of CloudTrail.",
+        "queue_source/announcements/dialects.py",
+        'recognises=lambda document: "messageType" in document and "notificationCreationTime" in document,',
+        "recognises=lambda document: False,",
+    ),
+    Defect(
         "t8-dead-clients-keep-their-locks",
         "The locks of a machine that died in a transaction stayed for two hours.",
         "shard_store/sql/engines.py",
