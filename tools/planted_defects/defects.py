@@ -339,13 +339,6 @@ DEFECTS = (
         'if self.is_pinned and facts.get("Content-Encoding", "identity") == "never":',
     ),
     Defect(
-        "r2-parts-of-packed-bytes",
-        "Tasks read parts of an unpacked object that were planned by its packed size: what is behind them was lost.",
-        "queue_source/read/objects.py",
-        "if expected.size not in (None, size):",
-        "if expected.size == -1:",
-    ),
-    Defect(
         "r2-an-odd-answer-fails-the-query",
         "An object of which every answer was cut off failed its query for ever, with all of its neighbours.",
         "queue_source/storage/s3_object.py",
@@ -379,12 +372,5 @@ DEFECTS = (
         "shard_store/sql/schema.py",
         "sqlite_autoincrement=is_serial)",
         "sqlite_autoincrement=False)",
-    ),
-    Defect(
-        "t3-another-file-of-the-same-id",
-        "Compacting put the rows of files that were gone in the place of new ones, which had their ids.",
-        "shard_store/operators/compacting.py",
-        "transaction.select_among(current, c.name_key, names)",
-        "transaction.select_among(current, c.id, range(1, len(names) + 1))",
     ),
 )
