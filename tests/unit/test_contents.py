@@ -348,3 +348,25 @@ def test_a_content_is_as_old_as_its_message_or_else_as_the_event_that_it_reports
     assert [one.contents[0].sent_at for one in found] == [5_500_000, 2_000_000, None]
     [message] = announced_messages([replace(timed, has_id=True)], options)
     assert message.contents[0].sent_at == 5_500_000
+
+
+ANNOUNCED = {"size": 1024, "eTag": "spelt otherwise"}
+
+
+@pytest.mark.parametrize(
+    ("trust", "size", "etag"), [("all", 1024, "spelt otherwise"), ("size", 1024, None), ("none", None, None)]
+)
+def test_what_is_not_trusted_of_a_notification_is_as_if_it_were_not_said(
+    trust: str, size: int | None, etag: str | None
+) -> None:
+    facts = {"key": "k", **ANNOUNCED}
+    record = {"eventName": "ObjectCreated:Put", "eventTime": "2026-11-28T00:00:00Z",
+              "s3": {"bucket": {"name": "b"}, "object": facts}}  # fmt: skip
+    (one,) = take(json.dumps({"Records": [record]}), trustNotification=trust)
+    (content,) = one.contents
+    assert (content.uri, content.size, content.etag) == ("s3://b/k", size, etag)
+    assert ["s3://b/k"] * (size is None) == ASKED
+    (one,) = take(json.dumps({"Records": [record]}), trustNotification=trust, allowOverwrites="true")
+    assert one.contents[0].shard_id == "s3://b/k#spelt otherwise", "versions are told apart as they are announced"
+    take(json.dumps({"Records": [record]}), trustNotification=trust, modifiedAfter="2026-01-01T00:00:00Z")
+    assert ["s3://b/k"] * (size is None) == ASKED, "the time of an untrusted size is that of the store"

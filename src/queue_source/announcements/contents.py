@@ -234,7 +234,8 @@ def _parsed(
         return Announced(message, ignored=1), ()
     try:
         announcement = parse_notification(message.body, message.headers, options.notification_format, paths)
-        objects = [_rewritten(notice, options.path_rewrites) for notice in announcement.objects]
+        trusted = (_trusted(notice, options.trust_notification) for notice in announcement.objects)
+        objects = [_rewritten(notice, options.path_rewrites) for notice in trusted]
         ours = objects
         if options.on_foreign_object == "ignore":  # a path that climbs might lead back to our prefixes: an error
             allowed = options.allowed_prefixes
@@ -287,6 +288,16 @@ def _with_contents(
 
 def _tag_matches(message: Received, options: NotificationOptions) -> bool:
     return options.tag_filter is None or matches_any(options.tag_filter, message.tag)
+
+
+def _trusted(notice: ObjectNotice, trust: str) -> ObjectNotice:
+    """Return the notice without what the options do not believe; an ETag is left to distinguish versions."""
+    if trust == "all":
+        return notice
+    version = notice.version or notice.etag
+    if trust == "none":
+        return replace(notice, size=None, modified=None, etag=None, version=version)
+    return replace(notice, etag=None, version=version)
 
 
 def _rewritten(notice: ObjectNotice, rewrites: Sequence[tuple[str, str]]) -> ObjectNotice:

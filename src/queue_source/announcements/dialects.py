@@ -45,7 +45,8 @@ class Dialect:
     decode_key: Callable[[str], str] = str
     missing_size: int | None = None  # the meaning of a missing size; None: unknown
     is_sizeless: Callable[[Json], bool] = lambda item: False  # the size of such an item is 0 whatever the object has
-    senders: Mapping[str, Dialect] = field(default_factory=dict)  # by `eventSource`: senders that differ
+    senders: Mapping[str, Dialect] = field(default_factory=dict)  # senders that differ, by what `sender_of` says
+    sender_of: Callable[[Json], str] = lambda record: str(record.get("eventSource"))
     uri_of: Callable[[Json, Json], str] | None = None  # the object's name from record and item, in place of both parts
     begun: Callable[[Json], bool] = lambda item: False  # the object has been begun: another event announces it
     moved: Mapping[str, Dialect] = field(default_factory=dict)  # by event: events whose fields are elsewhere
@@ -81,7 +82,21 @@ _S3_EVENTS = {
 
 
 def _is_s3_test(document: Json) -> bool:
+    records = document.get("Records", ())
+    if isinstance(records, list) and len(records) == 1 and isinstance(records[0], dict):  # NooBaa's
+        return records[0].get("Event") == "s3:TestEvent" and "s3" not in records[0]
     return document.get("Event") == "s3:TestEvent" and "Records" not in document
+
+
+_NOOBAA = "noobaa"
+_OTHERS = ("aws:s3", "minio:s3", "ceph:s3", "rustfs:s3")
+
+
+def _sender_of_s3(record: Json) -> str:
+    """Return the `eventSource`. That of NooBaa is the name of its system, or host; it says no region, as others do."""
+    source = str(record.get("eventSource"))
+    is_named = source.endswith(":s3") and source not in _OTHERS
+    return _NOOBAA if is_named and "awsRegion" not in record else source
 
 
 _S3 = Dialect(
@@ -230,7 +245,10 @@ DIALECTS: Mapping[str, Dialect] = {
             "ceph:s3": replace(_S3, decode_key=str),
             "minio:s3": replace(_S3, missing_size=0),
             "OBS": _OBS,  # Huawei's
+            # keys as they are; size and ETag may be those of the request, and not of the object
+            _NOOBAA: replace(_S3, decode_key=str, size="", etag=""),
         },
+        sender_of=_sender_of_s3,
     ),
     "eventbridge": _EVENTBRIDGE,
     # as Security Lake tells its subscribers: without a type of event, since all of them are of new objects
@@ -328,6 +346,38 @@ DIALECTS: Mapping[str, Dialect] = {
         version="",
         time="eventTime",
         event_time="eventTime",
+    ),
+    # of AWS Config through SNS: names of files, as they are
+    "awsconfig": Dialect(
+        recognises=lambda document: "messageType" in document and "notificationCreationTime" in document,
+        near=("messageType", "notificationCreationTime", "recordVersion"),
+        event="messageType",
+        event_label="message type of AWS Config",
+        events={
+            **{f"Configuration{what}DeliveryCompleted": True for what in ("History", "Snapshot")},
+            **{
+                f"Configuration{what}Delivery{how}": False
+                for what in ("History", "Snapshot", "Item")
+                for how in ("Started", "Failed")
+            },
+            **dict.fromkeys(
+                (
+                    "ComplianceChangeNotification",
+                    "ConfigRulesEvaluationStarted",
+                    "ConfigurationItemChangeNotification",
+                    "OversizedConfigurationItemChangeNotification",
+                    "OversizedConfigurationItemNotification",
+                    "ScheduledNotification",
+                ),
+                False,
+            ),
+        },
+        scheme="s3",
+        bucket="s3Bucket",
+        key="s3ObjectKey",
+        etag="",
+        version="",
+        event_time="notificationCreationTime",
     ),
     # one of CloudTrail through SNS: names of files, as they are
     "cloudtrail": Dialect(

@@ -81,6 +81,7 @@ FORMATS = (
     "b2",
     "oss",
     "oci",
+    "awsconfig",
     "cloudtrail",
     "crowdstrike",
     "cloudevents",
@@ -234,7 +235,7 @@ def _announced(dialect: Dialect, document: Json) -> Announcement:
                 record = {dialect.key: record}
             if not isinstance(record, dict):
                 raise MalformedNotification(f"a record is an object, not {_kind(record)}")
-            of_sender = dialect.senders.get(str(record.get("eventSource")), dialect)
+            of_sender = dialect.senders.get(dialect.sender_of(record), dialect)
             notices.append(_notice(of_sender, {**record, **shared} if shared else record))
         except MalformedNotification as error:
             raise MalformedNotification(f"record {number + 1} of {len(records)}: {error}") from None

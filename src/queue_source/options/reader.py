@@ -36,8 +36,8 @@ EVERYTHING = BatchLimits(sys.maxsize, None)
 """What is there when it is asked for, in one micro-batch (`Trigger.Once`)."""
 
 _NOTIFICATION_FORMS = (
-    "uri", "s3", "minio", "sns", "eventbridge", "securitylake", "cloudtrail", "crowdstrike", "eventgrid", "cloudevents",
-    "r2", "b2", "oss", "obs", "oci", "gcs", "json",
+    "uri", "s3", "minio", "sns", "eventbridge", "securitylake", "cloudtrail", "awsconfig", "crowdstrike", "eventgrid",
+    "cloudevents", "r2", "b2", "oss", "obs", "oci", "gcs", "json",
 )  # fmt: skip
 _NO_QUEUE = "divides the messages of a queue, and there is none; name it in queueUrl, or leave routes out"
 _PATHS = "json needs the option uriPath, or bucketPath and keyPath together"
@@ -154,6 +154,12 @@ class NotificationOptions:
         + excludes("notificationFormat=json&uriPath&bucketPath", "notificationFormat=json&uriPath&keyPath",
         problem=_PATHS),
         help="[Form](notifications.md) of the notifications; `auto` recognises that of each message.")
+    trust_notification: str = option(
+        "trustNotification", types.choice("all", "size", "none"), "all", example="none",
+        rules=_OF_OBJECTS + _BY_MESSAGE + excludes("notificationFormat=uri", "notificationFormat=json",
+        problem="is about sizes and ETags, which this form has not; leave it out"),
+        help="What is taken from a notification beside the name: `size` takes no ETag, `none` no size either; that is "
+        "asked of the store. For services that announce wrong ones, so that objects are bad as `object-changed`.")
     max_objects_per_message: int = option("maxObjectsPerMessage", types.number(1, 10**6), "10000", example="500",
         help="A message with more objects goes to the error table.")
     allow_overwrites: bool = option("allowOverwrites", types.BOOLEAN, "false", example="true",

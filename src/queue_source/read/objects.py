@@ -142,10 +142,6 @@ def read_object(
     with (opener or partial(open_object, uri, storage, size=expected.size))() as file:
         size, file.until = file.size(), part.end
         check_unchanged(uri, file, expected)
-        if expected.size not in (None, size):  # its store unpacks it: parts of it were planned by packed bytes
-            if part.start:
-                return
-            part, file.until = Part(), None
         if size == 0:  # no rows in any format, as in Spark
             return
         filled = None

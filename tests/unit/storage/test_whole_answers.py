@@ -86,7 +86,7 @@ def cut(size: int, parts: int) -> list[Part]:
     return [Part(start, end) for start, end in zip(bounds, [*bounds[1:], None], strict=True)]
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3_000, 200_000])
+@pytest.mark.parametrize("rows", [0, 1, 100_000])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("stored", STORED)
 def test_the_rows_of_cloud_storage_are_those_of_a_local_file(
@@ -168,7 +168,7 @@ def ignores_ranges(body: bytes, *, chunks: bool, **headers: str) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3_000, 800_000])
+@pytest.mark.parametrize("rows", [0, 1, 100_000])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("chunks", [False, True])
 def test_the_rows_of_a_service_that_ignores_ranges_are_those_of_a_local_file(
@@ -191,7 +191,7 @@ def test_the_rows_of_a_service_that_ignores_ranges_are_those_of_a_local_file(
 
 
 @pytest.mark.parametrize("says", [True, False], ids=["the stored size is said", "by its ETag"])
-@pytest.mark.parametrize("rows", [1, 3_000, 200_000])
+@pytest.mark.parametrize("rows", [1, 100_000])
 def test_what_a_service_unpacks_is_read_to_its_end(s3: S3Server, rows: int, says: bool) -> None:
     """As Cloud Storage does that speaks S3; it announces the packed size."""
     content, packed = csv_of(rows), gzip.compress(csv_of(rows))
