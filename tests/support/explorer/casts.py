@@ -24,8 +24,7 @@ KINDS = {
     "certificates": "what is there is compared with the store, and the certificate with what was published",
 }
 """The kinds of steps that may be left out, by name."""
-BY_DEFAULT = frozenset(KINDS) - {"heirs"}
-"""Without what the pages of sinks say is not promised: such a batch comes twice."""
+BY_DEFAULT = frozenset(KINDS)
 VARIABLE = "CUESQUEUE_EXPLORE_KINDS"
 """Names those of KINDS that an exploration takes, separated by commas; `all`, and none where it is empty."""
 
