@@ -542,4 +542,45 @@ DEFECTS = (
         "    if pt.is_float32(kind):",
         "    if pt.is_float16(kind):",
     ),
+    # --- targets ---
+    Defect(
+        "t1a-restore-to-timestamp",
+        "A RESTORE that names a time, and no version, was not followed: lost rows counted as published.",
+        "queue_source/sinks/delta/log.py",
+        "            return self.puts_back\n        return any(",
+        '            return self.puts_back and str(self.parameters.get("version")).isdigit()\n        return any(',
+    ),
+    Defect(
+        "t1b-restore-by-time-of-files",
+        "deltalake's restore to a time, which goes by the files of the log, was followed by the times in the commits.",
+        "queue_source/sinks/delta/log.py",
+        "        differing = set(commit.changed)",
+        '        if (until := str(commit.parameters.get("datetime"))).isdigit():\n'
+        "            before = self.back_from(commit.version - 1)\n"
+        '            return next((c.version for c in before if c.info.get("timestamp", 0) <= int(until)), None)\n'
+        "        differing = set(commit.changed)",
+    ),
+    Defect(
+        "t1c-twenty-commits-later",
+        "A table that was put back more than 20 commits of others ago was taken for one that has the batch.",
+        "queue_source/sinks/marks.py",
+        "    for commit in target.lineage():\n        is_doubtful |= commit.undoes",
+        "    for others, commit in enumerate(target.lineage()):\n        if others == 20:\n            return\n"
+        "        is_doubtful |= commit.undoes",
+    ),
+    Defect(
+        "t1d-rollback-then-expire",
+        "A rollback of an Iceberg table was not noticed once the snapshot of the batch had expired.",
+        "queue_source/sinks/iceberg/commits.py",
+        "        ours, older = self._numbers.get(delivery_hash), False\n"
+        "        for snapshot in self._history.ancestors():",
+        "        ours, older = None, False\n        for snapshot in self._history.ancestors(expired=False):",
+    ),
+    Defect(
+        "t9-takeover-without-a-look",
+        "What a pipeline left between the commits of table and store came twice when another took over.",
+        "queue_source/coordinator/opening.py",
+        "if not (stale := self._settled({shard.key: shard for shard in others if shard.stale})):",
+        "if not (stale := {shard.key: shard for shard in others if shard.stale}):",
+    ),
 )

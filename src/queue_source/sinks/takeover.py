@@ -53,7 +53,7 @@ def looking(store_id: str, storage: StorageOptions) -> Look:
     def look(left: Left) -> Committed | str | None:
         try:
             return _look(store_id, storage, left)
-        except Exception as error:  # noqa: BLE001 # of any library: nothing tells, and that is what is said
+        except Exception as error:  # noqa: BLE001 # of any library: the reader waits, and tells why
             return redact_text(str(error)) or type(error).__name__
 
     return look

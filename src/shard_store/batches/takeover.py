@@ -73,7 +73,7 @@ def settle(transaction: Transaction, pipeline: str, look: Look, *, repeats: bool
     """
     row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == pipeline).with_for_update()).one()
     if row.target is None or row.stale_at > transaction.execute(sa.select(transaction.now())).scalar_one():
-        return None  # it is alive: nobody gets its shards
+        return None  # it is alive: its shards stay its own
     plan = _plan_of(row)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(attempts.c.pipeline == pipeline)
     published = max(row.confirmed_seq, transaction.execute(newest).scalar() or 0)
@@ -85,7 +85,7 @@ def settle(transaction: Transaction, pipeline: str, look: Look, *, repeats: bool
     if found is not None and not repeats:
         return found
     changes: dict[str, Any] = {"target": None}
-    if plan.end_seq > published:  # its driver may only be slow: it is fenced before anybody has its shards
+    if plan.end_seq > published:  # its driver may only be slow: it is fenced before its shards are taken
         changes["incarnation"] = row.incarnation + 1
     transaction.execute(pipelines.update().where(pipelines.c.pipeline == pipeline).values(**changes))
     return None

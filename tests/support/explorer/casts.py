@@ -31,10 +31,7 @@ KINDS = {
     "clones": "two sources have the same objects and a queue each; one has versions in its ids, one deletes",
 }
 """The kinds of steps that may be left out, by name."""
-NEW = frozenset({"failpoints", "limits", "operators", "listings", "spellings", "beginnings", "clones"})
-"""Those that find what is not mended yet (`FOUND.md`): `all` has them."""
-BY_DEFAULT = frozenset(KINDS) - {"heirs"} - NEW
-"""Without what the pages of sinks say is not promised: such a batch comes twice."""
+BY_DEFAULT = frozenset(KINDS)
 VARIABLE = "CUESQUEUE_EXPLORE_KINDS"
 """Names those of KINDS that an exploration takes, separated by commas; `all`, and none where it is empty."""
 

@@ -122,7 +122,7 @@ class Log:
     def restored(self, commit: LoggedCommit) -> int | None:
         """Return the version to which this commit has put the table back: the newest one with the files of now.
 
-        Whoever changes rows writes new files, or leaves some of those that came last. So a commit after which the files
+        A change of rows writes new files, or leaves some of those that came last. So a commit after which the files
         are those of an earlier version has put that back, in whichever way it is spelled; unless it says that it
         changes rows. None: it is not such a commit, or nothing tells how far it went.
         """
