@@ -172,7 +172,7 @@ class MessageTable:
         return self.foreign.pop(shard)
 
     def finish(self, shard: ShardKey, look: int | None = None) -> list[MessageKey]:
-        """Note that the shard is finished, as this look at the store has found it; None: whoever waits for it.
+        """Note that the shard is finished, as this look at the store has found it. None: for all that wait for it.
 
         Returns the messages that are complete by that. Those that wait for it since the look began go on waiting.
         """
