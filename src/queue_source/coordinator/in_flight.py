@@ -307,7 +307,7 @@ class InFlight:
     def watch(self, shards: Iterable[Shard], look: int | None = None) -> None:
         """Note that other pipelines have these shards. A planned shard is resolved when its snapshot is.
 
-        Where a message waits, the store is asked again at each heartbeat; else nobody would ask for what is ours since.
+        Where a message waits, the store is asked again at each heartbeat. Else what has become ours since stays ready.
         """
         with self._changed:
             for shard in shards:

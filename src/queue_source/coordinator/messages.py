@@ -172,21 +172,22 @@ class MessageTable:
         return self.foreign.pop(shard)
 
     def finish(self, shard: ShardKey, look: int | None = None) -> list[MessageKey]:
-        """Note that the shard is finished, as this look at the store has found it; None: whoever waits for it.
+        """Note that the shard is finished, as this look at the store has found it. None: for all that wait for it.
 
         Returns the messages that are complete by that. Those that wait for it since the look began go on waiting.
         """
-        messages = self._waiting.pop(shard, set())
-        if later := {message for message in messages if look is not None and message.since >= look}:
-            self._waiting[shard] = later
+        messages = self._waiting.pop(shard, None) or set()
+        if look is not None and any(message.since >= look for message in messages):
+            self._waiting[shard] = {message for message in messages if message.since >= look}
+            messages -= self._waiting[shard]
         else:
             self._contents.pop(shard, None)
-        ended = messages - later
-        for message in ended:
+        is_foreign = shard in self.foreign
+        for message in messages:
             message.pending.discard(shard)
-            message.foreign -= shard in self.foreign
+            message.foreign -= is_foreign
             self._settle(message)
-        return [message.key for message in ended if not message.pending]
+        return [message.key for message in messages if not message.pending]
 
     # acknowledging
 

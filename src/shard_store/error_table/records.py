@@ -174,19 +174,19 @@ class Verdicts:
         """Return the text for a mark. `of_batch`: all shards of its snapshots, the same for every attempt."""
         said: dict[str, object] = {} if self.met is None else {_MET: (self.met, "")}
         if len(self.bad) <= _NAMED:
-            return json.dumps({**said, **{_short(key): found for key, found in self.bad.items()}}, sort_keys=True)
+            return json.dumps({**said, **{_short(key): kind for key, kind in self.bad.items()}}, sort_keys=True)
         places = {key: place for place, key in enumerate(sorted(set(of_batch)))}
         bits: dict[tuple[str, str], bytearray] = {}
-        for key, found in self.bad.items():
+        for key, kind in self.bad.items():
             if (place := places.get(key)) is not None:
-                of_kind = bits.setdefault(found, bytearray(len(places) // 8 + 1))
+                of_kind = bits.setdefault(kind, bytearray(len(places) // 8 + 1))
                 of_kind[place // 8] |= 1 << place % 8
         said[_BITS] = [(*kind, base64.b64encode(zlib.compress(data)).decode()) for kind, data in sorted(bits.items())]
         return json.dumps(said, sort_keys=True)
 
     @classmethod
     def of(cls, text: str, of_batch: Iterable[ShardKey]) -> Verdicts:
-        """Read the text of a mark. Version 0.4.0 has cut it behind 1,001 of them, without a word."""
+        """Read the text of a mark. Version 0.4.0 has cut it behind 1,001 of them."""
         said = json.loads(text)
         met, bits = said.pop(_MET, (None, ""))[0], said.pop(_BITS, None)
         keys = sorted(set(of_batch))

@@ -131,8 +131,8 @@ def reset(
 
     `adopted`: forget also what another reader had read (`cuesqueue adopt`). `message_uri` is the URI of a shard whose
     content is its message. `lose_rows`: also where the view `data` loses rows for good, as what they are from is gone.
-    A transaction forgets up to `most` shards; `pause` is between two. One that is half done is gone on with, and
-    returns what was left. Raises StoreConfigurationError, and changes nothing then.
+    A transaction forgets up to `most` shards; `pause` is between two. One that is half done
+    continues, and returns what was left. Raises StoreConfigurationError, and changes nothing then.
     """
     scope = _Scope(sorted(names), sorted(only), adopted)
     result, lost = database.read(lambda t: _look(t, scope, message_uri))
