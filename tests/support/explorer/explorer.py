@@ -42,19 +42,8 @@ Taken = tuple[int, str]
 """A step: its number and its name."""
 
 RARE = frozenset(
-    {
-        "adopt",
-        "compact",
-        "drop",
-        "forget",
-        "migrate",
-        "operate",
-        "prune_data",
-        "prune_shards",
-        "quarantine",
-        "reconcile",
-    }
-    | {"reopen", "requeue", "reset", "status", "vacuum", "list_objects", "take_a_foreign_checkpoint"}
+    {"adopt", "compact", "drop", "forget", "migrate", "operate", "prune_data", "prune_shards", "quarantine"}
+    | {"reconcile", "reopen", "requeue", "reset", "status", "vacuum", "list_objects", "take_a_foreign_checkpoint"}
     | {"lose_a_checkpoint"}
 )
 """Steps that not all explorations take."""
