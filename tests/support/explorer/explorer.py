@@ -7,6 +7,7 @@ import random
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
@@ -21,6 +22,7 @@ from shard_store.upkeep.pruning import RetentionPolicy
 from support.explorer.casts import TABLES, casts_of, kinds_taken
 from support.explorer.disasters import Disasters
 from support.explorer.lives import Lives, Noticed
+from support.explorer.meetings import Meetings
 from support.explorer.objects import FILES, FORMS, Event, name_of
 from support.explorer.promises import Broken
 from support.explorer.query import OF_TABLES, POINTS
@@ -69,6 +71,7 @@ class Explorer:
         self.moods = defaultdict[str, float](lambda: self.choose.choice((0.0, 0.5, 1.0, 1.0, 3.0)))
         self.moods |= {step: self.choose.choice((1.0, 3.0)) for step in ("_announce", "_work", "_trigger", "_route")}
         self._log = self.world.log = log
+        self.meetings = Meetings(self, seed)
 
     def _some(self) -> int:
         return self.choose.randint(3, 7)
@@ -128,7 +131,8 @@ class Explorer:
         }
         step = self.choose.choices(list(steps), [weight * self.moods[s.__name__] for s, weight in steps.items()])[0]
         self._log(step.__name__)
-        step()
+        with self.meetings.step():
+            step()
 
     def _announce(self) -> None:
         """Notifications as they were made, in any order, now or later once more; or what is there now, as URIs."""
@@ -336,7 +340,9 @@ def explore(seed: int, *, takes: Collection[str] | None = None, log: Callable[[s
     logger.setLevel(logging.CRITICAL)
     try:
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(DIALECTS, {"files": FILES}):
-            return Explorer(seed, Path(folder), takes=kinds, log=log).run()
+            explorer = Explorer(seed, Path(folder), takes=kinds, log=log)
+            with explorer.meetings.armed() if "meetings" in kinds else nullcontext():
+                return explorer.run()
     except Exception as error:
         error.args = (f"seed {seed}: {error}",)
         raise
