@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from shard_store.model import ShardState
 from support.explorer.casts import TABLES
 from support.explorer.lives import Lives, Noticed
 from support.explorer.query import OF_TABLES, POINTS
 from support.explorer.world import Checkpoint, Offsets
+
+if TYPE_CHECKING:
+    from support.explorer.explorer import Explorer
+    from support.explorer.usual import Steps
 
 
 class Disasters:
@@ -15,6 +21,19 @@ class Disasters:
     def __init__(self, lives: Lives) -> None:
         self.lives, self.world, self.choose = lives, lives.world, lives.choose
         self.went_back = False
+
+    def steps(self, explorer: Explorer) -> Steps:
+        """All of them."""
+        remembers, takes = self.world.remembers, explorer.takes
+        return {
+            "lose_a_checkpoint": (1, self.lose_a_checkpoint),
+            "go_back": (1 if remembers else 0, self.go_back),
+            "take_a_foreign_checkpoint": (4 if explorer.copies_checkpoints else 0, self.take_a_foreign_checkpoint),
+            "lose_the_checkpoint_of_a_batch": (
+                2 if "lost-checkpoints" in takes else 0,
+                self.lose_the_checkpoint_of_a_batch,
+            ),
+        }
 
     def lose_a_checkpoint(self) -> None:
         """Only of a query that is through: what another sink has taken, or an output, is known by the checkpoint."""

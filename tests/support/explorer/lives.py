@@ -8,9 +8,10 @@ from collections.abc import Callable
 from queue_source.errors import CuesqueueError
 from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError
 from support.explorer.casts import Kind
+from support.explorer.points import Death
 from support.explorer.promises import Broken
 from support.explorer.query import Query
-from support.explorer.reader import Death, Router
+from support.explorer.reader import Router
 from support.explorer.world import World
 
 
@@ -47,6 +48,8 @@ class Lives:
             self.choose.shuffle(order)
         try:
             self.queries[kind] = Query(self.world, kind, self.choose, order)
+        except Death:
+            pass  # while it starts
         except ShardStoreError as error:
             self.notice(error)
 

@@ -1,12 +1,12 @@
 """Meetings: where one step of a process has read something and not acted on it yet, other steps come in between.
 
-A step is a turn of one process: a call of Spark's, a turn of one of a reader's threads, an operator's command. All turns
-share one OS thread, as greenlets, and change only at points. A point is a place where another thread or process could
-act just as well: before and after each transaction of a store or a queue, before each method of what the threads of a
-reader share in memory, after objects were looked up, and at each failpoint of the code. None has to be named by hand.
-At a point a guest may come: another turn, which itself may stop at a point and go on later, at the latest when the step
-ends; or the process dies there. A turn that needs a lock of another one waits for it. While a transaction is open no
-turn changes.
+A step is a turn of one process: a call of Spark's, a turn of one of a reader's threads, an operator's command. All
+turns share one OS thread, as greenlets, and change only at points. A point is a place where another thread or process
+could act just as well: before and after each transaction of a store or a queue, before each method of what the threads
+of a reader share in memory, after objects were looked up, and at each failpoint of the code. None has to be named by
+hand. At a point a guest may come: another turn, which itself may stop at a point and go on later, at the latest when
+the step ends; or the process dies there. A turn that needs a lock of another one waits for it. While a transaction is
+open no turn changes.
 
 So every interleaving of two turns is within reach, a deeper one as far as `_DEPTH` allows, and a seed repeats it. What
 SQLite cannot show is not reached: what happens inside a transaction while others are open.
@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
@@ -28,15 +29,15 @@ import greenlet
 
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.errors import CuesqueueError
-from shard_store import failpoints
 from shard_store.errors import ShardStoreError
 from shard_store.sql.database import Database
 from support.explorer import reader as readers
 from support.explorer.casts import Kind
 from support.explorer.lives import Lives
+from support.explorer.points import POINTS, Death, Points
 from support.explorer.promises import Promises
 from support.explorer.query import Query
-from support.explorer.reader import Death, Reader, Router
+from support.explorer.reader import Reader, Router
 from support.explorer.world import LEASE, STALE, World
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ REACHED: Counter[str] = Counter()
 
 RATES = (0.0, 0.004, 0.02, 0.06)
 """How often a guest comes at a point, of an exploration; at one that was not met before in it, five times as often."""
+_NO_GUESTS = frozenset(("work", "trigger", "route", "clean", "pass_time", "take_over", "wake_a_zombie", "die", "stop"))
+_NO_GUESTS |= {"restore", "go_back", "lose_a_checkpoint", "take_a_foreign_checkpoint", "lose_the_checkpoint_of_a_batch"}
+"""Steps that come as guests of another kind, or that end queries, or put things back: these do not come as guests."""
 _DEPTH = 3  # turns within each other
 _GUESTS = 12  # of one step
 _SRC = ("/queue_source/", "/shard_store/")
@@ -62,10 +66,11 @@ Process = Any
 class Turn:
     """One step in progress. `whose`: the processes in which it is, the innermost last."""
 
-    def __init__(self, name: str, seed: object, run: Callable[[], None] | None = None) -> None:
+    def __init__(self, name: str, seed: float, run: Callable[[], None] | None = None) -> None:
         self.name = name
         self.whose: list[Process] = []
         self.state = random.Random(seed).getstate()  # of the draws of its steps
+        self.points: tuple[Any, Any] = None, None  # where it is to die, and what is to come meanwhile
         self.greenlet = greenlet.getcurrent() if run is None else greenlet.greenlet(run)
         self.is_hurried = False  # it goes on to its end, or to where it is waited for
 
@@ -113,10 +118,9 @@ class Meetings:
     `turn`: the one that runs now. `_active`: those that wait for it, and it. `_paused`: those that go on later.
     """
 
-    def __init__(self, explorer: Explorer, seed: int) -> None:
+    def __init__(self, explorer: Explorer) -> None:
         self._explorer, self._world, self._lives = explorer, explorer.world, explorer.lives
-        self._seed, self._number = seed, 0
-        moods = random.Random(f"{seed} meetings")
+        moods = random.Random(f"{explorer.seed} meetings")
         self._rate = moods.choice(RATES)
         self._dies = moods.choice((0.0, 0.03, 0.1))
         self._stops = moods.choice((0.0, 0.1, 0.5))
@@ -134,11 +138,11 @@ class Meetings:
         self._failure: BaseException | None = None
         self._dying: list[Process] = []
         self._triggering: list[Query] = []
-        self._starting: list[Kind] = []
+        self._starting: dict[Kind, Turn] = {}
         self._turning: list[tuple[Reader, str]] = []
         self._guarded: list[Query] = []
         self._machines: Counter[Kind] = Counter()
-        self._folders: dict[Query, Path] = {}  # of their drivers
+        self._folders: dict[Process, Path] = {}  # of their drivers
 
     @property
     def turn(self) -> Turn:
@@ -147,10 +151,9 @@ class Meetings:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self, number: object) -> Iterator[None]:
         """One step of the explorer: guests may come while it lasts, and end with it."""
-        self._number += 1
-        self._draw.seed(f"{self._seed} meetings of step {self._number}")
+        self._draw.seed(f"{self._explorer.seed} meetings of step {number}")
         self._left, self._is_calm = _GUESTS, False
         try:
             yield
@@ -202,7 +205,7 @@ class Meetings:
             self._world.log(f"    {place}: dies")
             self._kill(whose)
             raise Death
-        elif self.turn is not self._top and drawn < self._dies + self._stops:
+        if self.turn is not self._top and drawn < self._dies + self._stops:
             MET[place, "stop"] += 1
             self._world.log(f"    {place}: {self.turn.name} stops")
             self._stop()
@@ -236,16 +239,17 @@ class Meetings:
     def _switch(self, turn: Turn) -> None:
         """Let a turn go on, until it ends or stops."""
         choose = self._explorer.choose
-        mine = choose.getstate()
+        mine = choose.getstate(), POINTS._death, POINTS._meanwhile
         choose.setstate(turn.state)
+        POINTS._death, POINTS._meanwhile = turn.points
         if turn in self._paused:
             self._paused.remove(turn)
         turn.greenlet.parent = greenlet.getcurrent()
         self._active.append(turn)
         turn.greenlet.switch()
-        turn.state = choose.getstate()
-        choose.setstate(mine)
-
+        turn.state, turn.points = choose.getstate(), (POINTS._death, POINTS._meanwhile)
+        choose.setstate(mine[0])
+        POINTS._death, POINTS._meanwhile = mine[1:]
         if not turn.greenlet.dead:
             self._paused.append(turn)
         else:
@@ -291,10 +295,8 @@ class Meetings:
     # --- guests -------------------------------------------------------------------------------------------------------
 
     def _guests(self) -> list[Guest]:
-        explorer = self._explorer
         steps = {
-            name: getattr(explorer, name)
-            for name in ("_announce", "_write", "_change_an_object", "_operate", "_prune", "_certify")
+            name: call for name, (weight, call) in self._explorer.steps.items() if weight and name not in _NO_GUESTS
         }
         return [
             Guest("a turn", 12, self._take_a_turn, fair=True),
@@ -320,11 +322,11 @@ class Meetings:
 
     def _near(self) -> Query | None:
         """The query whose point this is, or any."""
-        waits = self._active[-2].whose
-        queries = self._queries()
-        if waits and waits[-1] in queries and self._explorer.choose.random() < 0.6:
-            return waits[-1]
-        return self._explorer.choose.choice(queries) if queries else None
+        queries, choose = self._queries(), self._explorer.choose
+        near = [query for query in queries if query in self._active[-2].whose[-1:]]
+        if near and choose.random() < 0.6:
+            return near[0]
+        return choose.choice(queries) if queries else None
 
     def _take_a_turn(self) -> None:
         """A thread of a reader, perhaps of this one."""
@@ -338,9 +340,9 @@ class Meetings:
         """Something is announced, and opened by a reader, perhaps by this one; often a new version of what was read."""
         explorer, choose = self._explorer, self._explorer.choose
         if "versions" in explorer.takes and choose.random() < 0.7:
-            explorer._write()
+            explorer.usual.write()
         else:
-            explorer._announce()
+            explorer.usual.announce()
         if query := self._near():
             for reader in query.readers:
                 self._lives.guarded(query, reader.receive) and self._lives.guarded(query, reader.open)
@@ -397,11 +399,13 @@ class Meetings:
     @contextmanager
     def armed(self) -> Iterator[None]:
         """Make points of the places in the code, and let calls know of each other."""
+        if "meetings" not in self._explorer.takes:
+            yield
+            return
         with ExitStack() as stack:
             for owner, name, around in self._patches():
                 method = getattr(owner, name)
                 stack.enter_context(mock.patch.object(owner, name, _wrapped(method, around)))
-            stack.enter_context(mock.patch.object(failpoints, "_armed", _Armed(self)))
             stack.enter_context(mock.patch.object(World, "driver", property(self._driver), create=True))
             try:
                 yield
@@ -409,10 +413,11 @@ class Meetings:
                 self.close()
 
     def _driver(self, world: World) -> Path:
-        return self._folders[self.turn.whose[-1]]
+        return next((self._folders[p] for p in self.turn.whose[-1:] if p in self._folders), world.folder / "driver")
 
     def _patches(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         yield Database, "_run", self._around_transaction
+        yield Points, "passed", self._around_failpoint
         yield Database, "begin", self._around_begin
         yield readers, "stat_objects", self._around_look
         for name in _SHARED:
@@ -447,6 +452,10 @@ class Meetings:
             self._transactions -= 1
         self.point(f"after {kind}")
         return result
+
+    def _around_failpoint(self, passed: Callable[..., None], points: Points, name: str) -> None:
+        passed(points, name)
+        self.point(f"at {name}")
 
     def _around_begin(self, begin: Callable[..., Any], database: Database) -> Any:
         self.point("before begin")
@@ -517,7 +526,9 @@ class Meetings:
         finally:
             self._turning.remove(mine)
 
-    def _around_guarded(self, guarded: Callable[..., bool], lives: Lives, query: Query, call: Callable[[], Any]) -> bool:
+    def _around_guarded(
+        self, guarded: Callable[..., bool], lives: Lives, query: Query, call: Callable[[], Any]
+    ) -> bool:
         if query in self._dying or not query.readers:
             return False
         is_outermost = query not in self._guarded
@@ -535,7 +546,8 @@ class Meetings:
             noted()
             return True
         except Death:  # where it was first called, the query ends
-            pass
+            if query not in self._dying:
+                self._kill(query)
         except (ShardStoreError, CuesqueueError) as error:
             self._fail(query, error)
         finally:
@@ -550,33 +562,18 @@ class Meetings:
             lives.zombies.remove(query)
 
     def _around_starting(self, start: Callable[..., None], lives: Lives, kind: Kind) -> None:
-        if kind in self._starting:
-            return
-        self._starting.append(kind)
-        try:
-            start(lives, kind)
-        except Death:
-            pass
-        finally:
-            self._starting.remove(kind)
+        while (starter := self._starting.get(kind)) in self._paused:
+            self._hurry(starter)
+        if starter is None and kind not in lives.queries:
+            self._starting[kind] = self.turn
+            try:
+                start(lives, kind)
+            finally:
+                del self._starting[kind]
 
     def _around_route(self, route: Callable[..., None], lives: Lives, die_at: str | None) -> None:
         if lives.router is None or not any(lives.router in turn.whose for turn in (*self._active, *self._paused)):
             route(lives, die_at)
-
-
-class _Armed(dict[str, tuple[int, str, str]]):
-    """Takes the place of the armed failpoints: each is a point."""
-
-    def __init__(self, meetings: Meetings) -> None:
-        super().__init__(failpoints._armed)
-        self._meetings = meetings
-
-    def __contains__(self, name: object) -> bool:
-        if super().__contains__(name):
-            return True
-        self._meetings.point(f"at {name}")
-        return False
 
 
 def _wrapped(method: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
@@ -589,7 +586,8 @@ def _wrapped(method: Callable[..., Any], around: Callable[..., Any]) -> Callable
 
 def _place(what: str) -> str:
     """Name the nearest function of the code that is no mere way to the store, to a queue, or to what threads share."""
-    frame, way = sys._getframe(2), ""
+    frame: FrameType | None = sys._getframe(2)
+    way = ""
     while frame is not None:
         file = frame.f_code.co_filename
         if any(part in file for part in _SRC):
@@ -598,5 +596,5 @@ def _place(what: str) -> str:
                 return f"{module}:{frame.f_code.co_name} {what}{way}"
             if not file.endswith("database.py"):
                 way = f" {frame.f_code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return f"{what}{way}"

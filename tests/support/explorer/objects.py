@@ -60,13 +60,16 @@ class Objects:
     """All versions of all objects, by URI, and which of them were announced to which source.
 
     `announced`: (source, URI) -> the numbers of versions. What a URI alone announces is the version that is there when
-    it is read: any from the one on that was there when it was announced (`announced_since`).
+    it is read: any from the one on that was there when it was announced (`announced_since`). `last_gone`: the version
+    that was deleted last.
     """
 
     folder: Path
     versions: dict[str, list[Version]] = field(default_factory=dict)
     announced: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
     announced_since: dict[tuple[str, str], int] = field(default_factory=dict)
+    last_gone: dict[str, int] = field(default_factory=dict)
+    with_versions: bool = False
 
     def uri(self, place: str, name: str) -> str:
         return (self.folder / place / name).as_uri()
@@ -96,6 +99,7 @@ class Objects:
         os.utime(path, ns=(newest.time, newest.time))
 
     def vanish(self, uri: str) -> None:
+        self.last_gone[uri] = self.newest(uri).number
         path_of(uri).unlink(missing_ok=True)
 
     def is_there(self, uri: str) -> bool:

@@ -10,7 +10,8 @@
 5. A second output of a batch has what the first one has.
 6. A certificate is complete only when the target has the newest version of each object.
 7. What is known to be unread is read when it is written anew, and announced.
-8. When all is announced, and nothing fails any more, every object that was announced is published, or given up.
+8. When all is announced, and nothing fails any more, every object that was announced is published, or given up; and
+   what was given up unread is bad as it was announced last.
 9. Where a store, a table or a checkpoint went back in time, or is another's, all of this holds, or it is said: an error
    ends the query, and the exploration ("noticed"). What nobody can notice is in `World`:
    `lost_messages`, which only a listing finds, and `excused`.
@@ -59,19 +60,22 @@ class Promises:
         """At any moment no row is there twice, and no object in two versions. That it is whole, is seen at its end."""
         world = self._world
         passed = {(source, name_of(uri)) for source, uri in world.passed_objects()}
+        anew = {(source, name_of(uri)) for source, uri in world.anew}
         audited = Counter(row for _, row in world.audited())
         may_come_again = {row for row in audited if _parts(row)[:2] in passed}
         for name, rows in (("target", world.published()), ("audit", audited)):
-            if doubled := [row for row, n in rows.items() if n > 1 and not (name == "audit" and row in may_come_again)]:
+            doubled = [row for row, n in rows.items() if n > 1 and not (name == "audit" and row in may_come_again)]
+            if doubled := [row for row in doubled if _parts(row)[:2] not in anew]:
                 raise Broken(f"{name}: more than once: {doubled}")
         for (source, name), numbers in _versions(world.published()).items():
-            if len(numbers) > 1:
+            if len(numbers) > 1 and (source, name) not in anew and source not in world.cast.versioned:
                 raise Broken(f"target: {source} has rows of the versions {sorted(numbers)} of {name}")
 
     def _held(self, rows: Mapping[str, int], source: str, uri: str) -> Version | None:
         """The version that the target has, whole; None where it has no row, or not all, or of no announced one."""
         for version in self._world.objects.may_be_read(source, uri):
-            if version.rows and all(rows[f"{source}|{row}"] == 1 for row in version.rows):
+            counts = {rows[f"{source}|{row}"] for row in version.rows}
+            if counts == {1} or (counts and 0 not in counts and (source, uri) in self._world.anew):
                 return version
         return None
 
@@ -184,10 +188,23 @@ class Promises:
         if unpublished := self._unpublished(world.objects.announced):
             raise Broken(f"at the end this is not published: {unpublished}")
         self._check_that_nothing_is_there_in_part()
+        self._check_that_bad_ones_are_bad()
+        world.check_data_files()
         delivered = set(world.delivered())
         for name, others in (("audit", world.audited()), ("by hash", world.written_by_hash())):
             if missing := delivered - set(others):
                 raise Broken(f"{name}: {sorted(missing)} are missing, and were delivered")
+
+    def _check_that_bad_ones_are_bad(self) -> None:
+        """What is known to be unread is bad in the version that was announced last, or was not there."""
+        world = self._world
+        for of in sorted(world.known_unread() - world.by_hand - world.anew - world.excused):
+            newest = world.objects.newest(of[1])
+            was_there = world.objects.last_gone.get(of[1], -1) < newest.number
+            is_told = newest.number in world.objects.announced[of]
+            if was_there and is_told and newest.form != "damaged" and of[1] not in world.forgotten:
+                said = f"{name_of(of[1])} of {of[0]} is listed as bad, and its version {newest.number} is whole"
+                raise Broken(f"{said}, is there all the time, and was announced")
 
     def _check_that_nothing_is_there_in_part(self) -> None:
         """Of what is closed. What was given up may be there in part, if that was found out while it was read."""
@@ -196,6 +213,7 @@ class Promises:
         for (source, name), numbers in _versions(rows).items():
             uri = next(uri for uri in world.names[source] if name_of(uri) == name)
             given_up = states.get((source, uri)) != ShardState.DONE.value or uri in world.forgotten
+            given_up |= (source, uri) in world.anew | world.excused
             if self._held(rows, source, uri) is None and not given_up:
                 raise Broken(f"target: a part of {name}, or what nobody announced: {dict(numbers)}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,13 +16,16 @@ import sqlalchemy as sa
 from queue_source.foreach_batch import delivery
 from queue_source.read.task import read_work
 from queue_source.sinks.base import Batch, open_sink
+from queue_source.sinks.splits import write_split
 from queue_source.spark.process import arrow_schema
 from queue_source.spark.reader import WorkPartition
 from queue_source.spark.writer import noted_plans
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
-from shard_store.model import SINK, PlanIdentity, Reading, Split
+from shard_store.model import SINK, PlanIdentity, Reading
 from support.explorer.casts import TABLES, Kind
-from support.explorer.reader import SCHEMA, Death, Reader, dying_at
+from support.explorer.points import POINTS as FAILPOINTS
+from support.explorer.points import Death
+from support.explorer.reader import SCHEMA, Reader
 from support.explorer.tables import ROWS
 from support.explorer.world import Offsets, World
 
@@ -177,9 +179,11 @@ class Query:
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
     ) -> None:
         self.point("prepared")
-        split = Split(f"{uuid.uuid4().hex}:{json.dumps(rows)}", len(rows), 1)
+        batches = [pa.record_batch([rows], ROWS)] if rows else []
+        prefix = f"split-{Batch(identities).digest[:12]}"
+        written = write_split(batches, ROWS, str(self.world.data), prefix, "snappy")
         winners = self._writers(winners)
-        self.world.store.publish(identities, [split] if rows else [], batch_id=number, winners=winners)
+        self.world.store.publish(identities, written, batch_id=number, winners=winners)
 
     def _commit(
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
@@ -187,7 +191,7 @@ class Query:
         """Into a table, by the calls of the sink's writer: at planning, in a task, in the commit process."""
         store, batch = self.world.store, Batch(identities)
         options = self.world.tables[self.kind].options(self.order)
-        with dying_at(self.die_at if self.die_at in OF_TABLES else None):
+        with FAILPOINTS.dying(self.die_at if self.die_at in OF_TABLES else None):
             sink = open_sink(options)
             sink.prepare(store, ROWS)
             written = sink.write(iter([pa.record_batch([rows], ROWS)] if rows else []), ROWS, batch)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from unittest import mock
 
 from pyspark.sql.types import StructType
@@ -23,27 +22,12 @@ from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import NotedPlan
 from queue_source.storage.files import stat_objects
 from queue_source.tags import EVERYTHING
-from shard_store import failpoints
 from shard_store.model import STORE
 from support.explorer.objects import LARGEST_PIECE
+from support.explorer.points import POINTS
 from support.explorer.world import LEASE, ROUTES, STALE, World
 
 SCHEMA = StructType().add("row_id", "string")
-
-
-class Death(Exception):
-    """The process dies here."""
-
-
-@contextmanager
-def dying_at(point: str | None) -> Iterator[None]:
-    """Die where the code comes to this one of its failpoints."""
-    armed = {} if point is None else {point: (1, "", "raise")}
-    with mock.patch.dict(failpoints._armed, armed), mock.patch.dict(failpoints._reached, clear=True):
-        try:
-            yield
-        except failpoints.FailpointReached as reached:
-            raise Death from reached
 
 
 class StillThreads(Threads):
@@ -202,7 +186,7 @@ class Router:
             raise
 
     def work(self, die_at: str | None) -> None:
-        with dying_at(die_at):
+        with POINTS.dying(die_at):
             if messages := self._queue.receive(10, LEASE, 0.0):
                 self._receiver.take(messages, self._queue.capabilities)
 

@@ -8,12 +8,13 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq
 import sqlalchemy as sa
 
 from queue_source.messages import Receipt, Received
@@ -22,11 +23,13 @@ from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
 from shard_store.model import PublishToken, ShardKey, ShardState, shard_key
+from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import shard_changes
 from shard_store.store import ShardStore, open_store
 from support.explorer.casts import TABLES, Cast, Kind
-from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, uris_in
-from support.explorer.promises import Promises
+from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, path_of, uris_in
+from support.explorer.points import POINTS, SENT, TRANSACTION
+from support.explorer.promises import Broken, Promises
 from support.explorer.tables import Table, open_table
 
 STALE = 60.0
@@ -34,6 +37,8 @@ STALE = 60.0
 LEASE = 90.0
 ROUTES = "routes"
 """The queue of a receiver."""
+
+_LEAST_FAR = [state.value for state in (ShardState.OPEN, ShardState.QUARANTINED, ShardState.DONE)]
 
 Offsets = dict[str, dict[str, Any]]
 """What a batch of a query begins or ends with: the offset of each of its pipelines."""
@@ -82,6 +87,11 @@ class WatchedQueue(SimQueue):
             self.world.bodies[message.receipt] = uris_in(message.body)
         return messages
 
+    def send(self, bodies: Any, **how: Any) -> Any:
+        sent = super().send(bodies, **how)
+        POINTS.passed(SENT)
+        return sent
+
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         for receipt in receipts:
             self.world.before_acknowledged(self.of, self.world.bodies[receipt], lambda: self._others(receipts))
@@ -114,6 +124,31 @@ class WatchedBucket(LocalBucket):
         return super().delete(objects)
 
 
+def watch(database: Database) -> None:
+    """Let each transaction that writes be a point of its own; and some run twice, as after a passing failure."""
+    once = database._once
+
+    def watched(work: Callable[[Transaction], Any], write: bool) -> Any:
+        if write and POINTS.runs_twice():
+
+            def undone(transaction: Transaction) -> None:
+                work(transaction)
+                raise _Undone
+
+            with suppress(_Undone):
+                once(undone, write)
+        result = once(work, write)
+        if write:
+            POINTS.passed(TRANSACTION)
+        return result
+
+    database._once = watched  # type: ignore[method-assign]
+
+
+class _Undone(Exception):
+    """A transaction is rolled back."""
+
+
 @dataclass
 class World:
     """A folder with the objects of some sources, their queues, one store, tables, and two databases of somebody else.
@@ -123,7 +158,9 @@ class World:
     `acknowledged`: the source and the URI of all that was, in that order. `passed`: the shards that a pipeline has got
     from another one. `forgotten`: what was found bad, before the store went back behind that. `lost_messages`: the
     objects of a source whose messages were acknowledged after the moment to which all was put back. `excused`: those
-    whose rows were taken out of a table behind the store's back. `lately`: what was read last. `is_calm`: no object
+    whose rows were taken out of a table behind the store's back, or that another reader has read. `anew`: those whose
+    rows may come once more, since an operator said so. `by_hand`: those that an operator has given up or opened again.
+    `lately`: what was read last. `is_calm`: no object
     changes any more by itself. `spares`: objects that a URI alone announces are planned without a look-up, as those of
     S3. `first_form`: of an object.
     """
@@ -146,11 +183,13 @@ class World:
     forgotten: set[str] = field(default_factory=set)
     lost_messages: set[tuple[str, str]] = field(default_factory=set)
     excused: set[tuple[str, str]] = field(default_factory=set)
+    anew: set[tuple[str, str]] = field(default_factory=set)
+    by_hand: set[tuple[str, str]] = field(default_factory=set)
     lately: deque[str] = field(default_factory=lambda: deque(maxlen=3))
     passed: set[ShardKey] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.driver = self.folder / "driver"
+        self.driver, self.data = self.folder / "driver", self.folder / "data"
         self.objects, self.promises = Objects(self.folder), Promises(self)
         places = {self.place(source) for source in self.names}
         for place in places:
@@ -170,16 +209,19 @@ class World:
             if kind.sink in TABLES
         }
         self._file = sqlite3.connect(self.folder / "store.db")
+        self._data_files: dict[str, list[str]] = {}
         self._version: object = None
         self.elsewhere = sa.create_engine(f"sqlite:///{self.folder}/elsewhere.db")
         with self.elsewhere.begin() as connection:
             connection.execute(sa.text("CREATE TABLE audit (query TEXT, row_id TEXT)"))
             connection.execute(sa.text("CREATE TABLE batches (hash TEXT PRIMARY KEY, query TEXT, row_ids TEXT)"))
+        self._other = sqlite3.connect(self.folder / "elsewhere.db")
 
     def close(self) -> None:
         self.store.close()
         self.elsewhere.dispose()
         self._file.close()
+        self._other.close()
         for moment in self.states:
             moment.store.close()
 
@@ -187,7 +229,7 @@ class World:
 
     def place(self, source: str) -> str:
         """The folder with the objects of the source."""
-        return "shared" if self.cast.routed else source
+        return "shared" if self.cast.shared else source
 
     def open_bucket(self, prefix: str) -> WatchedBucket:
         bucket = WatchedBucket(StorageOptions())
@@ -233,6 +275,7 @@ class World:
 
     def open_store(self) -> ShardStore:
         store = open_store(self.store_url, clock=lambda: self.now)
+        watch(store.database)
         engine = store.database.engine
         sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
         engine.dispose()
@@ -308,43 +351,65 @@ class World:
     def published(self) -> Counter[str]:
         """How often each row is in the places that sinks publish to, each with its source."""
         rows: Counter[str] = Counter()
-        for page in self.store.pages("splits", columns=["path"]):
-            for (path,) in page:
-                rows.update(json.loads(path.partition(":")[2]))
+        for (path,) in self._file.execute("SELECT path FROM cuesqueue_splits WHERE replaced_by IS NULL"):
+            rows.update(self._rows_of(path))
         for _, row in self.delivered():
             rows[row] += 1
         for taken in (*self.taken.values(), *(table.rows() for table in self.tables.values())):
             rows.update(taken)
         return rows
 
+    def _rows_of(self, path: str) -> list[str]:
+        """The rows of a data file, which never changes."""
+        if path not in self._data_files:
+            name = path_of(path)
+            if not name.exists():
+                raise Broken(f"a data file that is published is not there: {name.name}")
+            self._data_files[path] = pq.read_table(name).column("row_id").to_pylist()
+        return self._data_files[path]
+
+    def check_data_files(self) -> None:
+        """All are there, and the view has what the table has."""
+        paths = [path for page in self.store.pages("splits", columns=["path"]) for (path,) in page]
+        self._data_files = {}
+        if sorted(row for path in paths for row in self._rows_of(path)) != sorted(self.shown().elements()):
+            raise Broken("the view 'data' has other rows than the table of data files")
+
+    def shown(self) -> Counter[str]:
+        """The rows of the sinks with a path."""
+        rows: Counter[str] = Counter()
+        for (path,) in self._file.execute("SELECT path FROM cuesqueue_splits WHERE replaced_by IS NULL"):
+            rows.update(self._rows_of(path))
+        return rows
+
     def delivered(self) -> list[tuple[str, str]]:
         """The rows that deliveries have put into the store's database, each with its query."""
-        with self.store.database.engine.connect() as connection:
-            return [(query, row) for query, row in connection.execute(sa.text("SELECT query, row_id FROM delivered"))]
+        return self._file.execute("SELECT query, row_id FROM delivered").fetchall()
 
     def audited(self) -> list[tuple[str, str]]:
         """The same of their second output, which is in another database."""
-        with self.elsewhere.connect() as connection:
-            return [(query, row) for query, row in connection.execute(sa.text("SELECT query, row_id FROM audit"))]
+        return self._other.execute("SELECT query, row_id FROM audit").fetchall()
 
     def written_by_hash(self) -> list[tuple[str, str]]:
         """The same of what a user has written with the delivery hash as its key."""
-        with self.elsewhere.connect() as connection:
-            batches = connection.execute(sa.text("SELECT query, row_ids FROM batches")).all()
+        batches = self._other.execute("SELECT query, row_ids FROM batches").fetchall()
         return [(query, row) for query, rows in batches for row in json.loads(rows)]
 
     # --- what the store says ------------------------------------------------------------------------------------------
 
     def shard_states(self) -> dict[tuple[str, str], str]:
-        """The state of each shard, by source and URI."""
-        pages = self.store.pages("shards", columns=["source", "shard_id", "state"])
-        return {(source, shard_id): state for page in pages for source, shard_id, state in page}
+        """The state of each object, by source and URI. With versions in ids: of the one that is least far."""
+        states: dict[tuple[str, str], str] = {}
+        rows = self._file.execute("SELECT source, shard_id, uri, state FROM cuesqueue_shards").fetchall()
+        for source, shard_id, uri, state in rows:
+            before = states.setdefault((source, uri or shard_id), state)
+            states[source, uri or shard_id] = min(state, before, key=_LEAST_FAR.index)
+        return states
 
     def finished_without_etag(self) -> dict[tuple[str, str], int]:
         """When shards ended of which no version is known (microseconds), by source and URI."""
-        columns = ["source", "shard_id", "finished_at", "etag"]
-        rows = [row for page in self.store.pages("shards", columns=columns) for row in page]
-        return {(source, shard_id): finished or 0 for source, shard_id, finished, etag in rows if etag is None}
+        query = "SELECT source, shard_id, finished_at FROM cuesqueue_shards WHERE etag IS NULL"
+        return {(source, shard_id): finished or 0 for source, shard_id, finished in self._file.execute(query)}
 
     def passed_objects(self) -> set[tuple[str, str]]:
         """The objects of a source that a pipeline has got from another one."""
