@@ -8,7 +8,7 @@ from shard_store.model import ShardState
 from support.explorer.casts import TABLES
 from support.explorer.lives import Lives, Noticed
 from support.explorer.query import OF_TABLES, POINTS
-from support.explorer.world import Checkpoint, Offsets
+from support.explorer.world import Checkpoint, Moment, Offsets
 
 if TYPE_CHECKING:
     from support.explorer.explorer import Explorer
@@ -112,16 +112,21 @@ class Disasters:
             for kind, state in moment.tables.items():
                 world.tables[kind].restore(state)
         if "checkpoints" in parts:
-            world.checkpoints |= {kind: checkpoint.copy() for kind, checkpoint in moment.checkpoints.items()}
-            world.taken = dict(moment.taken)  # a sink of another kind knows of no mark: it goes back, too
-            world.promises.note_that_batches_come_anew()
-            if "store" in parts:
-                world.lost_messages |= set(world.acknowledged[moment.acknowledged :])
+            self.put_checkpoints_back(moment, lost="store" in parts)
         if "store" not in parts:
-            self._excuse_finished(before - set(world.published()))
+            self.excuse_finished(before - set(world.published()))
         self.went_back = lives.may_notice = bool(parts)
 
-    def _excuse_finished(self, gone: set[str]) -> None:
+    def put_checkpoints_back(self, moment: Moment, *, lost: bool) -> None:
+        """With the store what was acknowledged since is `lost`: nobody can notice it."""
+        world = self.world
+        world.checkpoints |= {kind: checkpoint.copy() for kind, checkpoint in moment.checkpoints.items()}
+        world.taken = dict(moment.taken)  # a sink of another kind knows of no mark: it goes back, too
+        world.promises.note_that_batches_come_anew()
+        if lost:
+            world.lost_messages |= set(world.acknowledged[moment.acknowledged :])
+
+    def excuse_finished(self, gone: set[str]) -> None:
         world = self.world
         for (source, uri), state in world.shard_states().items():
             held = any(f"{source}|{row}" in gone for version in world.objects.versions[uri] for row in version.rows)

@@ -19,6 +19,7 @@ from unittest import mock
 from queue_source.announcements.dialects import DIALECTS
 from shard_store import failpoints
 from shard_store.model import ShardState
+from support.explorer import operators, restores
 from support.explorer.casts import casts_of, kinds_taken
 from support.explorer.disasters import Disasters
 from support.explorer.limits import small_limits
@@ -86,6 +87,12 @@ class Explorer:
         often = "restores" in takes and self.world.tables
         self.world.remembers = self.choose.random() < (0.8 if often else 0.4)  # store and tables may go back, once
         self.world.spares = random.Random(f"sizes {seed}").random() < 0.5  # what a URI alone announces is not looked up
+        self.world.keeps_beginnings, self.world.keeps_queues = "beginnings" in takes, "spellings" in takes
+        if often and "spellings" in takes:
+            self.world.remembers = True
+        if "listings" in takes and not cast.routed and not cast.versioned and self.choose.random() < 0.5:
+            self.world.lists = frozenset(sources)
+        self.world.keeps_versions = cast.needs == "clones" and self.choose.random() < 0.7
         self.copies_checkpoints = self.choose.random() < 0.35 and len(cast.kinds) > 1
         self.dies = self.choose.choice((0.0, 0.1, 0.3)) if "failpoints" in takes else 0.0
         POINTS.repeats = self.choose if self.dies and self.choose.random() < 0.5 else None
@@ -235,8 +242,8 @@ def _disasters(explorer: Explorer) -> Steps:
     return explorer.disasters.steps(explorer)
 
 
-OWN: tuple[Callable[[Explorer], Steps], ...] = (_usual, _disasters)
-_AFTERMATH = ("write", "lose_the_checkpoint_of_a_batch", "restore")
+OWN: tuple[Callable[[Explorer], Steps], ...] = (_usual, _disasters, restores.steps_of, operators.steps_of)
+_AFTERMATH = ("write", "lose_the_checkpoint_of_a_batch", "restore", "put_back")
 
 
 def explore(

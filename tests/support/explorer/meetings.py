@@ -14,12 +14,14 @@ SQLite cannot show is not reached: what happens inside a transaction while other
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +36,7 @@ from shard_store.sql.database import Database
 from support.explorer import reader as readers
 from support.explorer.casts import Kind
 from support.explorer.lives import Lives
+from support.explorer.operators import Operators, Said
 from support.explorer.points import POINTS, Death, Points
 from support.explorer.promises import Promises
 from support.explorer.query import Query
@@ -52,12 +55,15 @@ RATES = (0.0, 0.004, 0.02, 0.06)
 """How often a guest comes at a point, of an exploration; at one that was not met before in it, five times as often."""
 _NO_GUESTS = frozenset(("work", "trigger", "route", "clean", "pass_time", "take_over", "wake_a_zombie", "die", "stop"))
 _NO_GUESTS |= {"restore", "go_back", "lose_a_checkpoint", "take_a_foreign_checkpoint", "lose_the_checkpoint_of_a_batch"}
+_NO_GUESTS |= {"reset", "vacuum", "put_back", "list_objects"}
 """Steps that come as guests of another kind, or that end queries, or put things back: these do not come as guests."""
 _DEPTH = 3  # turns within each other
 _GUESTS = 12  # of one step
 _SRC = ("/queue_source/", "/shard_store/")
 _BELOW = ("sql/database.py", "shard_store/store.py", "/queues/", "coordinator/in_flight.py", "/failpoints.py")
 _SHARED = [name for name in vars(InFlight) if not name.startswith("_") and name not in ("wait", "pausing", "wake")]
+
+_LOCK = type(threading.Lock())
 
 Process = Any
 """A Query, a Router, or the name of a command."""
@@ -132,6 +138,7 @@ class Meetings:
         self._active: list[Turn] = [self._top]
         self._paused: list[Turn] = []
         self._left = 0  # guests that may still come in this step
+        self._come = 0  # guests so far
         self._transactions = 0
         self._begun: list[Any] = []
         self._is_calm = True
@@ -205,7 +212,8 @@ class Meetings:
             self._world.log(f"    {place}: dies")
             self._kill(whose)
             raise Death
-        if self.turn is not self._top and drawn < self._dies + self._stops:
+        is_whole = any(isinstance(process, str) for process in self.turn.whose)  # a command's output goes to one place
+        if self.turn is not self._top and not is_whole and drawn < self._dies + self._stops:
             MET[place, "stop"] += 1
             self._world.log(f"    {place}: {self.turn.name} stops")
             self._stop()
@@ -222,6 +230,7 @@ class Meetings:
                 guest = self._draw.choices(guests, weights)[0]
                 MET[place, guest.name] += 1
                 self._world.log(f"    {place}: {guest.name}")
+                self._come += 1
                 self._switch(self._invite(guest))
                 self._world.log(f"    {place}: goes on")
 
@@ -305,15 +314,8 @@ class Meetings:
             Guest("route", 4, self._route, fair=True),
             Guest("take over", 1, self._take_over),
             Guest("time", 2, self._pass_time),
-            *(Guest(name, 1, self._by_operators(name, step)) for name, step in steps.items()),
+            *(Guest(name, 1, step) for name, step in steps.items()),
         ]
-
-    def _by_operators(self, name: str, step: Callable[[], object]) -> Callable[[], object]:
-        def come() -> None:
-            with self._as(name):
-                step()
-
-        return come
 
     def _queries(self) -> list[Query]:
         """Those that run, and those that are replaced and do not know."""
@@ -333,8 +335,8 @@ class Meetings:
         choose = self._explorer.choose
         if query := self._near():
             reader = choose.choice(query.readers)
-            calls = (reader.receive, reader.open, reader.acknowledge, reader.maintain, reader.heartbeat, reader.clean)
-            self._lives.guarded(query, choose.choice((*calls, reader.work)))
+            turns = (reader.receive, reader.open, reader.acknowledge, reader.maintain, reader.heartbeat, reader.work)
+            self._lives.guarded(query, choose.choice((*turns, reader.clean, reader.list_objects)))
 
     def _bring_news(self) -> None:
         """Something is announced, and opened by a reader, perhaps by this one; often a new version of what was read."""
@@ -407,6 +409,12 @@ class Meetings:
                 method = getattr(owner, name)
                 stack.enter_context(mock.patch.object(owner, name, _wrapped(method, around)))
             stack.enter_context(mock.patch.object(World, "driver", property(self._driver), create=True))
+            for name in ("operate", "prune", "certify"):
+                if name in self._explorer.steps:
+                    weight, step = self._explorer.steps[name]
+                    self._explorer.steps[name] = weight, partial(self._operate, name, step)
+            for place in ("queue_source.coordinator.start.Threads", "queue_source.foreach_batch.presence_folder"):
+                stack.enter_context(mock.patch(place, _original(place)))  # turns undo their own patches in any order
             try:
                 yield
             finally:
@@ -424,7 +432,7 @@ class Meetings:
             yield InFlight, name, self._around_shared
         for owner, names in (
             (Promises, [name for name in vars(Promises) if not name.startswith("_")]),
-            (World, ["announce", "before_acknowledged", "remember_state", "waiting_messages", "close"]),
+            (World, ["announce", "before_acknowledged", "note_sent", "remember_state", "waiting_messages", "close"]),
         ):
             for name in names:
                 yield owner, name, self._around_ours
@@ -434,9 +442,11 @@ class Meetings:
         yield Query, "die", self._around_death
         yield Router, "work", self._around_work
         yield Router, "die", self._around_death
-        for name in ("open", "maintain", "heartbeat", "acknowledge", "clean", "receive"):
+        for name in ("open", "maintain", "heartbeat", "acknowledge", "clean", "receive", "list_objects"):
             yield Reader, name, self._around_turn
         yield Reader, "__init__", self._around_reader
+        yield Operators, "_invoke", self._around_command
+        yield Operators, "_something", self._around_meanwhile
         yield Lives, "guarded", self._around_guarded
         yield Lives, "end", self._around_end
         yield Lives, "start", self._around_starting
@@ -485,9 +495,11 @@ class Meetings:
 
     def _around_reader(self, init: Callable[..., Any], reader: Reader, *arguments: Any) -> None:
         init(reader, *arguments)
-        for part in vars(reader._coordinator).values():
-            for name, value in list(vars(part).items()) if hasattr(part, "__dict__") else ():
-                if isinstance(value, type(threading.Lock())):
+        parts = [part for part in vars(reader._coordinator).values() if hasattr(part, "__dict__")]
+        parts += [part for each in parts for part in vars(each).values() if hasattr(part, "__dict__")]
+        for part in parts:
+            for name, value in list(vars(part).items()):
+                if type(part).__module__.startswith("queue_source.coordinator") and isinstance(value, _LOCK):
                     setattr(part, name, TurnLock(self))
 
     def _around_trigger(self, trigger: Callable[..., bool], query: Query, **how: Any) -> bool:
@@ -525,6 +537,20 @@ class Meetings:
             call(reader, *arguments)
         finally:
             self._turning.remove(mine)
+
+    def _operate(self, name: str, step: Callable[[], object]) -> None:
+        with self._as(name):
+            step()
+
+    def _around_command(self, invoke: Callable[..., Said], operators: Operators, name: str, words: Any) -> Said:
+        before = self._come
+        with self._as(name):
+            said = invoke(operators, name, words)
+        return said if before == self._come else said._replace(alone=False)
+
+    def _around_meanwhile(self, something: Callable[..., None], operators: Operators) -> None:
+        if self.turn is self._top:
+            something(operators)
 
     def _around_guarded(
         self, guarded: Callable[..., bool], lives: Lives, query: Query, call: Callable[[], Any]
@@ -574,6 +600,11 @@ class Meetings:
     def _around_route(self, route: Callable[..., None], lives: Lives, die_at: str | None) -> None:
         if lives.router is None or not any(lives.router in turn.whose for turn in (*self._active, *self._paused)):
             route(lives, die_at)
+
+
+def _original(place: str) -> Any:
+    module, _, name = place.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 def _wrapped(method: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:

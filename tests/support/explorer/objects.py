@@ -27,7 +27,7 @@ FILES = Dialect(
     key="",
     uri_of=lambda record, item: str(record["uri"]),
     etag="etag",
-    version="",
+    version="version",
     sequencer="sequencer",
 )
 """What a bucket would say of local files: size, ETag and sequence of one version."""
@@ -69,7 +69,6 @@ class Objects:
     announced: defaultdict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
     announced_since: dict[tuple[str, str], int] = field(default_factory=dict)
     last_gone: dict[str, int] = field(default_factory=dict)
-    with_versions: bool = False
 
     def uri(self, place: str, name: str) -> str:
         return (self.folder / place / name).as_uri()
@@ -114,30 +113,36 @@ class Objects:
             of = source, event.uri
             self.announced[of].add(event.version.number)
             if not event.facts:
-                since = len(self.versions[event.uri]) - 1
-                self.announced_since[of] = min(since, self.announced_since.get(of, since))
+                self.let_read(source, event.uri)
+
+    def let_read(self, source: str, uri: str) -> None:
+        """Note that the source may read the object as it is, or will be: it was told its URI, or has listed it."""
+        since = len(self.versions[uri]) - 1
+        self.announced_since[source, uri] = min(since, self.announced_since.get((source, uri), since))
 
     def may_be_read(self, source: str, uri: str) -> list[Version]:
         """The versions of which the source was told."""
         of = source, uri
         since = self.announced_since.get(of, len(self.versions[uri]))
-        return [v for v in self.versions[uri] if v.number in self.announced[of] or v.number >= since]
+        return [v for v in self.versions[uri] if v.number in self.announced.get(of, ()) or v.number >= since]
 
 
-def body_of(events: Sequence[Event]) -> str:
-    """One message: with all facts of each object, or their URIs alone."""
+def body_of(events: Sequence[Event], *, with_versions: bool = False) -> str:
+    """One message: with all facts of each object, or their URIs alone. `with_versions`: as a bucket that keeps them."""
     if not all(event.facts for event in events):
         return json.dumps([event.uri for event in events])
-    return json.dumps({"Files": [_facts(event) for event in events]})
+    return json.dumps({"Files": [_facts(event, with_versions) for event in events]})
 
 
-def _facts(event: Event) -> dict[str, Any]:
+def _facts(event: Event, with_versions: bool) -> dict[str, Any]:
     version = event.version
     facts = {"size": len(version.content), "etag": etag_of(version), "sequencer": f"{version.number + 1:04x}"}
-    return {"uri": event.uri, **facts}
+    return {"uri": event.uri, **facts, **({"version": f"v{version.number}"} if with_versions else {})}
 
 
 def uris_in(body: bytes) -> list[str]:
+    if body.startswith(b"file:"):  # of a command
+        return [body.decode()]
     value = json.loads(body)
     return [item["uri"] for item in value["Files"]] if isinstance(value, dict) else value
 

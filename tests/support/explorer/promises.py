@@ -13,8 +13,8 @@
 8. When all is announced, and nothing fails any more, every object that was announced is published, or given up; and
    what was given up unread is bad as it was announced last.
 9. Where a store, a table or a checkpoint went back in time, or is another's, all of this holds, or it is said: an error
-   ends the query, and the exploration ("noticed"). What nobody can notice is in `World`:
-   `lost_messages`, which only a listing finds, and `excused`.
+   ends the query, and the exploration ("noticed"): at the latest before the next batch is taken by a table of which
+   rows are gone. What nobody can notice is in `World`: `lost_messages`, which only a listing finds, and `excused`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from shard_store.model import ShardState
 from support.explorer.objects import Version, name_of
 
 if TYPE_CHECKING:
+    from support.explorer.casts import Kind
     from support.explorer.world import World
 
 _CLOSED = (ShardState.DONE.value, ShardState.QUARANTINED.value)
@@ -175,6 +176,17 @@ class Promises:
                 said = f"{name_of(of[1])} of {of[0]} was unread, and its version {newest.number} is announced"
                 raise Broken(f"{said}; it is {states.get(of)}, and in the target is {self._rows_of(rows, of)}")
 
+    # --- 9 ------------------------------------------------------------------------------------------------------------
+
+    def check_table_is_whole(self, kind: Kind, rows: Iterable[str]) -> None:
+        """A batch with these rows was just published: the table has all that it has published before."""
+        world = self._world
+        before = world.in_tables.setdefault(kind, set())
+        if gone := before - set(world.tables[kind].rows()):
+            how = world.spelled.get(kind, "restored")
+            raise Broken(f"a {kind.sink} table that was put back ({how}) takes a batch: rows are gone: {sorted(gone)}")
+        before |= set(rows)
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def check_all(self) -> None:
@@ -201,7 +213,7 @@ class Promises:
         for of in sorted(world.known_unread() - world.by_hand - world.anew - world.excused):
             newest = world.objects.newest(of[1])
             was_there = world.objects.last_gone.get(of[1], -1) < newest.number
-            is_told = newest.number in world.objects.announced[of]
+            is_told = newest.number in world.objects.announced.get(of, ())
             if was_there and is_told and newest.form != "damaged" and of[1] not in world.forgotten:
                 said = f"{name_of(of[1])} of {of[0]} is listed as bad, and its version {newest.number} is whole"
                 raise Broken(f"{said}, is there all the time, and was announced")

@@ -198,6 +198,8 @@ class Query:
             self.point("prepared")
             batch = replace(batch, winners=self._writers(winners))
             open_sink(options).commit(store, batch, [written], row_schema="{}", batch_id=number)
+            if rows:
+                self.world.promises.check_table_is_whole(self.kind, rows)
 
     def _writers(self, winners: frozenset[int]) -> frozenset[int]:
         """The tasks that write: those that have read, or others behind a shuffle."""
@@ -207,7 +209,7 @@ class Query:
         return winners
 
     def _deliver(self, rows: list[str], number: int) -> None:
-        in_driver = mock.patch("queue_source.foreach_batch.presence_folder", return_value=self.world.driver)
+        in_driver = mock.patch("queue_source.foreach_batch.presence_folder", side_effect=lambda: self.world.driver)
         with in_driver, delivery(self.world.store, self.order, number) as batch:
             self.world.promises.check_hash(batch.hash, (self.checkpoint.name, number))
             with batch.output("audit", self.world.elsewhere) as output:

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from queue_source.announcements.routes import Route, Routes
 from queue_source.coordinator import prepare
 from queue_source.coordinator.acknowledging import LeaseKeeper
+from queue_source.coordinator.backfill import Backfill
 from queue_source.coordinator.cleaning import Cleaner
 from queue_source.coordinator.opening import Opener
 from queue_source.coordinator.receivers import Receiver
@@ -43,6 +44,8 @@ class StillThreads(Threads):
 
 def reader_options(world: World, source: str, pipeline: str) -> ReaderOptions:
     cleaning = {"cleanSource": "delete", "cleanSource.retentionDuration": "10m"}
+    folder = world.folder / world.place(source)
+    listing = {"backfillPrefixes": f"{folder.as_uri()}/", "backfillGrace": "0s", "backfillInterval": "1m"}
     return parse_reader_options(
         {
             "queueUrl": STORE if world.cast.routed else world.queue_url(source),
@@ -57,6 +60,8 @@ def reader_options(world: World, source: str, pipeline: str) -> ReaderOptions:
             "minPartitions": "2",
             "maxPartitionBytes": str(LARGEST_PIECE),
             **(cleaning if world.cast.cleans == source else {}),
+            **({"allowOverwrites": "true"} if source in world.cast.versioned else {}),
+            **(listing if source in world.lists else {}),
         }
     )
 
@@ -77,7 +82,7 @@ class Reader:
                     store,
                     {queue.name: queue for queue in queues},
                     stat_objects,
-                    open_bucket=world.open_bucket,
+                    open_bucket=lambda prefix: world.open_bucket(prefix, source),
                     answers_with_facts=(lambda uri: True) if world.spares else None,
                     clock=lambda: world.now,
                 )
@@ -91,6 +96,8 @@ class Reader:
         coordinator.receivers.hurry = False
         self._opener: Opener = still.works["open"].__self__  # type: ignore[attr-defined]
         self._leases: LeaseKeeper = still.works["leases"].__self__  # type: ignore[attr-defined]
+        listing = still.works.get("backfill-0")
+        self._backfill: Backfill | None = listing and listing.__self__  # type: ignore[attr-defined]
         cleaning = still.works.get("cleaning")
         self._cleaner: Cleaner | None = cleaning and cleaning.__self__  # type: ignore[attr-defined]
         self.spark = CuesqueueStreamReader(options, SCHEMA)
@@ -136,6 +143,15 @@ class Reader:
         for queue in self._queues:
             while self._coordinator.acknowledger.acknowledge(queue.name):
                 pass
+
+    def list_objects(self) -> None:
+        """What its listings do when they are due, or were begun."""
+        if (backfill := self._backfill) is not None and (prefix := backfill._next()) is not None:
+            try:
+                backfill._list(prefix)
+            finally:
+                state = backfill._prefixes[prefix]
+                state.busy, state.checked, state.due = False, True, self.world.now + 60.0
 
     def clean(self) -> None:
         if self._cleaner is not None:

@@ -51,6 +51,7 @@ class Usual:
             "prune": (1, self.prune),
             "take_over": (2, self.take_over),
             "wake_a_zombie": (3, self.wake_a_zombie),
+            "list_objects": (5 if self.world.lists else 0, self.list_objects),
             "write": (6 if "versions" in takes else 0, self.write),
             "route": (14 if cast.routed else 0, self.route),
             "clean": (6 if cast.cleans else 0, self.clean),
@@ -119,6 +120,12 @@ class Usual:
         if query := self.lives.running():
             self.world.now += self.choose.choice((0.0, 601.0))
             all(self.lives.guarded(query, reader.clean) for reader in query.readers)
+
+    def list_objects(self) -> None:
+        """A listing that is due finds what nobody has announced."""
+        if query := self.lives.running(start=True):
+            self.world.now += self.choose.choice((0.0, 61.0))
+            all(self.lives.guarded(query, reader.list_objects) for reader in query.readers)
 
     def die(self) -> None:
         if query := self.lives.running():

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.options.connections import StorageOptions
 from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets import Known, Outcome, Page
@@ -73,6 +73,13 @@ class Moment(NamedTuple):
     checkpoints: Mapping[Kind, Checkpoint]
     taken: Mapping[tuple[str, int], list[str]]
     acknowledged: int
+    in_tables: Mapping[Kind, set[str]]
+    queues: Mapping[str, sqlite3.Connection]
+    sent: int
+
+    def close(self) -> None:
+        for database in (self.store, *self.queues.values()):
+            database.close()
 
 
 class WatchedQueue(SimQueue):
@@ -87,8 +94,10 @@ class WatchedQueue(SimQueue):
             self.world.bodies[message.receipt] = uris_in(message.body)
         return messages
 
-    def send(self, bodies: Any, **how: Any) -> Any:
-        sent = super().send(bodies, **how)
+    def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
+        sent = super()._send(messages, in_order=in_order)
+        if not self.world.is_telling:
+            self.world.note_sent(self.of, [uri for message in messages for uri in uris_in(message.body)])
         POINTS.passed(SENT)
         return sent
 
@@ -109,11 +118,14 @@ class WatchedBucket(LocalBucket):
     """The files as a bucket would have them: by the world's clock, with ETags; it tells what is about to be deleted."""
 
     world: World
+    lists_for: str | None = None
 
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         page = super()._page(prefix, cursor, versions)
         newest = self.world.objects.newest
         objects = [listed._replace(etag=etag_of(newest(listed.uri)), appeared=None) for listed in page.objects]
+        for listed in objects if self.lists_for is not None else ():
+            self.world.objects.let_read(str(self.lists_for), listed.uri)
         now = datetime.fromtimestamp(self.world.now, timezone.utc)
         return Page(objects, page.cursor, now, page.skipped)
 
@@ -160,9 +172,11 @@ class World:
     objects of a source whose messages were acknowledged after the moment to which all was put back. `excused`: those
     whose rows were taken out of a table behind the store's back, or that another reader has read. `anew`: those whose
     rows may come once more, since an operator said so. `by_hand`: those that an operator has given up or opened again.
-    `lately`: what was read last. `is_calm`: no object
-    changes any more by itself. `spares`: objects that a URI alone announces are planned without a look-up, as those of
-    S3. `first_form`: of an object.
+    `lately`: what was read last.
+    `is_calm`: no object changes any more by itself. `is_telling`: a notification is sent, not by a command. `lists`:
+    sources with listings. `spares`: objects that a URI alone announces are planned without a look-up, as those of S3.
+    `first_form`: of an object. `in_tables`: the rows that the store has published, by the table that has them;
+    `spelled`: how it was put back. `beginning`: the first moment, before any batch. `sent`: all messages, in order.
     """
 
     folder: Path
@@ -177,6 +191,8 @@ class World:
     between_tasks: Callable[[Sequence[str]], None] = lambda uris: None
     is_calm: bool = False
     went_back: bool = False
+    is_telling: bool = False
+    lists: frozenset[str] = frozenset()
     remembers: bool = False
     spares: bool = False
     states: deque[Moment] = field(default_factory=lambda: deque(maxlen=6))
@@ -187,6 +203,13 @@ class World:
     by_hand: set[tuple[str, str]] = field(default_factory=set)
     lately: deque[str] = field(default_factory=lambda: deque(maxlen=3))
     passed: set[ShardKey] = field(default_factory=set)
+    keeps_beginnings: bool = False
+    keeps_queues: bool = False
+    keeps_versions: bool = False
+    beginning: Moment | None = None
+    sent: list[tuple[str, str]] = field(default_factory=list)
+    in_tables: dict[Kind, set[str]] = field(default_factory=dict)
+    spelled: dict[Kind, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.driver, self.data = self.folder / "driver", self.folder / "data"
@@ -222,8 +245,8 @@ class World:
         self.elsewhere.dispose()
         self._file.close()
         self._other.close()
-        for moment in self.states:
-            moment.store.close()
+        for moment in [*self.states, *([self.beginning] if self.beginning else [])]:
+            moment.close()
 
     # --- objects and queues -------------------------------------------------------------------------------------------
 
@@ -231,9 +254,10 @@ class World:
         """The folder with the objects of the source."""
         return "shared" if self.cast.shared else source
 
-    def open_bucket(self, prefix: str) -> WatchedBucket:
+    def open_bucket(self, prefix: str, lists_for: str | None = None) -> WatchedBucket:
+        """Open it; what a source `lists_for` itself, it may read."""
         bucket = WatchedBucket(StorageOptions())
-        bucket.world = self
+        bucket.world, bucket.lists_for = self, lists_for
         return bucket
 
     def queue_url(self, name: str) -> str:
@@ -246,11 +270,25 @@ class World:
 
     def announce(self, source: str, events: Sequence[Event]) -> None:
         """Send one message to the queue of the source, or to that of the receiver for all sources."""
-        with closing(self.open_queue(ROUTES if self.cast.routed else source)) as queue:
-            queue.send([body_of(events)])
+        name = ROUTES if self.cast.routed else source
+        self.sent.append((name, body_of(events, with_versions=self.keeps_versions)))
+        self._tell(*self.sent[-1])
         for told in self.names if self.cast.routed else [source]:
             self.objects.announce(told, events)
         self.log(f"  {' '.join(event.name for event in events)}")
+
+    def _tell(self, queue: str, body: str) -> None:
+        self.is_telling = True
+        try:
+            with closing(self.open_queue(queue)) as opened:
+                opened.send([body])
+        finally:
+            self.is_telling = False
+
+    def note_sent(self, queue: str, uris: Sequence[str]) -> None:
+        """What a command announces may be read as it is now, or later."""
+        for source in self.names if queue == ROUTES else [queue]:
+            self.objects.announce(source, [Event(uri, self.objects.newest(uri), False) for uri in uris])
 
     def before_acknowledged(self, queue: str, uris: Sequence[str], others: Callable[[], set[str]]) -> None:
         self.log(f"  acknowledged: {' '.join(map(name_of, uris))}")
@@ -297,7 +335,7 @@ class World:
         if not self.remembers:
             return
         unknown = self._file.execute("SELECT pipeline FROM cuesqueue_pipelines WHERE plan_hash > '' AND sink IS NULL")
-        if self.own_sinks & {pipeline for (pipeline,) in unknown}:
+        if not self.keeps_beginnings and self.own_sinks & {pipeline for (pipeline,) in unknown}:
             return
         tables = {kind: table.state() for kind, table in self.tables.items()}
         version = self._file.execute("PRAGMA data_version").fetchone(), tables
@@ -307,15 +345,39 @@ class World:
         store = sqlite3.connect(":memory:")
         self._file.backup(store)
         if len(self.states) == self.states.maxlen:
-            self.states[0].store.close()
+            self.states[0].close()
         checkpoints = {kind: checkpoint.copy() for kind, checkpoint in self.checkpoints.items()}
-        self.states.append(Moment(store, tables, checkpoints, dict(self.taken), len(self.acknowledged)))
+        in_tables = {kind: set(rows) for kind, rows in self.in_tables.items()}
+        queues = self._copies_of_queues() if self.keeps_queues else {}
+        told, sent = len(self.acknowledged), len(self.sent)
+        moment = Moment(store, tables, checkpoints, dict(self.taken), told, in_tables, queues, sent)
+        if self.beginning is None:
+            self.beginning = moment
+        else:
+            self.states.append(moment)
+
+    def _copies_of_queues(self) -> dict[str, sqlite3.Connection]:
+        copies = {}
+        for file in sorted((self.folder / "queues").glob("*.sim.db")):
+            copies[file.name] = sqlite3.connect(":memory:")
+            with closing(sqlite3.connect(file)) as queue:
+                queue.backup(copies[file.name])
+        return copies
+
+    def put_queues_back(self, moment: Moment) -> None:
+        """A backup of the queues is restored. What came since is sent once more by whoever had sent it."""
+        for name, copy in moment.queues.items():
+            with closing(sqlite3.connect(self.folder / "queues" / name)) as queue:
+                copy.backup(queue)
+        for name, body in self.sent[moment.sent :]:
+            self._tell(name, body)
 
     def forget_earlier_states(self) -> None:
         """The store does not go back behind this moment."""
         for moment in self.states:
-            moment.store.close()
+            moment.close()
         self.states.clear()
+        self.beginning = None
         self._version = None
         self.remember_state()
 
@@ -343,6 +405,7 @@ class World:
         bad = self._bad_of_other_sinks()
         self.went_back = True
         moment.store.backup(self._file)
+        self.in_tables = {kind: set(rows) for kind, rows in moment.in_tables.items()}
         self.forgotten |= bad - self._bad_of_other_sinks()
         self.promises.note_that_batches_come_anew()
 
@@ -405,6 +468,11 @@ class World:
             before = states.setdefault((source, uri or shard_id), state)
             states[source, uri or shard_id] = min(state, before, key=_LEAST_FAR.index)
         return states
+
+    def owned_open_shards(self) -> list[str]:
+        """The ids of open shards that a pipeline has."""
+        query = "SELECT shard_id FROM cuesqueue_shards WHERE state = 'open' AND owner IS NOT NULL"
+        return sorted(shard_id for (shard_id,) in self._file.execute(query))
 
     def finished_without_etag(self) -> dict[tuple[str, str], int]:
         """When shards ended of which no version is known (microseconds), by source and URI."""
