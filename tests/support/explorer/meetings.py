@@ -51,8 +51,11 @@ MET: Counter[tuple[str, str]] = Counter()
 REACHED: Counter[str] = Counter()
 """How often each point was reached at which a guest might have come."""
 
-RATES = (0.0, 0.004, 0.02, 0.06)
-"""How often a guest comes at a point, of an exploration; at one that was not met before in it, five times as often."""
+RATES = (0.02, 0.05, 0.1)
+"""How often, of an exploration, a guest comes where a step reaches a point; less often where it has reached it before.
+
+So that what a step reaches once is not lost among what it reaches a hundred times.
+"""
 _NO_GUESTS = frozenset(("work", "trigger", "route", "clean", "pass_time", "take_over", "wake_a_zombie", "die", "stop"))
 _NO_GUESTS |= {"restore", "go_back", "lose_a_checkpoint", "take_a_foreign_checkpoint", "lose_the_checkpoint_of_a_batch"}
 _NO_GUESTS |= {"reset", "vacuum", "put_back", "list_objects"}
@@ -132,7 +135,7 @@ class Meetings:
         self._stops = moods.choice((0.0, 0.1, 0.5))
         self._moods = {name: moods.choice((0.0, 0.5, 1.0, 1.0, 4.0)) for name in (g.name for g in self._guests())}
         self._draw = random.Random()
-        self._visits: Counter[str] = Counter()
+        self._visits: Counter[str] = Counter()  # in this step
         self._thread = threading.get_ident()
         self._top = Turn("explorer", 0)
         self._active: list[Turn] = [self._top]
@@ -162,6 +165,7 @@ class Meetings:
         """One step of the explorer: guests may come while it lasts, and end with it."""
         self._draw.seed(f"{self._explorer.seed} meetings of step {number}")
         self._left, self._is_calm = _GUESTS, False
+        self._visits.clear()
         try:
             yield
             self._drain()
@@ -193,12 +197,9 @@ class Meetings:
             return
         place = _place(what)
         REACHED[place] += 1
-        chance = self._rate if self._visits[place] else min(1.0, 5 * self._rate)
-        if self._rate == 0.0 or self._draw.random() >= chance:
-            return
-        if self.turn.is_hurried:
-            return
         self._visits[place] += 1
+        if self.turn.is_hurried or self._draw.random() >= self._rate / self._visits[place]:
+            return
         self._meet(place)
         self._end_the_dead()
         if self._failure is not None:
@@ -311,7 +312,7 @@ class Meetings:
             Guest("a turn", 12, self._take_a_turn, fair=True),
             Guest("news", 8, self._bring_news),
             Guest("trigger", 5, self._trigger, fair=True),
-            Guest("route", 4, self._route, fair=True),
+            Guest("route", 4 if self._world.cast.routed else 0, self._route, fair=True),
             Guest("take over", 1, self._take_over),
             Guest("time", 2, self._pass_time),
             *(Guest(name, 1, step) for name, step in steps.items()),
@@ -322,11 +323,11 @@ class Meetings:
         queries = (*self._lives.queries.values(), *self._lives.zombies)
         return [query for query in queries if query.readers and query not in self._dying]
 
-    def _near(self) -> Query | None:
+    def _near(self, often: float = 0.6) -> Query | None:
         """The query whose point this is, or any."""
         queries, choose = self._queries(), self._explorer.choose
         near = [query for query in queries if query in self._active[-2].whose[-1:]]
-        if near and choose.random() < 0.6:
+        if near and choose.random() < often:
             return near[0]
         return choose.choice(queries) if queries else None
 
@@ -340,12 +341,15 @@ class Meetings:
 
     def _bring_news(self) -> None:
         """Something is announced, and opened by a reader, perhaps by this one; often a new version of what was read."""
-        explorer, choose = self._explorer, self._explorer.choose
-        if "versions" in explorer.takes and choose.random() < 0.7:
-            explorer.usual.write()
+        usual, choose, world = self._explorer.usual, self._explorer.choose, self._world
+        if "versions" in self._explorer.takes and choose.random() < 0.8:
+            uris = sorted({uri for uris in world.names.values() for uri in uris})
+            uri = choose.choice([*world.lately] if world.lately and choose.random() < 0.8 else uris)
+            usual.overwrite(uri, ("whole", "longer", "empty"))
+            self._explorer.tell(self._explorer.events.pop())
         else:
-            explorer.usual.announce()
-        if query := self._near():
+            usual.announce()
+        if query := self._near(0.8):
             for reader in query.readers:
                 self._lives.guarded(query, reader.receive) and self._lives.guarded(query, reader.open)
 
@@ -359,8 +363,7 @@ class Meetings:
                 lives.guarded(query, query.trigger)
 
     def _route(self) -> None:
-        if self._world.cast.routed:
-            self._lives.route(None)
+        self._lives.route(None)
 
     def _take_over(self) -> None:
         """Another driver, on another machine, starts a query that runs, also in the middle of its batch."""

@@ -79,11 +79,11 @@ class Usual:
         uris = sorted({uri for uris in self.world.names.values() for uri in uris})
         lately = [*self.world.lately] if self.choose.random() < (0.9 if self.lives.is_batch_left else 0.5) else []
         uri = self.choose.choice(lately or uris)
-        self._overwrite(uri, [form for form in (*FORMS, "whole") if form != "damaged" or uri.endswith(".gz")])
+        self.overwrite(uri, [form for form in (*FORMS, "whole") if form != "damaged" or uri.endswith(".gz")])
         if self.choose.random() < 0.7:
             self.explorer.tell(self.explorer.events.pop())
 
-    def _overwrite(self, uri: str, forms: Sequence[str]) -> None:
+    def overwrite(self, uri: str, forms: Sequence[str]) -> None:
         version = self.world.objects.write(uri, self.choose.choice(forms), self.world.now)
         self.explorer.events.append(self.world.objects.event(uri, facts=True))
         self._log(f"  {self.explorer.events[-1].name} is {version.form}")
@@ -92,7 +92,7 @@ class Usual:
         """Here a version is often as long as the one before: nothing but its ETag tells it from that."""
         if "versions" in self.takes and uris and not self.world.is_calm and self.choose.random() < 0.1:
             uri = self.choose.choice(uris)
-            self._overwrite(uri, [self.world.objects.newest(uri).form, "whole"])
+            self.overwrite(uri, [self.world.objects.newest(uri).form, "whole"])
 
     def work(self) -> None:
         if query := self.lives.running():
