@@ -1,4 +1,4 @@
-"""How often each step, command, disaster, spelling and failpoint was reached: what was not is a hole of the explorer."""
+"""How often each step, command, disaster, spelling and failpoint was reached: what was not is a hole in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ NOT_HERE = {
     "rows-staged": "sinks that are queues",
     "rows-sent": "sinks that are queues",
     "rows-shown": "sinks that are queues",
-    "errors-sent": "an error queue in another database",
     "object-copied": "cleaning by moving",
 }
 """Failpoints that the explorer does not reach, and what it lacks for that."""

@@ -21,6 +21,14 @@ class Disasters:
     def __init__(self, lives: Lives) -> None:
         self.lives, self.world, self.choose = lives, lives.world, lives.choose
         self.went_back = False
+        self.begins = False  # the store may go back behind the first batch
+
+    def beginning(self) -> Moment | None:
+        """A moment before any batch; only where all sinks make themselves known, sometimes."""
+        firsts = [*self.world.beginnings]
+        own = all(kind.sink != "other" for kind in self.world.cast.kinds)
+        is_chosen = self.begins and firsts and own and self.choose.random() < 0.4
+        return self.choose.choice(firsts) if is_chosen else None
 
     def steps(self, explorer: Explorer) -> Steps:
         """All of them."""
@@ -80,7 +88,7 @@ class Disasters:
                 all(lives.guarded(query, reader.acknowledge) for reader in query.readers)
         if stopped:
             lives.end_router()
-        world.go_back(world.moment(steps))
+        world.go_back(self.beginning() or world.moment(steps))
         for reader in [reader for query in lives.queries.values() for reader in query.readers]:
             reader.lose_connections()
         self.went_back = lives.may_notice = True

@@ -42,6 +42,11 @@ TAKEN: Counter[str] = Counter()
 Taken = tuple[int, str]
 """A step: its number and its name."""
 
+RARE = frozenset(
+    "adopt compact drop forget migrate operate prune_data prune_shards quarantine reconcile reopen requeue reset status "
+    "vacuum list_objects take_a_foreign_checkpoint lose_a_checkpoint".split()
+)
+"""Steps that not all explorations take."""
 _STEPS = 60
 _ROUNDS = 60  # of the fair end: then something is stuck
 
@@ -54,7 +59,13 @@ class Moods(dict[str, float]):
         self._seed = seed
 
     def __missing__(self, name: str) -> float:
-        often = (1.0, 3.0) if name in ("announce", "work", "trigger", "route") else (0.0, 0.5, 1.0, 1.0, 3.0)
+        """What is rare comes often where it comes at all: so two rare things meet."""
+        if name in ("announce", "work", "trigger", "route"):
+            often: tuple[float, ...] = (1.0, 3.0)
+        elif name in RARE:
+            often = (0.0, 0.0, 0.0, 1.0, 4.0)
+        else:
+            often = (0.0, 0.5, 1.0, 1.0, 3.0)
         self[name] = random.Random(f"{self._seed} mood of {name}").choice(often)
         return self[name]
 
@@ -92,8 +103,10 @@ class Explorer:
             self.world.remembers = True
         if "listings" in takes and not cast.routed and not cast.versioned and self.choose.random() < 0.5:
             self.world.lists = frozenset(sources)
+        self.world.tells_errors = "operators" in takes and self.choose.random() < 0.3
         self.world.keeps_versions = cast.needs == "clones" and self.choose.random() < 0.7
         self.copies_checkpoints = self.choose.random() < 0.35 and len(cast.kinds) > 1
+        self.disasters.begins = "beginnings" in takes
         self.dies = self.choose.choice((0.0, 0.1, 0.3)) if "failpoints" in takes else 0.0
         POINTS.repeats = self.choose if self.dies and self.choose.random() < 0.5 else None
         self.moods = Moods(seed)
@@ -189,6 +202,8 @@ class Explorer:
     def _repair(self) -> None:
         """What is known to be unread is written anew, and announced."""
         world = self.world
+        if world.cast.versioned:
+            return
         unread = [of for of in world.promises.unread() if of not in world.by_hand]
         for uri in sorted({uri for _, uri in unread}):
             world.objects.write(uri, "longer", world.now)

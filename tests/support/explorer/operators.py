@@ -22,7 +22,7 @@ from queue_source.commands.main import app
 from queue_source.queues import open_queue
 from shard_store.model import ShardState
 from shard_store.upkeep import pruning
-from support.explorer.objects import Event, name_of
+from support.explorer.objects import name_of
 from support.explorer.points import OF_CODE, OUTSIDE, POINTS, SENT, TRANSACTION, Death
 from support.explorer.promises import Broken
 from support.explorer.world import ROUTES, STALE
@@ -75,8 +75,8 @@ class Operators:
                     return None
                 said = self._invoke(name, words)._replace(alone=False)
         else:
-            point = self.choose.choice(OUTSIDE)
-            with POINTS.meanwhile(point, after, self._something):
+            point = self.choose.choice((*OUTSIDE, *["files-joined"] * 6) if name == "compact" else OUTSIDE)
+            with POINTS.meanwhile(point, 0 if point == "files-joined" else after, self._something):
                 said = self._invoke(name, words)._replace(alone=False)
         if said.code not in codes:
             raise Broken(f"the command {name} ends with {said.code}: {said.text}")
@@ -85,8 +85,9 @@ class Operators:
     def _something(self) -> None:
         self._busy = True
         try:
-            for _ in range(self.choose.randint(1, 6)):
-                name = self.choose.choice(MEANWHILE)
+            first = [self.choose.choice(("reset", "prune_data"))] if self.choose.random() < 0.5 else []
+            then = MEANWHILE[:4] if first else MEANWHILE
+            for name in [*first, *(self.choose.choice(then) for _ in range(self.choose.randint(1, 8)))]:
                 self.log(f"  meanwhile {name}")
                 self.explorer.steps[name][1]()
         finally:
@@ -140,7 +141,8 @@ class Operators:
 
     def _tell_again(self, source: str, uris: Collection[str]) -> None:
         """Who has uploaded these announces them once more, as they are now."""
-        if events := [Event(uri, self.world.objects.newest(uri), False) for uri in sorted(uris)]:
+        facts = source in self.world.cast.versioned
+        if events := [self.world.objects.event(uri, facts=facts) for uri in sorted(uris)]:
             self.world.announce(source, events)
 
     # --- errors -------------------------------------------------------------------------------------------------------

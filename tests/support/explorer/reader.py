@@ -18,6 +18,7 @@ from queue_source.coordinator.receivers import Receiver
 from queue_source.coordinator.session import Threads
 from queue_source.options import ReaderOptions, parse_reader_options, parse_receiver_options
 from queue_source.queues.leases import terms_of
+from queue_source.queues.sim import SimQueue
 from queue_source.read.partitions import PlanStore
 from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import NotedPlan
@@ -28,6 +29,7 @@ from support.explorer.objects import LARGEST_PIECE
 from support.explorer.points import POINTS
 from support.explorer.world import LEASE, ROUTES, STALE, World
 
+_PAGES = 5  # of what stopped pipelines have left, in one turn
 SCHEMA = StructType().add("row_id", "string")
 
 
@@ -74,6 +76,7 @@ class Reader:
         options = reader_options(world, source, pipeline)
         store = world.open_store()
         queues = [] if world.cast.routed else [world.open_queue(source)]
+        errors = SimQueue(world.queue_url("errors"), clock=lambda: world.now) if world.tells_errors else None
         still = StillThreads()
         try:
             with mock.patch("queue_source.coordinator.start.Threads", return_value=still):
@@ -82,12 +85,13 @@ class Reader:
                     store,
                     {queue.name: queue for queue in queues},
                     stat_objects,
+                    error_queue=errors,
                     open_bucket=lambda prefix: world.open_bucket(prefix, source),
                     answers_with_facts=(lambda uri: True) if world.spares else None,
                     clock=lambda: world.now,
                 )
         except BaseException:
-            for queue in queues:
+            for queue in (*queues, *([] if errors is None else [errors])):
                 queue.close()
             store.close()
             raise
@@ -133,6 +137,9 @@ class Reader:
         ownership = self._coordinator.ownership
         ownership.get_again(self._coordinator.in_flight.foreign())
         ownership.get_renewed()
+        for _ in range(_PAGES):
+            if not ownership.take_abandoned():
+                return
 
     def heartbeat(self) -> None:
         session = self._coordinator.session

@@ -34,6 +34,8 @@ class Restores:
         parts = ["store", "checkpoints", "queues", *["tables"] * 4 * bool(world.tables)]
         chosen = {choose.choice(parts), *([choose.choice(parts)] if choose.random() < 0.4 else [])}
         moment, name = self._moment("tables" in chosen)
+        if moment is None:
+            return
         spellings = {kind: choose.choice(table.spellings) for kind, table in world.tables.items()}
         lives.end_all()
         before = set(world.published())
@@ -44,33 +46,34 @@ class Restores:
             world.put_queues_back(moment)
         if "checkpoints" in chosen:
             self.disasters.put_checkpoints_back(moment, lost="store" in chosen)
-        if "tables" in chosen:
-            for kind, spelling in spellings.items():
-                self._put_table_back(kind, moment, spelling)
+        is_table = [self._put_table_back(kind, moment, how) for kind, how in spellings.items() if "tables" in chosen]
+        if chosen == {"tables"} and not any(is_table):
+            return
         if "store" not in chosen:
             self.disasters.excuse_finished(before - set(world.published()))
         for part in chosen:
             PUT_BACK[f"{part}, {name}"] += 1
         self.disasters.went_back = lives.may_notice = True
-        if choose.random() < 0.7:
+        for _ in range(choose.randint(0, 3)):
             self.explorer.usual.announce()
+            self.explorer.usual.trigger()
 
-    def _moment(self, of_tables: bool) -> tuple[Moment, str]:
+    def _moment(self, of_tables: bool) -> tuple[Moment | None, str]:
         world, choose = self.world, self.choose
-        own = all(kind.sink != "other" for kind in world.cast.kinds)
-        if "beginnings" in self.explorer.takes and own and world.beginning is not None and choose.random() < 0.35:
-            return world.beginning, "to the beginning"
-        steps = choose.randint(1, 5)
-        if of_tables and (earlier := world.moments_before_tables()) and choose.random() < 0.7:
-            return choose.choice(earlier), "to before a table's batch"
-        return world.moment(steps), f"by {steps}"
+        if first := self.disasters.beginning():
+            return first, "to the beginning"
+        if of_tables:
+            now = {kind: table.state() for kind, table in world.tables.items()}
+            earlier = [moment for moment in world.states if moment.tables != now]
+            return (choose.choice(earlier) if earlier else None), "to before a table's batch"
+        return world.moment(choose.randint(1, 5)), "by some steps"
 
-    def _put_table_back(self, kind: Kind, moment: Moment, spelling: str) -> None:
+    def _put_table_back(self, kind: Kind, moment: Moment, spelling: str) -> bool:
         world, choose = self.world, self.choose
         table = world.tables[kind]
         state = moment.tables.get(kind)
         if (kind.sink == "iceberg-inside" and state is None) or not table.put_back(state, spelling, choose):
-            return
+            return None
         others = choose.choice(_OTHERS if kind.sink == "delta" else (0, 0, 1, 3))
         table.others(others)
         cleans = choose.random() < 0.5
@@ -80,6 +83,7 @@ class Restores:
         PUT_BACK[f"{kind.sink}: {others} commits of others, {'cleaned up' if cleans else 'not cleaned up'}"] += 1
         world.log(f"  {kind.sink} of {kind.names}: {spelling}, {others} others, {'cleaned up' if cleans else ''}")
         world.spelled[kind] = spelling
+        return True
 
 
 def steps_of(explorer: Explorer) -> Steps:

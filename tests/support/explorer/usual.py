@@ -52,7 +52,7 @@ class Usual:
             "take_over": (2, self.take_over),
             "wake_a_zombie": (3, self.wake_a_zombie),
             "list_objects": (5 if self.world.lists else 0, self.list_objects),
-            "write": (6 if "versions" in takes else 0, self.write),
+            "write": (6 if "versions" in takes and not cast.versioned else 0, self.write),
             "route": (14 if cast.routed else 0, self.route),
             "clean": (6 if cast.cleans else 0, self.clean),
             "restore": ((4 if self.world.tables else 2) if remembers and "restores" in takes else 0, self.restore),
@@ -71,6 +71,7 @@ class Usual:
         else:
             chosen = self.choose.sample(uris, self.choose.randint(1, min(3, len(uris))))
             facts = "versions" in self.takes and self.choose.random() < 0.5
+            facts |= source in self.world.cast.versioned  # a bucket says the same each time
             events = [self.world.objects.event(uri, facts=facts) for uri in chosen]
         self.world.announce(source, events)
 
@@ -90,6 +91,8 @@ class Usual:
 
     def while_a_batch_is_read(self, uris: Sequence[str]) -> None:
         """Here a version is often as long as the one before: nothing but its ETag tells it from that."""
+        if self.world.cast.versioned:
+            return  # files keep no versions
         if "versions" in self.takes and uris and not self.world.is_calm and self.choose.random() < 0.1:
             uri = self.choose.choice(uris)
             self.overwrite(uri, [self.world.objects.newest(uri).form, "whole"])
@@ -116,10 +119,11 @@ class Usual:
         self.lives.route(self.choose.choice(_ROUTING) if self.choose.random() < 0.2 else None)
 
     def clean(self) -> None:
-        """What was read ten minutes ago is deleted."""
+        """What was read ten minutes ago is deleted: it is planned first."""
         if query := self.lives.running():
-            self.world.now += self.choose.choice((0.0, 601.0))
-            all(self.lives.guarded(query, reader.clean) for reader in query.readers)
+            for pause in self.choose.choice(((0.0,), (601.0,), (0.0, 601.0), (601.0, 601.0))):
+                self.world.now += pause
+                all(self.lives.guarded(query, reader.clean) for reader in query.readers)
 
     def list_objects(self) -> None:
         """A listing that is due finds what nobody has announced."""
@@ -148,7 +152,13 @@ class Usual:
     def change_an_object(self) -> None:
         """It is deleted, or comes back as it was."""
         objects = self.world.objects
-        uri = self.choose.choice(self.world.names[self.choose.choice(list(self.world.names))])
+        uris = self.world.names[self.choose.choice(list(self.world.names))]
+        if self.choose.random() < 0.3:  # all of a folder are
+            change = self.choose.choice((objects.vanish, objects.appear))
+            for uri in uris:
+                change(uri)
+            return
+        uri = self.choose.choice(uris)
         (objects.vanish if objects.is_there(uri) else objects.appear)(uri)
 
     def operate(self) -> None:

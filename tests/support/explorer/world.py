@@ -124,6 +124,8 @@ class WatchedBucket(LocalBucket):
         page = super()._page(prefix, cursor, versions)
         newest = self.world.objects.newest
         objects = [listed._replace(etag=etag_of(newest(listed.uri)), appeared=None) for listed in page.objects]
+        if self.world.keeps_versions:
+            objects = [listed._replace(version=f"v{newest(listed.uri).number}") for listed in objects]
         for listed in objects if self.lists_for is not None else ():
             self.world.objects.let_read(str(self.lists_for), listed.uri)
         now = datetime.fromtimestamp(self.world.now, timezone.utc)
@@ -157,6 +159,12 @@ def watch(database: Database) -> None:
     database._once = watched  # type: ignore[method-assign]
 
 
+def _copy(database: sqlite3.Connection) -> sqlite3.Connection:
+    copy = sqlite3.connect(":memory:")
+    database.backup(copy)
+    return copy
+
+
 class _Undone(Exception):
     """A transaction is rolled back."""
 
@@ -176,7 +184,7 @@ class World:
     `is_calm`: no object changes any more by itself. `is_telling`: a notification is sent, not by a command. `lists`:
     sources with listings. `spares`: objects that a URI alone announces are planned without a look-up, as those of S3.
     `first_form`: of an object. `in_tables`: the rows that the store has published, by the table that has them;
-    `spelled`: how it was put back. `beginning`: the first moment, before any batch. `sent`: all messages, in order.
+    `spelled`: how it was put back. `beginnings`: moments before any batch. `sent`: all messages, in order.
     """
 
     folder: Path
@@ -206,7 +214,8 @@ class World:
     keeps_beginnings: bool = False
     keeps_queues: bool = False
     keeps_versions: bool = False
-    beginning: Moment | None = None
+    tells_errors: bool = False
+    beginnings: deque[Moment] = field(default_factory=lambda: deque(maxlen=3))
     sent: list[tuple[str, str]] = field(default_factory=list)
     in_tables: dict[Kind, set[str]] = field(default_factory=dict)
     spelled: dict[Kind, str] = field(default_factory=dict)
@@ -245,7 +254,7 @@ class World:
         self.elsewhere.dispose()
         self._file.close()
         self._other.close()
-        for moment in [*self.states, *([self.beginning] if self.beginning else [])]:
+        for moment in [*self.states, *self.beginnings]:
             moment.close()
 
     # --- objects and queues -------------------------------------------------------------------------------------------
@@ -351,10 +360,11 @@ class World:
         queues = self._copies_of_queues() if self.keeps_queues else {}
         told, sent = len(self.acknowledged), len(self.sent)
         moment = Moment(store, tables, checkpoints, dict(self.taken), told, in_tables, queues, sent)
-        if self.beginning is None:
-            self.beginning = moment
-        else:
-            self.states.append(moment)
+        if self._file.execute("SELECT 1 FROM cuesqueue_attempts").fetchone() is None:
+            if len(self.beginnings) == self.beginnings.maxlen:
+                self.beginnings.popleft().close()
+            self.beginnings.append(moment._replace(store=_copy(store), queues={n: _copy(q) for n, q in queues.items()}))
+        self.states.append(moment)
 
     def _copies_of_queues(self) -> dict[str, sqlite3.Connection]:
         copies = {}
@@ -377,7 +387,9 @@ class World:
         for moment in self.states:
             moment.close()
         self.states.clear()
-        self.beginning = None
+        for moment in self.beginnings:
+            moment.close()
+        self.beginnings.clear()
         self._version = None
         self.remember_state()
 
