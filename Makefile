@@ -11,7 +11,7 @@ TESTS = $(RUN) pytest tests/ --numprocesses 4 --dist loadfile --no-loadscope-reo
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help demo test test-all test-unit test-engine test-cluster integration prove soak bench lint format docs site dist versions lock clean distclean
+.PHONY: help demo test test-all test-unit test-engine test-cluster integration prove fuzz soak bench lint format docs site dist versions lock clean distclean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=python3.12] [SPARK=4.0] [ARGS=...]"
@@ -43,6 +43,9 @@ prove:  ## `cuesqueue prove`: its parts, and whole jobs with planted mistakes
 
 soak:  ## MINUTES=30 of a steady load with kills: does anything get lost, or grow?
 	$(RUN) python -m integration.soak --minutes $(MINUTES) $(ARGS)
+
+fuzz:  ## MINUTES=60 of the machines that search for what is wrong in reading, and in the store
+	$(RUN) python -m tools.fuzz --minutes $(MINUTES) $(ARGS)
 
 bench:  ## the benchmark table
 	$(RUN) python -m benchmarks $(ARGS)

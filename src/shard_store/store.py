@@ -671,8 +671,8 @@ class ShardStore:
         """Yield the pipeline's data files with fewer bytes, a page at a time."""
         return compacting.small_files(self.database, pipeline, smaller_than)
 
-    def replace_files(self, pipeline: str, ids: Sequence[int], joined: Split) -> bool:
-        return self._write(compacting.replace, pipeline, ids, joined)
+    def replace_files(self, pipeline: str, files: Sequence[CurrentFile], joined: Split) -> bool:
+        return self._write(compacting.replace, pipeline, files, joined)
 
     def forget_replaced(self, before: int) -> int:
         return self._write(compacting.forget_replaced, before)

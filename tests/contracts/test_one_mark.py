@@ -29,6 +29,7 @@ from deltalake import DeltaTable, write_deltalake
 from queue_source.foreach_batch import delivery
 from queue_source.queues import open_queue
 from queue_source.sinks.base import Batch
+from queue_source.sinks.delta import log
 from queue_source.sinks.iceberg import commits
 from queue_source.sinks.marks import Mark
 from shard_store.batches.publishing import created_at
@@ -38,6 +39,7 @@ from shard_store.shards.changes import Audit
 from shard_store.sql import schema
 from shard_store.store import open_store
 from shard_store.upkeep.pruning import RetentionPolicy
+from support import put_back
 from support.crash_sweep import Outcome, run
 from support.delta_tables import DeltaLake
 from support.driver_loop import states
@@ -274,6 +276,144 @@ def test_a_batch_whose_commit_was_undone_before_the_next_attempt_is_written_agai
     world.works()
     world.feed("third")
     world.has("first", "second", "third")
+
+
+@pytest.mark.parametrize("others", [0, 25])
+@pytest.mark.parametrize("spelling", put_back.DELTA)
+@over("Delta")
+def test_a_delta_table_that_is_put_back_in_any_spelling_is_noticed_any_number_of_commits_later(
+    world: World, spelling: str, others: int
+) -> None:
+    world.feed("first")
+    version = world.delta().version()
+    world.feed("second")
+    put_back.DELTA[spelling](world.folder / "delta", version)
+    world.has("first")
+    for _ in range(others):
+        append_others(world)
+    world.put("third")
+    world.refuses(PUT_BACK)
+    world.has("first", *["other"] * others)
+    world.works(failOnDataLoss="false")
+    world.feed("fourth")
+    world.has("first", "third", "fourth", *["other"] * others)
+
+
+@pytest.mark.parametrize("spelling", put_back.DELTA)
+@over("Delta")
+def test_a_batch_that_is_put_back_in_any_spelling_between_two_attempts_is_written_again(
+    world: World, spelling: str
+) -> None:
+    world.feed("first")
+    version = world.delta().version()
+    world.put("second")
+    world.dies()
+    put_back.DELTA[spelling](world.folder / "delta", version)
+    append_others(world)
+    world.works()
+    world.feed("third")
+    world.has("first", "other", "second", "third")
+
+
+@pytest.mark.parametrize("then", ["", "appends", "expires", "appends, expires", "compacts, expires"])
+@pytest.mark.parametrize("spelling", put_back.ICEBERG)
+@over("Iceberg elsewhere", "Iceberg elsewhere, registering", "Iceberg")
+def test_an_iceberg_table_that_is_put_back_in_any_spelling_is_noticed_also_when_its_snapshots_expire(
+    world: World, spelling: str, then: str
+) -> None:
+    world.feed("first")
+    snapshot = world.table().metadata.current_snapshot_id
+    world.feed("second")
+    put_back.ICEBERG[spelling](world.table(), snapshot)
+    world.has("first")
+    if "appends" in then:
+        append_others(world)
+    if "compacts" in then:
+        put_back.compact(world.table())
+    if "expires" in then:
+        put_back.expire(world.table())
+    kept = world.found()
+    world.put("third")
+    world.refuses(PUT_BACK)
+    world.works(failOnDataLoss="false")
+    world.feed("fourth")
+    assert world.found() == kept + Counter(["third", "fourth"])
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(("dies", "compacts"), [(False, False), (False, True), (True, False)])
+@over("Iceberg elsewhere")
+def test_a_batch_whose_snapshot_expires_is_there_also_when_its_files_were_rewritten(
+    world: World, dies: bool, compacts: bool, times: int
+) -> None:
+    """Those of a batch that died: PyIceberg can only overwrite them, which is no rewriting."""
+    world.feed("first")
+    world.put("second")
+    if dies:
+        world.dies()
+    else:
+        world.works()
+    for _ in range(times):
+        append_others(world)
+        if compacts:
+            put_back.compact(world.table())
+        put_back.expire(world.table())
+    world.works()
+    world.feed("third")
+    world.has("first", "second", *["other"] * times, "third")
+
+
+def to_what_it_had(world: World) -> None:
+    """A foreign row is put back; what a batch has brought stays, or comes back."""
+    version = world.delta().version()
+    append_others(world)
+    folder = world.folder / "delta"
+    put_back.DELTA["without information"](folder, version)
+    put_back.DELTA["delta-spark, time"](folder, version - 1)  # that of the batch itself
+    put_back.DELTA["delta-spark, time"](folder, version)
+
+
+def forwards(world: World) -> None:
+    """By a client that tells nothing: it only adds the files again."""
+    version = world.delta().version()
+    put_back.DELTA["without information"](world.folder / "delta", version - 1)
+    put_back.DELTA["without information"](world.folder / "delta", version)
+
+
+def compact_and_put_back_to_that(world: World) -> None:
+    world.delta().optimize.compact()
+    version = world.delta().version()
+    append_others(world)
+    put_back.DELTA["without information"](world.folder / "delta", version)
+
+
+def delete_all_without_information(world: World) -> None:
+    """Of the files of all batches and of others one stays: that is no earlier version."""
+    append_others(world)
+    batches = [file for path, file in put_back.files_of(world.delta()).items() if not path.startswith("part-")]
+    put_back.commit(world.folder / "delta", [{"remove": {**file, "deletionTimestamp": 1}} for file in batches])
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [(to_what_it_had, ["first", "second"]), (forwards, ["first", "second"]),
+     (delete_all_without_information, ["other"]), (compact_and_put_back_to_that, ["first", "second"])],
+)  # fmt: skip
+@pytest.mark.parametrize("dies", [False, True])
+@over("Delta")
+def test_what_keeps_the_rows_of_a_batch_or_deletes_them_is_not_taken_for_putting_back(
+    world: World, dies: bool, change: Callable[[World], None], left: list[str]
+) -> None:
+    world.feed("first")
+    world.put("second")
+    if dies:
+        world.dies()
+    else:
+        world.works()
+    change(world)
+    world.works()
+    world.feed("third")
+    world.has(*left, "third")
 
 
 def compact(world: World) -> None:
@@ -582,14 +722,27 @@ def test_what_died_between_the_commits_is_not_committed_again_by_a_query_of_othe
 def test_a_batch_without_input_does_not_read_the_whole_log(lake: DeltaLake) -> None:
     """It ends where the batch before ended, which has been there: a restored store does not come to mind."""
     query = Query(lake)
-    for number in range(3):
+    for number in range(9):
         query.batch(table_of([number]))
     query.batch_id += 1
-    with patch.object(DeltaTable, "history", autospec=True, side_effect=DeltaTable.history) as asked:
-        query.attempt(table_of([3]))
-    assert asked.call_args_list
-    assert all(len(call.args) == 2 for call in asked.call_args_list), "without a limit"
-    assert lake.ids() == [0, 1, 2, 3]
+    with patch.object(log, "LoggedCommit", side_effect=log.LoggedCommit) as read:
+        query.attempt(table_of([9]))
+    assert 0 < read.call_count < 4
+    assert lake.ids() == list(range(10))
+
+
+@pytest.mark.parametrize("lake", ["Delta"], indirect=True)
+def test_what_others_have_committed_is_looked_at_once(lake: DeltaLake) -> None:
+    query = Query(lake)
+    query.batch(table_of([0]))
+    counts = []
+    for batch in range(4):
+        for _ in range(10):
+            write_deltalake(str(lake.folder), table_of([100 + batch]), mode="append")
+        with patch.object(log, "LoggedCommit", side_effect=log.LoggedCommit) as read:
+            query.batch(table_of([]))
+        counts.append(read.call_count)
+    assert max(counts) <= 13
 
 
 @pytest.mark.parametrize("column", ["foreachBatch", "foreign"])

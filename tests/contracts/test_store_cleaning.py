@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from shard_store.model import BEGINNING, ErrorRecord, Split, shard_key
 from shard_store.shards.changes import Audit
@@ -174,13 +176,28 @@ def test_what_only_a_person_can_change_is_tried_once_a_day(backend: StoreBackend
     assert due(store) == ["a"]
 
 
-def test_what_was_forgotten_and_announced_again_is_known_as_such_and_planned_anew(backend: StoreBackend) -> None:
+def test_what_was_forgotten_is_left_alone_until_it_is_read_again(backend: StoreBackend) -> None:
+    """Who has it forgotten wants it to be read: between that and its announcement it must not be deleted."""
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a", "b")
+    backend.clock.advance(8 * DAY)
+    plan(store)
+    store.forget([shard_key("s", "a")], Audit("me", "why"))
+    assert due(store) == ["b"]
+    us.deliver("a")
+    assert (plan(store), due(store)) == (0, ["b"])
+    backend.clock.advance(8 * DAY)
+    assert (plan(store), due(store)) == (1, ["a", "b"])
+
+
+def test_what_was_pruned_and_announced_again_is_known_as_such_and_planned_anew(backend: StoreBackend) -> None:
     store = backend.open()
     us = Pipeline.start(store)
     us.deliver("a")
     backend.clock.advance(8 * DAY)
     plan(store)
-    store.forget([shard_key("s", "a")], Audit("me", "why"))
+    store.database.write(lambda t: t.execute(shards.delete()))
     assert [one.again for one in store.due_cleanings("s", 1).cleanings] == [False], "nobody has announced it"
     opened = us.open("a")
     assert [one.again for one in store.due_cleanings("s", 1).cleanings] == [True]
@@ -337,6 +354,64 @@ def test_what_another_source_has_not_published_is_needed_until_it_has(
     other.deliver(theirs)
     backend.clock.advance(HOUR)
     assert {one.uri: one.needed for one in store.due_cleanings("s", 10).cleanings} == dict.fromkeys(found)
+
+
+VERSIONS = st.sampled_from([None, "e1", "e2"])
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ours=st.tuples(st.sampled_from([None, "e1", "v1"]), VERSIONS),
+    theirs=st.tuples(st.sampled_from(["e1", "e2", "v1", "v2", "1700000000000"]), VERSIONS),
+    ends=st.sampled_from(["open", "in part", "quarantined", "skipped", "published", "with bad records", "reopened"]),
+)
+def test_what_another_source_needs_is_known_whichever_version_each_of_them_was_told(
+    backend: StoreBackend, ours: tuple[str | None, str | None], theirs: tuple[str, str | None], ends: str
+) -> None:
+    """`ours`, `theirs`: what is in the id beside the URI, and the ETag. What both know tells two versions apart."""
+    backend.wipe()
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "q", "audit")
+    for source, version in (("s", ours[0]), ("audit", theirs[0])):
+        naming = json.dumps({"versions": version is not None})
+        with store.database.engine.begin() as connection:
+            connection.execute(sources.update().where(sources.c.source == source).values(naming=naming))
+    uri = "s3://b/a"
+    mine = uri if ours[0] is None else f"{uri}#{ours[0]}"
+    opened = store.open_shards(us.token, "s", [content(mine)._replace(uri=uri, etag=ours[1])])
+    us.snapshot(*opened.values())
+    us.publish(us.plan(), Split("/1", 1, 1))
+    us.confirm()
+    backend.clock.advance(8 * DAY)
+    assert plan(store, choose=lambda shard_id, uri: Planned(uri, None, ours[0])) == 1
+    (shard,) = store.open_shards(
+        other.token, "audit", [content(f"{uri}#{theirs[0]}")._replace(uri=uri, etag=theirs[1])]
+    ).values()
+    if ends != "open":
+        other.snapshot(shard)
+        made = other.plan()
+        scope = {
+            "quarantined": "object",
+            "in part": "part",
+            "skipped": "skipped",
+            "with bad records": "record",
+            "reopened": "object",
+        }
+        if ends in scope:
+            error = ErrorRecord(scope[ends], "missing-object", "", shard.content.shard_id, made.identity.delivery_hash)
+            store.record_errors("audit", "q", [error])
+        other.publish(made, Split("/2", 1, 1))
+        other.confirm()
+    if ends == "reopened":
+        newer = content(shard.content.shard_id)._replace(uri=uri, etag=theirs[1], message_id="again")
+        store.open_shards(other.token, "audit", [newer])
+    (found,) = (one for one in store.due_cleanings("s", 10).cleanings if one.uri == uri)
+    told_apart = theirs[0] not in ours and ours[1] is not None and theirs[1] is not None and ours[1] != theirs[1]
+    is_needed = ends in ("open", "reopened") or (ends in ("quarantined", "skipped", "in part") and not told_apart)
+    assert (found.needed is not None) is is_needed
+    assert found.has_bad_records is (ends == "with bad records" and not told_apart)
+    backend.close()
+    backend.views.clear()
 
 
 def test_what_another_source_has_given_up_stays_as_if_it_were_our_own(backend: StoreBackend) -> None:

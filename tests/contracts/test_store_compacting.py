@@ -8,12 +8,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import Split, shard_key
+from shard_store.model import Split, shard_key, split_key
 from shard_store.operators import views
 from shard_store.operators.views import AsOf, DataFiles
 from shard_store.shards.changes import Audit
+from shard_store.sql.schema import metadata, splits
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import SERVERS, Pipeline, StoreBackend
 
@@ -45,7 +47,7 @@ class World:
         """Put the file `/a+b` in the place of `/a` and `/b`."""
         files = {file.path[1:]: file for file in self.store.small_files(pipeline, SMALL)}
         joined = Split("/" + "+".join(names), sum(files[name].rows for name in names), len(names))
-        return self.store.replace_files(pipeline, [files[name].id for name in names], joined)
+        return self.store.replace_files(pipeline, [files[name] for name in names], joined)
 
     def shown(self, files: DataFiles | None = None, **as_of: Any) -> list[str]:
         """The original files whose rows are shown, each as often as they are."""
@@ -188,7 +190,7 @@ def test_a_reader_that_has_begun_lists_the_same_files_whatever_is_joined_meanwhi
 
 def test_only_what_is_there_and_current_is_replaced_and_a_repeated_commit_is_one(world: World) -> None:
     world.publish("a", "b", "c", "d")
-    files = {file.path[1:]: file.id for file in world.store.small_files("p", SMALL)}
+    files = {file.path[1:]: file for file in world.store.small_files("p", SMALL)}
     for _ in range(2):  # as when the connection is lost at the commit
         assert world.store.replace_files("p", [files["a"], files["b"]], Split("/a+b", 2, 2))
     assert not world.store.replace_files("p", [files["b"], files["c"]], Split("/b+c", 2, 2))
@@ -279,13 +281,13 @@ def test_two_that_join_the_same_files_at_once_replace_each_once(backend: StoreBa
     world = World(backend)
     names = [f"f{number}" for number in range(60)]
     world.publish(*names)
-    ids = {file.path[1:]: file.id for file in world.store.small_files("p", SMALL)}
+    files = {file.path[1:]: file for file in world.store.small_files("p", SMALL)}
 
     def joined(size: int) -> Iterator[bool]:
         store = backend.open()
         for place in range(0, len(names), size):
             some = names[place : place + size]
-            yield store.replace_files("p", [ids[name] for name in some], Split("/" + "+".join(some), size, size))
+            yield store.replace_files("p", [files[name] for name in some], Split("/" + "+".join(some), size, size))
 
     results: dict[int, list[bool]] = {}
     threads = [threading.Thread(target=lambda size=size: results.update({size: [*joined(size)]})) for size in (4, 6)]
@@ -310,3 +312,78 @@ def test_a_clock_that_goes_back_changes_no_past(world: World) -> None:
     assert world.shown(time=before) == list("abc")
     assert world.shown(time=before - timedelta(seconds=1)) == []
     assert world.shown() == list("abc")
+
+
+def forgotten_by_reset(world: World) -> None:
+    del world.pipelines["p"]
+    world.backend.clock.advance(3600)
+    world.store.reset(["s"], Audit.of_user("test"), message_uri="message:")
+
+
+def forgotten_by_pruning(world: World) -> None:
+    world.store.prune(RetentionPolicy(data=timedelta(days=1)), world.now() + timedelta(days=2))
+
+
+def forgotten_by_vacuum(world: World) -> None:
+    """The file with the highest id is one of those that were replaced, by a run that had written its own before."""
+    with world.store.database.engine.begin() as connection:
+        connection.execute(splits.update().values(replaced_by=99, replaced_at=0))
+    world.forget()
+
+
+FORGETTING = [forgotten_by_reset, forgotten_by_pruning, forgotten_by_vacuum]
+
+
+@pytest.mark.parametrize("forget", FORGETTING)
+def test_what_was_read_before_its_rows_were_forgotten_takes_the_place_of_nothing(world: World, forget: Any) -> None:
+    """A new file had the id of one that compact was reading: its rows were replaced by old ones."""
+    world.publish("a", "b")
+    read_before = list(world.store.small_files("p", SMALL))
+    forget(world)
+    world.publish("c", "d")
+    assert not world.store.replace_files("p", read_before, Split("/a+b", 2, 2))
+    assert world.shown() == ["c", "d"]
+
+
+@pytest.mark.parametrize("forget", FORGETTING)
+def test_a_reader_that_has_begun_never_shows_what_was_published_after_its_files_were_forgotten(
+    world: World, forget: Any
+) -> None:
+    digest = world.publish("a", "b")
+    files = world.store.published_files()
+    parts = world.store.data_files(1)
+    forget(world)
+    world.publish("c", "d")
+    assert world.shown(files) == []
+    assert [world.shown(part) for part in parts] == [[], []]
+    with pytest.raises(StoreConfigurationError, match="has no attempt"):
+        world.shown(attempt="0" * len(digest))
+
+
+def test_a_store_that_was_put_back_gives_ids_again_and_still_nothing_is_replaced_by_another_file(world: World) -> None:
+    world.publish("a", "b")
+    read_before = list(world.store.small_files("p", SMALL))
+    with world.store.database.engine.begin() as connection:  # as after a restore: other files have those ids
+        for file in read_before:
+            renamed = {"path": f"{file.path}-new", "name_key": split_key(f"{file.path}-new")}
+            connection.execute(splits.update().where(splits.c.path == file.path).values(renamed))
+    assert not world.store.replace_files("p", read_before, Split("/a+b", 2, 2))
+    assert world.shown() == ["a-new", "b-new"]
+
+
+@pytest.mark.parametrize("table", [table for table in metadata.sorted_tables if table.autoincrement_column is not None])
+def test_an_id_that_the_database_counts_up_is_never_given_twice(backend: StoreBackend, table: sa.Table) -> None:
+    store, (key,) = backend.open(), table.primary_key.columns
+    given: list[int] = []
+    for _ in range(3):
+        values = {c.name: value_of(c) for c in table.columns if c is not key and not c.nullable}
+        with store.database.engine.begin() as connection:
+            given.extend(connection.execute(table.insert().values(values)).inserted_primary_key or ())
+            connection.execute(table.delete())
+    assert given == sorted(set(given))
+
+
+def value_of(column: sa.Column[Any]) -> Any:
+    if isinstance(column.type, sa.LargeBinary):
+        return b"k" * 32
+    return 1 if isinstance(column.type, sa.Integer) else "x"

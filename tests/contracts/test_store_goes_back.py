@@ -200,7 +200,7 @@ def test_a_reader_whose_own_changes_are_gone_stops_and_acknowledges_nothing_more
 
 def _acknowledges_nothing(loop: DriverLoop) -> None:
     """Not even what the store had called done before."""
-    assert len(loop.in_flight.finish(loop.in_flight.confirm(1))) == 1
+    assert len(loop.in_flight.finish(loop.in_flight.confirm(1)).complete) == 1
     loop.wait_for_acknowledgements()
 
 

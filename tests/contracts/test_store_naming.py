@@ -75,3 +75,12 @@ def test_a_source_with_names_of_azure_of_before_0_3_is_refused(store: ShardStore
     kept["spellings"] = {}
     store.database.write(lambda t: t.execute(sources.update().values(naming=json.dumps(kept))))
     assert store.start("s", "p", naming=Naming({"a": "1"})).token.incarnation == 2
+
+
+def test_objects_that_are_adopted_into_a_source_with_versions_are_known_by_their_uris(store: ShardStore) -> None:
+    """They have no version in their ids, and would be read once more."""
+    assert not store.start("s", "p", naming=Naming(versions=True)).names.versionless
+    store.adopt("s", ["s3://b/a"], "another reader")
+    assert store.start("s", "p", naming=Naming(versions=True)).names.versionless
+    store.adopt("s", ["s3://b/b"], "another reader")
+    assert store.start("s", "p", naming=Naming(versions=True)).names.versionless

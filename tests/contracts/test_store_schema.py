@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -144,11 +145,21 @@ def test_the_tables_of_the_code_are_those_of_the_migrations(url: str, database: 
 
 def reflected(database: Database) -> dict[str, object]:
     inspector = sa.inspect(database.engine)
+    ids_once = set[str]()
+    if database.dialect.one_writer:
+        made = "SELECT name FROM sqlite_master WHERE sql LIKE '%AUTOINCREMENT%'"
+        ids_once = set(database.read(lambda t: t.connection.exec_driver_sql(made).scalars().all()))
+
+    def parts_of_table(index: Any) -> list[str]:
+        return [str(where) for name, where in index.get("dialect_options", {}).items() if name.endswith("_where")]
+
     return {
         name: (
             sorted((c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(name)),
             inspector.get_pk_constraint(name)["constrained_columns"],
             sorted((str(i["name"]), tuple(i["column_names"])) for i in inspector.get_indexes(name)),
+            sorted((str(i["name"]), parts_of_table(i)) for i in inspector.get_indexes(name)),
+            name in ids_once,
         )
         for name in tables(database) - {version.name, applied.name}
     }
@@ -271,7 +282,7 @@ def test_the_code_is_at_the_newest_revision_and_each_has_one_before_it() -> None
 
 def test_the_wheel_holds_the_migrations() -> None:
     folder = Path(installing.__file__).parent / "migrations"
-    revisions = {"0013_version_0_3.py", "0014_versions.py", "0015_joined_files.py"}
+    revisions = {"0013_version_0_3.py", "0014_versions.py", "0015_joined_files.py", "0016_ids_once.py"}
     assert {path.name for path in (folder / "versions").glob("[0-9]*.py")} == revisions
     settings = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     assert '"src/shard_store"' in settings  # the wheel takes the whole folder, migrations included

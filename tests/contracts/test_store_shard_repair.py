@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from shard_store.error_table.search import Criteria
 from shard_store.model import (
     BEGINNING,
+    LISTING,
     ErrorRecord,
     Payload,
     Plan,
@@ -26,7 +27,7 @@ from shard_store.model import (
 from shard_store.operators.repair import ShardsChanged
 from shard_store.operators.shards import ShardCriteria
 from shard_store.shards.changes import Audit
-from shard_store.sql.schema import shard_changes, shards
+from shard_store.sql.schema import attempts, errors, shard_changes, shards
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
 
@@ -490,6 +491,59 @@ def test_a_requeue_is_recorded_too(store: ShardStore) -> None:
     assert (stored.change.action, stored.change.actor) == ("requeue", "ada@host")
     assert stored.after is not None
     assert (stored.after["state"], stored.after["publish_token"]) == ("open", None)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_a_listing_found_is_requeued_to_its_pipeline_as_no_message_comes(store: ShardStore, known: bool) -> None:
+    from shard_store.error_table import search
+
+    us = Pipeline.start(store)
+    quarantined(us, "a")
+    with store.database.engine.begin() as connection:
+        connection.execute(shards.update().values(queue=LISTING))
+        if not known:
+            connection.execute(shards.update().values(owner="forgotten"))
+            for table in (errors, attempts):
+                connection.execute(table.update().values(pipeline="forgotten"))
+    (page,) = search.pages(store.database, Criteria())
+    for _ in range(2):  # a call that died after it is called again
+        (shard,) = store.reopen(page, audit=ME).shards.values()
+        assert (shard.queue, shard.known) == (LISTING, True)
+    assert [*store.renewed(us.token)] == (keys("a") if known else [])
+    (waiting,) = store.abandoned("s", 10) or us.look("a").values()
+    assert waiting.token == (us.token if known else None)
+    (stored,) = store.shard_story(keys("a")[0]).changes
+    assert stored.after is not None
+    assert stored.after["publish_token"] == (str(us.token) if known else None)
+
+
+@pytest.mark.parametrize("why", ["released", "stopped", "held", "a message", "in a group", "in a listing"])
+def test_an_open_shard_that_nobody_has_is_taken_without_its_message_when_it_is_reopened(
+    backend: StoreBackend, why: str
+) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.open("a")
+    if why not in ("stopped", "held"):
+        store.release(us.token, keys("a"))
+    if why == "stopped":
+        backend.clock.advance(STALE + 1)
+    odd: dict[str, dict[str, str]] = {
+        "a message": {"uri": MESSAGE}, "in a group": {"message_group": "g"}, "in a listing": {"queue": LISTING},
+    }  # fmt: skip
+    if why in odd:
+        store.database.write(lambda t: t.execute(shards.update().values(odd[why])))
+    is_mended = why in ("released", "stopped")
+    done = store.put_back(keys("a"), ME, message_uri=MESSAGE)
+    assert (done.changed, done.unchanged) == ((1, 0) if is_mended else (0, 1))
+    assert store.put_back(keys("a"), ME, message_uri=MESSAGE).unchanged == 1
+    assert [shard.key for shard in store.abandoned("s", 10)] == keys("a") * (is_mended or why == "in a listing")
+    if is_mended:
+        (stored,) = store.shard_story(keys("a")[0]).changes
+        assert (stored.change.action, stored.after and stored.after["queue"]) == ("reopen", LISTING)
+        other = Pipeline.start(store, "other")
+        (found,) = store.abandoned("s", 10)
+        assert store.acquire(other.token, {found.key: found.token}) == set(keys("a"))
 
 
 def test_it_stays_given_up_when_another_shard_of_the_plan_is_lost_meanwhile(backend: StoreBackend) -> None:

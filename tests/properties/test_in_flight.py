@@ -51,7 +51,7 @@ def test_each_message_completes_exactly_when_its_last_shard_does(
     finished: set[ShardKey] = set()
     for event in [*events, SHARDS]:  # the same shard may be finished again and again, also within one event
         before = {message for message, keys in waiting.items() if keys <= finished}
-        complete = held.finish(event)
+        complete = held.finish(event).complete
         finished |= set(event)
         assert set(complete) == {message for message, keys in waiting.items() if keys <= finished} - before
         assert len(complete) == len(set(complete))
@@ -84,7 +84,7 @@ def test_a_shard_is_in_one_place_only_and_the_bytes_held_are_those_of_what_is_th
         elif what == "watch":
             held.watch([shard(key)])
         elif what == "finish" and key not in held.planned_until(seq):  # what is planned is ours until it is confirmed
-            held.leave(held.finish([key]))
+            held.leave(held.finish([key]).complete)
         elif what == "leave":
             held.leave([MESSAGES[SHARDS.index(key) % len(MESSAGES)]])
         elif what == "snapshot" and (ranges := held.take(files, None)):
@@ -160,7 +160,7 @@ class Hands:
         for shards in self.waiting.values():
             shards.discard(SHARDS[number])
         complete = {key for key, shards in self.waiting.items() if not shards}
-        assert set(self.held.finish([SHARDS[number]])) == complete - before
+        assert set(self.held.finish([SHARDS[number]]).complete) == complete - before
 
     def ask(self, number: int) -> None:
         """Not only for what is complete by chance."""

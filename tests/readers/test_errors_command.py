@@ -11,10 +11,17 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from queue_source.announcements.contents import OBJECT_VERSION
+from queue_source.commands import errors as commands
 from queue_source.commands.main import app
+from queue_source.errors import QueueError
 from queue_source.messages import Received, kept_message
 from queue_source.queues import open_queue
-from shard_store.model import ErrorRecord, Plan
+from queue_source.queues.base import send_possible
+from shard_store.error_table import search
+from shard_store.error_table.search import Criteria
+from shard_store.model import LISTING, ErrorRecord, Plan, shard_key
+from shard_store.sql.schema import errors as error_table
+from shard_store.sql.schema import pipelines, shards
 from support.coordinator_world import EMPTY, World, patiently, uris
 from support.driver_loop import DriverLoop, published, states, until
 from support.store_backends import rows
@@ -286,3 +293,145 @@ def test_a_queue_that_the_store_names_runs_no_code(world: World, queue: str) -> 
     done = CliRunner().invoke(app, ["errors", "requeue", "--all", "--json"])
     assert done.exit_code != 0, done.output
     assert not mark.exists()
+
+
+# --- a page is requeued whole, or can be gone on with ---
+
+
+def of_each_kind(world: World, loop: DriverLoop) -> None:
+    """Three quarantined objects: two of a listing, one of a queue."""
+    run_with(world, loop, dict.fromkeys(uris(3), "object"))
+    with world.store() as store, store.database.engine.begin() as connection:
+        for table in (shards, error_table):
+            of_listing = table.c.shard_key.in_([shard_key("files", uri) for uri in uris(2)])
+            connection.execute(table.update().where(of_listing).values(queue=LISTING, message_id="listed"))
+    assert states_by_uri(world) == dict.fromkeys(uris(3), "quarantined")
+
+
+def states_by_uri(world: World) -> dict[str, str]:
+    with world.store() as store:
+        return {row["shard_id"]: row["state"] for row in rows(store, "shards")}
+
+
+def test_objects_that_a_listing_found_are_requeued_without_a_message(world: World) -> None:
+    """Their queue has no URL: the command ended with 2 when it had released the whole page."""
+    world.publish(*uris(3))
+    with world.loop() as loop:
+        of_each_kind(world, loop)
+        assert errors("requeue", "--all", "--dry-run")["messages"] == 1
+        assert errors("requeue", "--all") == {"errors": 3, "messages": 1, "refused": {}, "dry_run": False}
+        until(lambda: set(states_by_uri(world).values()) == {"done"} and world.depth() == EMPTY, patiently(loop))
+        with world.store() as store:
+            assert published(store) == dict.fromkeys(uris(3), 1)
+
+
+def test_objects_of_a_listing_are_announced_where_a_queue_is_named(world: World) -> None:
+    world.publish(*uris(3))
+    with world.loop() as loop:
+        of_each_kind(world, loop)
+        assert errors("requeue", "--all", "--to", world.queue_url)["messages"] == 3
+        until(lambda: set(states_by_uri(world).values()) == {"done"} and world.depth() == EMPTY, patiently(loop))
+        with world.store() as store:
+            assert published(store) == dict.fromkeys(uris(3), 1)
+
+
+def test_an_object_of_a_listing_that_the_store_has_forgotten_needs_a_queue(world: World) -> None:
+    with world.store() as store:
+        one = ErrorRecord("object", "corrupt-object", "", "s3://bucket/x", queue=LISTING, message_id="listed")
+        store.record_errors("files", "files", [one])
+    with open_queue(world.queue_url) as queue:
+        queue.create()  # type: ignore[attr-defined]
+    [why] = errors("requeue", "--all", code=1)["refused"].values()
+    assert "--to" in why
+    assert errors("requeue", "--all", "--to", world.queue_url)["messages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("queue", "arguments"),
+    [
+        ("nonsense://x", ()),
+        ("sql+sqlite:///absent.db?queue=q", ()),
+        ("amqp://127.0.0.1:1/v?source=s&nonsense=1", ()),
+        ("", ("--notification", "s3")),
+    ],
+    ids=["no such kind", "no such file", "wrong parameter", "no event for such a name"],
+)
+def test_a_queue_that_cannot_be_opened_releases_nothing(world: World, queue: str, arguments: tuple[str, ...]) -> None:
+    name = uris(1)[0] if queue else f"file://{world.folder}/in/x.json"
+    (world.folder / "in").mkdir()
+    (world.folder / "in" / "x.json").write_bytes(b"{}")
+    world.publish(name, uris(2)[1])
+    with world.loop(allowedPrefixes=f"s3://bucket/,file://{world.folder}/in/") as loop:
+        run_with(world, loop, dict.fromkeys((name, uris(2)[1]), "object"))
+    if queue:
+        with world.store() as store, store.database.engine.begin() as connection:
+            connection.execute(shards.update().where(shards.c.shard_id == name).values(queue=queue))
+    done = CliRunner().invoke(app, ["errors", "requeue", "--all", *arguments])
+    assert done.exit_code == 2, done.output
+    assert states_by_uri(world) == dict.fromkeys((name, uris(2)[1]), "quarantined")
+    assert world.depth() == EMPTY
+    assert {error["state"] for error in errors("list")["errors"]} == {"recorded"}
+
+
+def test_what_its_queue_cannot_carry_is_refused_and_the_others_are_requeued(world: World) -> None:
+    sim = f"sim://q?dir={world.folder}/sim"
+    with open_queue(sim) as queue:
+        queue.create()  # type: ignore[attr-defined]
+    with world.store() as store:
+        good = [ErrorRecord("message", "c", "", f"m{i}", queue=sim, input=b"ab", message_id=f"{i}") for i in range(3)]
+        odd = replace(good[1], **kept_message(b"ab", "a" * 300, (), None))
+        store.record_errors("files", "files", [good[0], odd, good[2]])
+    [why] = errors("requeue", "--all", code=1)["refused"].values()
+    assert "its queue cannot carry it" in why
+    assert len(waiting(sim)) == 2
+    assert sorted(error["state"] for error in errors("list")["errors"]) == ["recorded", "requeued", "requeued"]
+
+
+def test_a_queue_that_fails_leaves_the_others_done_and_the_next_call_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was sent to another queue before is not sent again: as data, it would be there twice."""
+    queues = [f"sql+sqlite:///{world.folder}/queue.db?queue={name}" for name in ("one", "two")]
+    with world.store() as store:
+        records = [ErrorRecord("message", "c", "", q, queue=q, input=b"ab", message_id="m") for q in queues]
+        store.record_errors("files", "files", records)
+    for url in queues:
+        with open_queue(url) as queue:
+            queue.create()  # type: ignore[attr-defined]
+    failing, send = [True], send_possible
+
+    def fails(queue: Any, messages: Any) -> dict[int, str]:
+        if failing.pop() if failing and queue.name.endswith("queue=two") else False:
+            raise QueueError(queue.name, "is away")
+        return send(queue, messages)
+
+    monkeypatch.setattr(commands, "send_possible", fails)
+    assert CliRunner().invoke(app, ["errors", "requeue", "--all"]).exit_code == 1
+    assert errors("requeue", "--all")["messages"] in (1, 2)
+    assert [[m.body for m in waiting(url)] for url in queues] == [[b"ab"], [b"ab"]]
+
+
+@pytest.mark.parametrize("dies", ["opened", "stopped"])
+def test_an_object_that_is_open_without_a_message_is_mended_by_reopening_it(world: World, dies: str) -> None:
+    """As version 0.4 left it, when it had released a page and could not send."""
+    world.publish(*uris(1))
+    with world.loop() as loop:
+        if dies == "opened":
+            run_with(world, loop, {uris(1)[0]: "object"})
+            with world.store() as store:
+                [page] = search.pages(store.database, Criteria())
+                store.reopen(page)
+                store.drop_errors([error.key for error in page])
+        else:
+            loop.latest(0)
+    with open_queue(world.queue_url) as queue:
+        queue.purge()  # type: ignore[attr-defined]
+    if dies == "stopped":
+        with world.store() as store, store.database.engine.begin() as connection:
+            connection.execute(pipelines.update().values(stale_at=0))
+    done = CliRunner().invoke(app, ["shards", "reopen", "--all", "--json"])
+    assert json.loads(done.stdout)["shards"] == 1, done.output
+    with world.loop() as loop:
+        until(lambda: states_by_uri(world) == {uris(1)[0]: "done"}, patiently(loop))
+        with world.store() as store:
+            assert published(store) == dict.fromkeys(uris(1), 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy.engine import Connection
+
 from shard_store.sql.database import Database
 from shard_store.sql.schema import applied, registered, splits, version
 
@@ -16,6 +18,18 @@ OF_FILES = {
 _OF_FILES = ("cuesqueue_splits_compacted", "cuesqueue_splits_replaced")
 
 
+def _without_autoincrement(connection: Connection, table: str) -> None:
+    """Make the table of SQLite anew, as it was before."""
+    named = "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type = 'index'"
+    made, *indexes = connection.exec_driver_sql(named, (table,)).scalars()
+    connection.exec_driver_sql(f"ALTER TABLE {table} RENAME TO before")
+    for index in indexes:
+        connection.exec_driver_sql(f"DROP INDEX {index.split()[2]}")
+    for statement in (made.replace(" AUTOINCREMENT", ""), f"INSERT INTO {table} SELECT * FROM before", *indexes):
+        connection.exec_driver_sql(statement)
+    connection.exec_driver_sql("DROP TABLE before")
+
+
 def take_back(database: Database) -> None:
     with database.engine.begin() as connection:
         registered.drop(connection)
@@ -23,6 +37,9 @@ def take_back(database: Database) -> None:
             if index.name in _OF_FILES:
                 index.drop(connection)
         every = [*COLUMNS.items(), *((table, column) for table, names in OF_FILES.items() for column in names)]
+        if database.dialect.one_writer:  # migration 0016
+            for serial in ("cuesqueue_splits", "cuesqueue_shard_changes", "cuesqueue_certificates"):
+                _without_autoincrement(connection, serial)
         for table, column in every:
             connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
         connection.execute(applied.update().values(version_num=BEFORE))

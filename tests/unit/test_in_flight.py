@@ -69,7 +69,7 @@ def test_there_is_room_until_a_few_triggers_are_held_and_again_when_one_is_done(
     held.plan(Snapshot(1, held.take(2, None)))
     assert receive(held) == 0
     held.confirm(1)
-    complete = held.finish(shard_key("s", n) for n in "12")
+    complete = held.finish(shard_key("s", n) for n in "12").complete
     assert complete == [message("1"), message("2")]
     assert receive(held) == 2, "what only waits for its acknowledgement is no work"
 

@@ -49,6 +49,6 @@ def test_what_is_pruned_unread_before_it_is_acquired_is_new_and_its_message_wait
             return acquire(store, token, seen)
 
         monkeypatch.setattr(ShardStore, "acquire", prune_first)
-        ownership.resolve(found.values())
+        ownership.resolve(found.values(), in_flight.look())
         assert [entry.content.shard_id for entry in in_flight.take(10, None)] == ["a"]
         assert in_flight.foreign() == []

@@ -8,16 +8,18 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from queue_source.errors import BadObject
+from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.formats.base import MAX_REPORTED, may_be_cut
 from queue_source.options import parse_reader_options
 from queue_source.read.partitions import MIN_PIECE, Piece, PlanStore, cut, whole_pieces
-from queue_source.read.task import Work, read_pieces, read_work
+from queue_source.read.task import Beside, Work, read_pieces, read_work
 from queue_source.spark.reader import WorkPartition
 from shard_store.model import (
     BEGINNING,
@@ -196,6 +198,37 @@ def test_pieces_of_an_object_with_a_header_or_a_mark_read_each_record_once(tmp_p
         else:
             assert [(row["a"], row["b"]) for row in found] == [(i, f"y{i}") for i in range(50)]
             assert [error.position for error in errors] == [position_at(size - 4)]
+
+
+@pytest.mark.parametrize("file_format", ["json", "csv", "text"])
+def test_an_object_that_is_bad_behind_its_first_rows_fails_once_and_is_left_out_then(
+    file_format: str, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is published, and its neighbours are: the next attempt holds its rows until it has read its end."""
+    monkeypatch.setattr("queue_source.formats.text.blocks.BLOCK_SIZE", 64 << 10)
+    late, options = tmp_path / "late", {"fileFormat": file_format, "mode": "PERMISSIVE"}
+    schema = pa.schema([("value", pa.string())]) if file_format == "text" else SCHEMA
+    line = b'{"a":1,"b":"x"}\n' if file_format == "json" else b"1,x\n"
+    good.write_bytes(line)
+    late.write_bytes(line * 100_000 + line.replace(b"x", b"marked"))
+    module, name = {"json": ("json", "Json"), "csv": ("csv", "Csv"), "text": ("records", "Text")}[file_format]
+    named = f"queue_source.formats.text.{module}.{name}Reader.read_quickly"
+    quickly = resolve_name(named)
+
+    def refuse_marked(self: object, data: bytes) -> Any:
+        if b"marked" in data:
+            raise BadObject("too-large-for-memory", "as if")
+        return quickly(self, data)
+
+    monkeypatch.setattr(named, refuse_marked)
+    task = work(late, good, store=f"sqlite:///{tmp_path}/store.db", **options)
+    with pytest.raises(ObjectStoreError, match="the next attempt"):
+        list(read_work(task, schema, repeated=False))
+    for repeated in (True, False):  # by Spark, and by a query that is started again
+        again = replace(task, isolation=None if repeated else Beside(0))
+        assert sum(batch.num_rows for batch in read_work(again, schema, repeated=repeated)) == 1
+    with task.store.open() as store:
+        assert store.found_bad(IDENTITY) == {(task.pieces[0].planned.key, BEGINNING)}
 
 
 def test_pieces_of_a_bad_object_are_one_error_and_none_is_read_by_a_repeated_task(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -128,6 +129,23 @@ def test_samples_may_be_named_and_bad_ones_do_not_matter(place: Place) -> None:
 def test_columns_of_the_path_are_added_with_their_types(place: Place) -> None:
     place.publish(place.put("day=2020-01-01/n=7/1.json", {"id": 1, "n": "of the record"}))
     assert place.columns(partitionColumns="day,n") == "id BIGINT, day DATE, n BIGINT, _rescued_data STRING"
+
+
+def test_columns_of_the_path_do_not_depend_on_the_day_or_the_order_of_the_samples(place: Place) -> None:
+    typed = {"fileFormat": "parquet"}
+    folders = ["day=09/n=__HIVE_DEFAULT_PARTITION__/code=7", "day=10/n=1/code=eu", "day=08/n=2.5/code=1"]
+    uris = []
+    for folder in folders:
+        path = place.root / "landing" / folder / "1.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1]}), path)
+        uris.append(path.as_uri())
+    for number, order in enumerate(itertools.permutations(uris)):
+        found = place.columns(
+            partitionColumns="day,n,code", schemaSample=",".join(order), schemaLocation=str(place.root / f"{number}"),
+            **typed,
+        )  # fmt: skip
+        assert found.removesuffix(", _rescued_data STRING") == "id BIGINT, day BIGINT, n DOUBLE, code STRING"
 
 
 def test_names_of_our_own_columns_in_the_data_stop_no_stream(place: Place) -> None:

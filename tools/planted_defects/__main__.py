@@ -1,11 +1,14 @@
 """Put each defect of `defects.py` back in a copy, run tests there, and say whether they found it.
 
     python3 tools/environment.py -- python -m tools.planted_defects [--only NAME]... [-- PYTEST ARGUMENTS]
+    python3 tools/environment.py -- python -m tools.planted_defects --machines 10 [--only NAME]...
     python3 tools/environment.py -- python -m tools.planted_defects --check
 
 Without arguments for pytest the tests are those of `tests/unit`, `tests/contracts`, `tests/readers` and
 `tests/properties`. A run ends at its first failure, which is what counts as found; the table at the end names the test.
-Ends with 1 where a defect was not found. `--check` only looks whether each defect can still be put back.
+Ends with 1 where a defect was not found. `--machines` lets the machines of `tools.fuzz` search, without any test, for
+so many minutes a defect at most; the table then names what they found first. `--check` only looks whether each defect
+can still be put back.
 """
 
 from __future__ import annotations
@@ -14,13 +17,18 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
+from tools.fuzz import FOUND, MACHINES, command_of, surroundings
 from tools.planted_defects.defects import DEFECTS, Defect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,10 +86,45 @@ def found_by(copy: Path, arguments: Sequence[str]) -> str | None:
     return failed[1] if failed else "(pytest ended without a test's name)"
 
 
+def found_by_machines(copy: Path, minutes: float, seed: int = 1) -> str | None:
+    """Let the machines search the copy; return the first line of what one of them has found, or None."""
+    found: list[str] = []
+
+    def read(machine: str, lines: IO[str]) -> None:
+        for line in lines:
+            if line.startswith(FOUND) and not found:
+                found.append(f"{machine}: {line.removeprefix(FOUND).strip()}")
+            if found:
+                break
+        else:
+            return
+        for process in running.values():
+            process.terminate()
+
+    running = {
+        machine: subprocess.Popen(
+            command_of(machine, minutes, seed), cwd=copy, env=surroundings(copy), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )
+        for machine in MACHINES
+    }  # fmt: skip
+    readers = [threading.Thread(target=read, args=(machine, process.stdout)) for machine, process in running.items()]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    for process in running.values():
+        with suppress(ProcessLookupError):  # its Spark, too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    return found[0] if found else None
+
+
 def main() -> int:
     """Plant, run, print; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.planted_defects", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", action="append", metavar="NAME", help="this defect; may be given several times")
+    parser.add_argument("--machines", type=float, metavar="MINUTES", help="only the machines of tools.fuzz search")
     parser.add_argument("--check", action="store_true", help="only look whether each defect can still be put back")
     parser.add_argument("pytest", nargs="*", metavar="PYTEST ARGUMENT", help="after --; the tests to run")
     arguments = parser.parse_args()
@@ -98,7 +141,10 @@ def main() -> int:
     missed = 0
     for defect, copy in copies(chosen):
         began = time.monotonic()
-        test = found_by(copy, arguments.pytest or USUAL)
+        if arguments.machines:
+            test = found_by_machines(copy, arguments.machines)
+        else:
+            test = found_by(copy, arguments.pytest or USUAL)
         missed += test is None
         print(f"{defect.name:34} {time.monotonic() - began:6.0f} s  {test or 'NOT FOUND'}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} found")

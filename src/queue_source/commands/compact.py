@@ -247,7 +247,7 @@ def _join(
     rows = _rows(group, storage, threads)
     (joined,) = write_split(rows, group.schema, _folder(group.files[0]), prefix, group.compression, storage)
     reach("files-joined")
-    is_shown = store.replace_files(pipeline, [file.id for file in group.files], joined)
+    is_shown = store.replace_files(pipeline, group.files, joined)
     reach("files-compacted")
     return joined.size if is_shown else None
 

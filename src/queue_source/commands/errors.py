@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -44,10 +44,10 @@ from queue_source.commands.parameters import (
     option,
 )
 from queue_source.commands.queue import Notification, s3_event
-from queue_source.errors import OptionError, QueueConfigurationError, QueueError
+from queue_source.errors import OptionError, QueueConfigurationError
 from queue_source.messages import Outgoing
 from queue_source.queues import Queue, open_queue
-from queue_source.queues.base import Unsendable, republished, send_messages
+from queue_source.queues.base import republished, send_possible
 from queue_source.queues.sql.database import parse_address
 from queue_source.queues.urls import scheme
 from queue_source.uris import written_uri
@@ -55,7 +55,7 @@ from shard_store import open_store
 from shard_store.error_table import search
 from shard_store.error_table.handling import MAX_INPUT, Reopened
 from shard_store.error_table.search import Criteria, StoredError
-from shard_store.model import STORE, iso_time
+from shard_store.model import WITHOUT_MESSAGE, ShardKey, iso_time
 from shard_store.redaction import HIDDEN, quote
 from shard_store.shards.changes import Audit
 from shard_store.store import ShardStore
@@ -309,65 +309,96 @@ def requeue(
     done = Requeued()
     criteria = criteria if criteria.states else replace(criteria, states=("pending", "recorded", "delivered"))
     with ExitStack() as opened:
-        outbox = _Outbox(to, tag, dry_run, opened)
+        outbox = _Outbox(store, to, tag, announce, dry_run, opened, done)
         for page in search.pages(store.database, criteria, limit=limit):
-            problems = {error.key: outbox.problem(error) for error in page}
-            done.refused |= {key.hex(): problem for key, problem in problems.items() if problem}
-            possible = [error for error in page if not problems[error.key]]
-            objects = [error for error in possible if _is_object(error)]
-            reopened = store.reopen(objects, dry_run=dry_run, audit=Audit.of_user("its error is requeued"))
-            done.refused |= {key.hex(): why for key, why in reopened.refused.items()}
-            possible = [error for error in possible if error.key not in reopened.refused]
-            for error in possible:
-                if not _is_object(error):
-                    outbox.put(error)
-            for shard in reopened.shards.values():
-                outbox.announce(shard, announce(shard.uri))
-            outbox.send()
-            if not dry_run:
-                store.mark_requeued([error.key for error in possible])
-            done.errors += len(possible)
-    done.messages = outbox.sent
+            outbox.requeue(page)
     return done
+
+
+_NOWHERE = ""
+"""Where those are sent that need no message: what is released is taken by a reader without one."""
 
 
 @dataclass
 class _Outbox:
-    """Messages by the queue they go to; the queues stay open until the end."""
+    """Sends what errors are about, a page at a time; the queues stay open until the end.
 
+    What can fail without a change comes first. Each queue's errors are marked as soon as its messages are sent: so a
+    call that ends at another queue has done nothing, or all, for each error, and the next call goes on from there.
+    """
+
+    store: ShardStore
     to: str | None
     tag: str | None
+    announcement: Announce
     dry_run: bool
     opened: ExitStack
-    sent: int = 0
-    _waiting: dict[str, list[Outgoing]] = field(default_factory=dict)
+    done: Requeued
     _queues: dict[str, Queue] = field(default_factory=dict)
 
-    def problem(self, error: StoredError) -> str:
-        """Explain why this error's input cannot be sent again; "" if it can."""
-        if error.state == "pending":
-            return "its batch is not published yet: it may still be repeated"
-        if error.scope == "skipped":
-            return "its object was skipped, as the options say (skip); parts of it may be published"
-        if error.scope == "part" and self.to is None:
-            return (
-                "other tasks, or another reading of its batch, have read its object, and their rows may be published; "
-                "look for them where they went; if none are there, have the object read again with `cuesqueue shards "
-                "forget` and a new announcement: any that are there would come twice"
-            )
-        stays = error.scope == "row" or (error.scope == "record" and not _is_of_message(error))
-        if stays and self.to is None:
-            return (
-                f"it is a {error.scope} of something whose other rows are published, so that cannot be read again; "
-                "repair it under another name, or name with --to the queue that is to get the input alone"
-            )
-        if not _is_object(error) and not error.whole:
-            kept = 0 if error.input is None else len(error.input)
-            size = "unknown number of" if error.input_size is None else error.input_size
-            return f"the error table keeps {kept} of its {size} bytes"
-        queue = self.to or error.queue
+    def requeue(self, page: Sequence[StoredError]) -> None:
+        possible = self._without(page, {error.key: _problem(error, self.to) for error in page})
+        inputs = [error for error in possible if not _is_object(error)]
+        inputs = self._without(inputs, {error.key: self._unreachable(self.to or error.queue) for error in inputs})
+        objects = [error for error in possible if _is_object(error)]
+        would = self.store.reopen(objects, dry_run=True)
+        objects = self._without(objects, would.refused)
+        problems = {key: self._unreachable(self._place(shard), shard) for key, shard in would.shards.items()}
+        objects = self._without(objects, {error.key: problems[_shard_of(error)] for error in objects})
+        shards = {key: would.shards[key] for key in map(_shard_of, objects)}
+        waiting: dict[str, list[tuple[Outgoing, list[StoredError]]]] = {_NOWHERE: []}
+        for error in inputs:
+            waiting.setdefault(self.to or error.queue, []).append((self._copy(error), [error]))
+        for key, shard in shards.items():
+            of_shard = [error for error in objects if error.shard_key == key]
+            waiting.setdefault(self._place(shard), []).append((self._announce(shard), of_shard))
+        if self.dry_run:
+            self.done.errors += len(inputs) + len(objects)
+            self.done.messages += sum(len(messages) for place, messages in waiting.items() if place != _NOWHERE)
+            return
+        for place in waiting.keys() - self._queues.keys() - {_NOWHERE}:
+            self._queues[place] = self.opened.enter_context(open_queue(place))
+        audit = Audit.of_user("its error is requeued")
+        refused = {key.hex(): why for key, why in self.store.reopen(objects, audit=audit).refused.items()}
+        self.done.refused |= refused  # since something else has changed them meanwhile
+        for place, messages in waiting.items():
+            remaining = [
+                (message, [error for error in of_message if error.key.hex() not in refused])
+                for message, of_message in messages
+            ]
+            self._send(place, [(message, of_message) for message, of_message in remaining if of_message])
+
+    def _send(self, place: str, messages: Sequence[tuple[Outgoing, Sequence[StoredError]]]) -> None:
+        problems: dict[int, str] = {}
+        if place != _NOWHERE:
+            problems = send_possible(self._queues[place], [message for message, _ in messages])
+            self.done.messages += len(messages) - len(problems)
+        for number, problem in problems.items():
+            words = f"its queue cannot carry it ({problem}); name another one with --to"
+            self.done.refused |= {error.key.hex(): words for error in messages[number][1]}
+        sent = [error.key for number, (_, errors) in enumerate(messages) for error in errors if number not in problems]
+        self.store.mark_requeued(sent)
+        self.done.errors += len(sent)
+
+    def _without(self, errors: Sequence[StoredError], problems: Mapping[bytes, str]) -> list[StoredError]:
+        """Return the errors that have no problem; note the others as refused."""
+        self.done.refused |= {key.hex(): problem for key, problem in problems.items() if problem}
+        return [error for error in errors if not problems.get(error.key)]
+
+    def _place(self, shard: Reopened) -> str:
+        return self.to or (_NOWHERE if shard.known and shard.queue in WITHOUT_MESSAGE else shard.queue)
+
+    def _unreachable(self, queue: str, shard: Reopened | None = None) -> str:
+        """Return why the queue cannot be opened, by its name alone; "" where nothing speaks against it.
+
+        Raises QueueConfigurationError for a file that is not there.
+        """
+        if shard is not None and queue == _NOWHERE and shard.queue in WITHOUT_MESSAGE:
+            return ""
         if not queue:
             return "its queue is not known; name one with --to"
+        if queue in WITHOUT_MESSAGE:
+            return "the store has forgotten its object, which no message had announced; name a queue with --to"
         if HIDDEN in queue:
             return f"the password of its queue {queue} is not in the store; name the queue with --to"
         if scheme(queue).startswith("sql+sqlite"):
@@ -379,35 +410,50 @@ class _Outbox:
                 raise QueueConfigurationError(address.name, problem)
         return ""
 
-    def put(self, error: StoredError) -> None:
-        """Add the error's input, unchanged.
+    def _copy(self, error: StoredError) -> Outgoing:
+        """Return the error's input, unchanged.
 
         A message that is a shard is counted as republished, which makes a new shard.
         """
         tag = error.tag if self.tag is None else self.tag
         headers = republished(error.headers) if error.scope == "object" else error.headers
-        message = Outgoing(error.input or b"", tag, headers, error.group)
-        self._waiting.setdefault(self.to or error.queue, []).append(message)
+        return Outgoing(error.input or b"", tag, headers, error.group)
 
-    def announce(self, shard: Reopened, body: bytes) -> None:
-        if shard.queue == STORE and self.to is None:
-            return  # it is released: the next reader of its source takes it
+    def _announce(self, shard: Reopened) -> Outgoing:
         headers = {OBJECT_VERSION: shard.version} if shard.version else {}
-        message = Outgoing(body, self.tag or "", headers, shard.group)
-        self._waiting.setdefault(self.to or shard.queue, []).append(message)
+        body = b"" if self._place(shard) == _NOWHERE else self.announcement(shard.uri)
+        return Outgoing(body, self.tag or "", headers, shard.group)
 
-    def send(self) -> None:
-        for url, messages in self._waiting.items():
-            if not self.dry_run:
-                if url not in self._queues:
-                    self._queues[url] = self.opened.enter_context(open_queue(url))
-                queue = self._queues[url]
-                try:
-                    send_messages(queue, messages)
-                except Unsendable as error:
-                    raise QueueError(queue.name, f"cannot carry the input of an error: {error}") from error
-            self.sent += len(messages)
-        self._waiting = {}
+
+def _problem(error: StoredError, to: str | None) -> str:
+    """Explain why this error's input cannot be sent again, whatever the queue; "" if it can."""
+    if error.state == "pending":
+        return "its batch is not published yet: it may still be repeated"
+    if error.scope == "skipped":
+        return "its object was skipped, as the options say (skip); parts of it may be published"
+    if error.scope == "part" and to is None:
+        return (
+            "other tasks, or another reading of its batch, have read its object, and their rows may be published; "
+            "look for them where they went; if none are there, have the object read again with `cuesqueue shards "
+            "forget` and a new announcement: any that are there would come twice"
+        )
+    stays = error.scope == "row" or (error.scope == "record" and not _is_of_message(error))
+    if stays and to is None:
+        return (
+            f"it is a {error.scope} of something whose other rows are published, so that cannot be read again; "
+            "repair it under another name, or name with --to the queue that is to get the input alone"
+        )
+    if not _is_object(error) and not error.whole:
+        kept = 0 if error.input is None else len(error.input)
+        size = "unknown number of" if error.input_size is None else error.input_size
+        return f"the error table keeps {kept} of its {size} bytes"
+    return ""
+
+
+def _shard_of(error: StoredError) -> ShardKey:
+    """Return the shard of an error that `reopen` has not refused."""
+    assert error.shard_key is not None
+    return error.shard_key
 
 
 def _is_object(error: StoredError) -> bool:

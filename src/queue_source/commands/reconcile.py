@@ -23,12 +23,12 @@ import typer
 from queue_source.announcements.contents import announcement_of, listed_contents
 from queue_source.commands.output import FAILED, Json, print_result, progress, tell, without_unknown
 from queue_source.commands.parameters import DryRun, Store, argument, duration_of, flag, named_options, option
-from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError, QueueError
+from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError
 from queue_source.messages import ListedObject, Outgoing
 from queue_source.options import ListingOptions, options_of_choice, parse_listing_options
 from queue_source.options.types import TIME
 from queue_source.queues import Queue, open_queue
-from queue_source.queues.base import Unsendable, send_messages
+from queue_source.queues.base import send_possible
 from queue_source.storage import inventory as inventories
 from queue_source.storage.buckets import Bucket, Page, open_bucket
 from queue_source.storage.inventory import Inventory
@@ -100,24 +100,22 @@ class Announcer:
         self.unsendable: list[str] = []
         self._queue = queue
         self._plain = plain
-        self._waiting: list[Outgoing] = []
+        self._waiting: list[tuple[str, Outgoing]] = []
 
     def put(self, listed: ListedObject) -> None:
         message = announcement_of(listed, plain=self._plain)
         if message is None:
             self.unsendable.append(listed.uri)
         else:
-            self._waiting.append(message)
+            self._waiting.append((listed.uri, message))
 
     def send(self) -> None:
         """Send the waiting announcements: at most those of a page. Raises QueueError."""
-        messages, self._waiting = self._waiting, []
-        if messages and self._queue is not None:
-            try:
-                send_messages(self._queue, messages)
-            except Unsendable as error:
-                raise QueueError(self._queue.name, f"cannot carry an announcement: {error}") from error
-        self.sent += len(messages)
+        waiting, self._waiting, refused = self._waiting, [], dict[int, str]()
+        if self._queue is not None:
+            refused = send_possible(self._queue, [message for _, message in waiting])
+            self.unsendable += [waiting[place][0] for place in refused]
+        self.sent += len(waiting) - len(refused)
 
 
 @dataclass(slots=True)
@@ -438,7 +436,7 @@ def reconcile(
 
         results = []
         for prefix in options.prefixes:
-            sent = 0 if announcer is None else announcer.sent
+            sent, unsendable = (0, 0) if announcer is None else (announcer.sent, len(announcer.unsendable))
             try:
                 with _pages(prefix, manifest, options) as pages, progress("objects compared", None, not as_json) as bar:
                     report = compare(
@@ -464,7 +462,7 @@ def reconcile(
                 result["certificate"] = opened.certify(report.scope, evidence, report.tally, actor)
             if announcer is not None:
                 result["announced"] = announcer.sent - sent
-                result["cannot_be_announced"] = len(announcer.unsendable)
+                result["cannot_be_announced"] = len(announcer.unsendable) - unsendable
             if earlier is not None:
                 difference = changes_since(earlier, report.tally)
                 result["compared_with"] = {

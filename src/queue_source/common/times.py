@@ -132,6 +132,12 @@ def fixed_offset(zone: str) -> timedelta | None:
     return offset if zone[0] == "+" else -offset
 
 
+def clock_of(zone: str) -> tzinfo:
+    """Return what tells the offsets of a zone, as `parse_time_zone` returned it, also behind its last listed change."""
+    offset = fixed_offset(zone)
+    return ZoneInfo(zone) if offset is None else timezone(offset)
+
+
 # timestamps as Spark's file sources read them in `modifiedAfter`: with their own zone, or in a default one
 
 _TIMESTAMP = re.compile(
@@ -163,10 +169,8 @@ def instant(time: datetime, zone: str) -> datetime:
     """
     if time.tzinfo is not None:
         return time
-    offset = fixed_offset(zone)
-    zone_info: tzinfo = ZoneInfo(zone) if offset is None else timezone(offset)
     try:
-        return time.replace(tzinfo=zone_info).astimezone(timezone.utc)
+        return time.replace(tzinfo=clock_of(zone)).astimezone(timezone.utc)
     except OverflowError:
         raise ValueError("beyond the years 1 to 9999") from None
 

@@ -216,7 +216,7 @@ class Backfill:
         return None
 
     def _compare(self, claim: Claim, page: Page) -> Claim | None:
-        session, read_at = self._session, time.monotonic()
+        session, read_at, look = self._session, time.monotonic(), self._in_flight.look()
         options = session.options.notifications
         announced = [
             (listed, content)
@@ -254,5 +254,5 @@ class Backfill:
             beyondMemory=compared.beyond_memory,
             existing=compared.existing,
         )
-        self._ownership.resolve(compared.shards)
+        self._ownership.resolve(compared.shards, look)
         return compared.claim

@@ -45,6 +45,13 @@ class Counts(NamedTuple):
     bytes: int
 
 
+class Finished(NamedTuple):
+    """Messages that are `complete` now, and shards that are to be looked at again: they may be open since."""
+
+    complete: list[MessageKey]
+    again: list[ShardKey]
+
+
 class Leftovers(NamedTuple):
     """What remains at the end of a reader: messages without and with a shard in a snapshot, and shards in none.
 
@@ -59,7 +66,12 @@ class Leftovers(NamedTuple):
 
 
 class InFlight:
-    """Holds messages and shards. All methods may be called from any thread; every change wakes the waiting threads."""
+    """Holds messages and shards. All methods may be called from any thread; every change wakes the waiting threads.
+
+    What one thread has read in the store is old by the time at which it comes here: meanwhile another one may have
+    opened a shard again, and announced or offered it. So each look at the store is counted when it begins (`look`), and
+    what it says of a shard ends nothing that came here since.
+    """
 
     def __init__(self, queues: Iterable[str], limits: Limits, shares: Shares = _EQUAL) -> None:
         self._changed = threading.Condition()
@@ -67,6 +79,8 @@ class InFlight:
         self._ready = ReadyQueue(shares)
         self._room = Room(queues, limits, shares, self._messages, self._ready)
         self._arrivals: dict[ShardKey, int] = {}
+        self._looks = 0
+        self._heard: dict[ShardKey, int] = {}  # how many looks had begun when a shard was last said to be open
         self._numbers = itertools.count()
         self._taken: dict[ShardKey, Ready] = {}
         self._planned: set[ShardKey] = set()
@@ -86,6 +100,12 @@ class InFlight:
         """Wake the waiting threads, so that they see that the reader ends."""
         with self._changed:
             self._changed.notify_all()
+
+    def look(self) -> int:
+        """Begin a look at the store, by the number that it has from now on."""
+        with self._changed:
+            self._looks += 1
+            return self._looks
 
     # receiving
 
@@ -200,9 +220,10 @@ class InFlight:
         """
         with self._changed:
             for message, pending in opened:
-                self._messages.open(message, pending)
+                self._messages.open(message, pending, self._looks)
                 for key in pending:
                     self._arrive(key)
+                    self._heard[key] = self._looks
             self._changed.notify_all()
 
     def recall_done(self, keys: Iterable[ShardKey]) -> set[ShardKey]:
@@ -266,6 +287,7 @@ class InFlight:
         with self._changed:
             for shard in shards:
                 self._unwatch(shard.key)
+                self._heard[shard.key] = self._looks
                 if self._ready.is_outdated(shard.key, shard.content):
                     self._not_ready(shard.key)
                 content = self._messages.content(shard.key, shard.content)
@@ -274,6 +296,7 @@ class InFlight:
                 needs_message = _needs_message(content) and not self._messages.is_awaited(shard.key)
                 if needs_message or (content.uri == MESSAGE_URI and content.payload is None):
                     with_message_gone.append(shard.key)
+                    self._heard.pop(shard.key, None)
                     continue
                 ready = Ready(shard.key, content, shard.position, self._arrive(shard.key), usual)
                 self._room.enter(shard.key, content, ready.bytes)
@@ -281,12 +304,17 @@ class InFlight:
             self._changed.notify_all()
         return with_message_gone
 
-    def watch(self, shards: Iterable[Shard]) -> None:
-        """Note that other pipelines have these shards. A planned shard is resolved when its snapshot is."""
+    def watch(self, shards: Iterable[Shard], look: int | None = None) -> None:
+        """Note that other pipelines have these shards. A planned shard is resolved when its snapshot is.
+
+        Where a message waits, the store is asked again at each heartbeat; else nobody would ask for what is ours since.
+        """
         with self._changed:
             for shard in shards:
                 key = shard.key
                 if key in self._planned or key in self._taken:
+                    continue
+                if self._is_newer(key, look) and not self._messages.is_awaited(key):
                     continue
                 self._not_ready(key)
                 if self._messages.is_awaited(key):
@@ -295,7 +323,7 @@ class InFlight:
                     if group is not None:
                         self._ready.block(group, key, self._arrive(key))
                 else:
-                    self._arrivals.pop(key, None)
+                    self._forget(key)
             self._changed.notify_all()
 
     def foreign(self) -> list[ShardKey]:
@@ -303,17 +331,23 @@ class InFlight:
         with self._changed:
             return list(self._messages.foreign)
 
-    def finish(self, keys: Iterable[ShardKey]) -> list[MessageKey]:
-        """Note that the shards are finished in the store; returns the messages that are complete by that."""
+    def finish(self, keys: Iterable[ShardKey], look: int | None = None) -> Finished:
+        """Note that the shards are finished, as this look at the store has found them; None: whatever came since.
+
+        It completes no message that began to wait since, and a shard that was said to be open since is left as it is.
+        """
         with self._changed:
-            complete: list[MessageKey] = []
+            finished = Finished([], [])
             for key in keys:
+                finished.complete.extend(self._messages.finish(key, look))
+                if self._is_newer(key, look):
+                    finished.again.append(key)
+                    continue
                 self._unwatch(key)
                 self._not_ready(key)
-                self._arrivals.pop(key, None)
-                complete += self._messages.finish(key)
+                self._forget(key)
             self._changed.notify_all()
-            return complete
+            return finished
 
     def remember_done(self, keys: Iterable[ShardKey]) -> None:
         """Remember finished shards whose messages are not in our hands: with at-least-once no store does."""
@@ -475,6 +509,14 @@ class InFlight:
             self._arrivals[key] = next(self._numbers)
         return self._arrivals[key]
 
+    def _is_newer(self, key: ShardKey, look: int | None) -> bool:
+        """Tell whether the shard was said to be open since the look began, perhaps by what came after it."""
+        return look is not None and self._heard.get(key, -1) >= look
+
+    def _forget(self, key: ShardKey) -> None:
+        self._arrivals.pop(key, None)
+        self._heard.pop(key, None)
+
     def _not_ready(self, key: ShardKey) -> None:
         if self._ready.remove(key):
             self._room.leave(key)
@@ -491,7 +533,7 @@ class InFlight:
         for shard in self._messages.drop([message.key for message in messages]):
             self._unwatch(shard)
             if shard not in self._room:
-                self._arrivals.pop(shard, None)
+                self._forget(shard)
         if messages:
             self._changed.notify_all()
         return [message.key for message in messages]

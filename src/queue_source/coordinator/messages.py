@@ -31,11 +31,12 @@ RESTING = UNACKNOWLEDGED | {State.LATE, State.IDLE}
 class Message(Lease):
     """One delivery of a message, from its receipt on. `unopened`: the delivery with its body, until it is opened.
 
-    It waits for the shards that are `pending`, of which so many are `foreign`: other pipelines have them. `is_delayed`:
-    its queue was away when it was to be acknowledged; so it may be deleted already.
+    It waits for the shards that are `pending`, of which so many are `foreign`: other pipelines have them. `since`: how
+    many looks at the store had begun when it began to wait. `is_delayed`: its queue was away when it was to be
+    acknowledged; so it may be deleted already.
     """
 
-    __slots__ = ("foreign", "is_delayed", "is_grouped", "log_id", "pending", "state", "unopened")
+    __slots__ = ("foreign", "is_delayed", "is_grouped", "log_id", "pending", "since", "state", "unopened")
 
     def __init__(self, received: Received, terms: Terms, state: State) -> None:
         super().__init__(received, terms)
@@ -45,6 +46,7 @@ class Message(Lease):
         self.log_id = received.headers.get(terms.log_id_header) if terms.log_id_header else None
         self.pending: set[ShardKey] = set()
         self.foreign = 0
+        self.since = 0
         self.is_delayed = False
 
 
@@ -121,8 +123,8 @@ class MessageTable:
             self._forget_body(message)
         self._opening = []
 
-    def open(self, key: MessageKey, contents: Mapping[ShardKey, Content]) -> None:
-        """Let the message wait for these unfinished shards; without any it is complete.
+    def open(self, key: MessageKey, contents: Mapping[ShardKey, Content], looks: int = 0) -> None:
+        """Let the message wait for these unfinished shards; without any it is complete. `looks`: as in `since`.
 
         A message that is gone is skipped.
         """
@@ -130,7 +132,7 @@ class MessageTable:
         if message is None:
             return
         self._forget_body(message)  # also of a delivery that came while an earlier one was opened
-        message.pending = set(contents)
+        message.pending, message.since = set(contents), looks
         for shard, content in contents.items():
             self._waiting.setdefault(shard, set()).add(message)
             message.foreign += shard in self.foreign
@@ -169,14 +171,22 @@ class MessageTable:
         self._count_foreign(shard, -1)
         return self.foreign.pop(shard)
 
-    def finish(self, shard: ShardKey) -> list[MessageKey]:
-        """Note that the shard, which is not foreign, is finished; returns the messages that are complete by that."""
-        self._contents.pop(shard, None)
+    def finish(self, shard: ShardKey, look: int | None = None) -> list[MessageKey]:
+        """Note that the shard is finished, as this look at the store has found it; None: whoever waits for it.
+
+        Returns the messages that are complete by that. Those that wait for it since the look began go on waiting.
+        """
         messages = self._waiting.pop(shard, set())
-        for message in messages:
+        if later := {message for message in messages if look is not None and message.since >= look}:
+            self._waiting[shard] = later
+        else:
+            self._contents.pop(shard, None)
+        ended = messages - later
+        for message in ended:
             message.pending.discard(shard)
+            message.foreign -= shard in self.foreign
             self._settle(message)
-        return [message.key for message in messages if not message.pending]
+        return [message.key for message in ended if not message.pending]
 
     # acknowledging
 

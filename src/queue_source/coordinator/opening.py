@@ -159,8 +159,9 @@ class Opener:
         self._prefixes.count(received)
         contents = [content for announcement in announced for content in announcement.contents]
         if not session.semantics.keeps_shards:
-            shards = self._find_unkept(announced)
+            look, shards = in_flight.look(), self._find_unkept(announced)
         else:  # new ones are ours
+            look = in_flight.look()
             shards = session.store.open_shards(session.token, session.options.source, contents) if contents else {}
         self._count(announced, shards)
         opened = []
@@ -169,7 +170,7 @@ class Opener:
             pending = {key: content for key, content in waits_for.items() if shards[key].state is ShardState.OPEN}
             opened.append(Opened(key_of(announcement.message), pending))
         in_flight.announce(opened)
-        self._ownership.resolve(shards.values())
+        self._ownership.resolve(shards.values(), look)
         in_flight.end_opening()
 
     def _parse(self, messages: Sequence[Received]) -> list[Announced]:
@@ -312,8 +313,11 @@ class Ownership:
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
     _has_taken: bool = False  # what stopped pipelines have left
 
-    def resolve(self, shards: Iterable[Shard]) -> None:
-        """Route these shards. Raises ShardStoreError when stale ones cannot be acquired; then they are watched."""
+    def resolve(self, shards: Iterable[Shard], look: int) -> None:
+        """Route these shards, as this look at the store has found them (`InFlight.look`).
+
+        Raises ShardStoreError when stale ones cannot be acquired; then they are watched.
+        """
         finished: list[ShardKey] = []
         ours: list[Shard] = []
         others: list[Shard] = []
@@ -322,9 +326,9 @@ class Ownership:
                 finished.append(shard.key)
             else:
                 (ours if shard.token == self._session.token else others).append(shard)
-        self._in_flight.watch(others)  # first: a shard of ours in an ordered group may have to wait for them
+        self._in_flight.watch(others, look)  # first: a shard of ours in an ordered group may have to wait for them
         self._offer(ours)
-        self._in_flight.finish(finished)
+        self.finish(finished, look)
         stale = {shard.key: shard for shard in others if shard.stale}
         if not stale:
             return
@@ -341,19 +345,24 @@ class Ownership:
         lost = [shard for key, shard in stale.items() if key not in won and key not in recorded]
         # taken by another pipeline, or pruned just now, unread: then it is new
         if free := [shard.content for shard in lost if shard.token is None]:
-            self.resolve(store.open_shards(token, self._session.options.source, free).values())
+            look = self._in_flight.look()
+            self.resolve(store.open_shards(token, self._session.options.source, free).values(), look)
+
+    def finish(self, keys: Iterable[ShardKey], look: int) -> None:
+        """Note that shards were finished when the store was looked at; those that may be open since are resolved."""
+        self.get_again(self._in_flight.finish(keys, look).again)
 
     def get_again(self, keys: Sequence[ShardKey]) -> None:
         """Resolve shards as they are in the store now. Those that are missing there were finished, and pruned since."""
         if not keys:
             return
-        session = self._session
+        session, look = self._session, self._in_flight.look()
         shards = session.store.look(keys)
-        self.resolve(shards.values())
+        self.resolve(shards.values(), look)
         if missing := [key for key in keys if key not in shards]:
             # in an emptied store everything is missing: then this raises PipelineTakenOver
             session.store.heartbeat(session.token, session.stale_after)
-            self._in_flight.finish(missing)
+            self.finish(missing, look)
 
     def get_renewed(self) -> None:
         """Resolve shards that no message announces to us.
@@ -361,7 +370,8 @@ class Ownership:
         They were reopened by an operator, or by a newer version that was announced to another pipeline.
         """
         if self._session.semantics.keeps_shards:
-            self.resolve(self._session.store.renewed(self._session.token).values())
+            look = self._in_flight.look()
+            self.resolve(self._session.store.renewed(self._session.token).values(), look)
 
     def take_abandoned(self) -> bool:
         """Take over shards that stopped pipelines opened by listing: no message leads to them. True: there may be more.
@@ -370,8 +380,9 @@ class Ownership:
         """
         session, shards = self._session, []
         if session.semantics.keeps_shards and (session.options.backfill.prefixes or not self._has_taken):
+            look = self._in_flight.look()
             shards = session.store.abandoned(session.options.source, _ABANDONED)
-            self.resolve(shards)
+            self.resolve(shards, look)
         self._has_taken = len(shards) < _ABANDONED
         return not self._has_taken
 

@@ -43,14 +43,15 @@ class Progress:
     def confirm(self, seq: int) -> None:
         """Make everything up to `seq` final; then acknowledge."""
         if seq > self.confirmed:
-            self._conclude(seq, self._advance(seq, None))
+            look = self._in_flight.look()
+            self._conclude(seq, self._advance(seq, None), look)
 
     def begin(self, ranges: tuple[Range, ...], *, done: int) -> int:
         """Make the next snapshot durable and everything up to `done` final, in one transaction; return its seq.
 
         If it cannot be stored, its shards are ready again.
         """
-        snapshot = Snapshot(self.last_seq + 1, ranges)
+        snapshot, look = Snapshot(self.last_seq + 1, ranges), self._in_flight.look()
         try:
             confirmed = self._advance(done, snapshot)
         except BaseException:
@@ -60,13 +61,14 @@ class Progress:
         self._in_flight.plan(Snapshot(snapshot.seq, confirmed.written))
         reach("snapshot-written")
         if self._session.semantics.final_at_snapshot:  # that finishes its messages
-            complete = self._in_flight.finish(entry.key for entry in confirmed.written if is_end(entry.end))
-            self._acknowledger.wait_for_answers(complete)
+            finished = self._in_flight.finish((r.key for r in confirmed.written if is_end(r.end)), look)
+            self._acknowledger.wait_for_answers(finished.complete)
+            self._ownership.get_again(finished.again)
         written_keys = {entry.key for entry in confirmed.written}
         # the others have passed to another pipeline since they were ready
         self._ownership.get_again([entry.key for entry in ranges if entry.key not in written_keys])
         if done > self.confirmed:
-            self._conclude(done, confirmed)
+            self._conclude(done, confirmed, look)
         return snapshot.seq
 
     def adopt(self, seq: int, store_id: str | None = None) -> None:
@@ -88,7 +90,8 @@ class Progress:
             fail_on_data_loss=self._session.options.delivery.fail_on_data_loss,
         )
 
-    def _conclude(self, seq: int, confirmed: Confirmed) -> None:
+    def _conclude(self, seq: int, confirmed: Confirmed, look: int) -> None:
+        """Acknowledge what is finished. That takes time, in which another thread may open some of it again."""
         reach("confirmed")
         self._error_log.of_plans(confirmed.with_errors)
         self._errors.forward()  # errors are delivered before any message is acknowledged
@@ -106,7 +109,9 @@ class Progress:
         keys = self._in_flight.confirm(seq)
         if not self._session.semantics.keeps_shards:
             self._in_flight.remember_done(keys)
-        self._in_flight.finish(confirmed.finished)
+            self._in_flight.finish(confirmed.finished)
+            return
+        self._ownership.finish(confirmed.finished, look)
         # lost to another pipeline, or to be continued
         self._ownership.get_again([key for key in keys if key not in confirmed.finished])
 

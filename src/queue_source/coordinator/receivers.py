@@ -324,12 +324,13 @@ class Recorded:
         """Take what there is room for; return whether there may be more."""
         session = self._session
         room = min(_AT_A_TIME, self._in_flight.room_for_listed())
+        look = self._in_flight.look()
         waiting = session.store.recorded(session.options.source, room, self._until)
         if not waiting:
             return False
         chosen = self._choose(waiting)
         reach("recorded-found")
-        self._ownership.resolve(chosen)
+        self._ownership.resolve(chosen, look)
         reach("recorded-taken")
         return len(waiting) == room
 

@@ -6,7 +6,9 @@ mean what they mean in Spark; the others are of the message and the plan.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from urllib.parse import unquote
@@ -15,12 +17,18 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject, OptionError
-from queue_source.formats.text.values import make_text_converter
-from queue_source.formats.types import fields_of
+from queue_source.formats.text.values import TextConverter, make_text_converter
+from queue_source.formats.types import LARGEST_DECIMAL, fields_of
 from queue_source.options.content import FormatOptions
 
 METADATA_COLUMN = "_metadata"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|Infinity)|NaN")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
+_MOMENT = re.compile(
+    _DAY.pattern + r"[T ][0-9]{1,2}:[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]+)?)?\s*(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
 
 _TYPES: dict[str, pa.DataType] = {
     "file_path": pa.string(),
@@ -108,12 +116,37 @@ def path_columns(uri: str, schema: pa.Schema, options: FormatOptions) -> dict[st
             raise BadObject("wrong-columns", f"the path has no folder {name}=...: {uri!r}")
         text, kind = values_by_name[name], schema.field(name).type
         try:
-            convert = make_text_converter(kind, FormatOptions(options.file_format, timezone=options.timezone))
-            value = None if text == _NULL else convert(text)
+            value = None if text == _NULL else _converter(kind, options)(text)
         except ValueError as error:
             raise BadObject("wrong-columns", f"column {name!r} in the path: {error}") from error
         values[name] = pa.array([value], kind)[0]
     return values
+
+
+def folder_type(text: str, options: FormatOptions) -> pa.DataType:
+    """Infer the type of a partition column from the value of one folder; null where that stands for null.
+
+    By its form alone, as in Spark: `08` and `09` are whole numbers as `10` is, so that no type depends on the day.
+    """
+    if not text or text == _NULL:
+        return pa.null()
+    if _WHOLE.fullmatch(text) and len(text) <= LARGEST_DECIMAL:
+        return pa.int64() if -(1 << 63) <= int(text) < 1 << 63 else pa.decimal128(LARGEST_DECIMAL, 0)
+    if _NUMBER.fullmatch(text):
+        return pa.string() if _WHOLE.fullmatch(text) else pa.float64()
+    if text.lower() in ("true", "false"):
+        return pa.bool_()
+    for form, kind in ((_DAY, pa.date32()), (_MOMENT, pa.timestamp("us", tz="UTC"))):
+        if form.fullmatch(text):
+            with suppress(ValueError):
+                _converter(kind, options)(text)
+                return kind
+    return pa.string()
+
+
+def _converter(kind: pa.DataType, options: FormatOptions) -> TextConverter:
+    """Return what reads the value of a folder: patterns of the options are those of the content."""
+    return make_text_converter(kind, FormatOptions(options.file_format, timezone=options.timezone))
 
 
 def path_values(uri: str) -> dict[str, str]:

@@ -31,7 +31,7 @@ from queue_source.formats.typed import (
     snappy_length,
     written_varint,
 )
-from queue_source.formats.types import gregorian_days, gregorian_micros, instants, parts_of, with_parts
+from queue_source.formats.types import gregorian_days, gregorian_micros, instants, local_times, parts_of, with_parts
 from queue_source.options.content import FormatOptions
 from queue_source.storage.open_files import ObjectFile, ObjectVersion
 
@@ -142,7 +142,7 @@ def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> 
         if pt.is_timestamp(kind) and kind.tz is None and pt.is_int64(column.type):
             table = table.set_column(place, written, column.cast(kind))
         elif pt.is_timestamp(kind) and kind.tz is None and pt.is_timestamp(column.type):
-            table = table.set_column(place, written, pc.local_timestamp(column))
+            table = table.set_column(place, written, pa.chunked_array(map(local_times, column.chunks), kind))
     return table
 
 
@@ -372,8 +372,8 @@ class Values:
 
 def _shift(zone: str) -> int:
     """Return the microseconds from the writer's count to the count since 1970 in UTC."""
-    local = pa.scalar(_EPOCH, pa.timestamp("us"))
-    return int(instants(local, zone).cast(pa.int64()).as_py()) - _EPOCH
+    local = pa.array([_EPOCH], pa.timestamp("us"))
+    return int(instants(local, zone).cast(pa.int64())[0].as_py()) - _EPOCH
 
 
 def _seconds_amiss(nanos: np.ndarray, shift: int) -> np.ndarray:

@@ -11,13 +11,15 @@ a leap year: a day of the same name has another number in the Gregorian calendar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from queue_source.common.times import fixed_offset
+from queue_source.common.times import clock_of, fixed_offset
 from queue_source.errors import BadObject
 from queue_source.options.content import FormatOptions
 
@@ -203,6 +205,15 @@ def _has_decimals(kind: pa.DataType) -> bool:
     return bool(pt.is_decimal(kind)) or any(_has_decimals(kind.field(i).type) for i in range(kind.num_fields))
 
 
+def may_overflow(kind: pa.DataType) -> bool:
+    """Tell whether pyarrow may read a text as another number of this type.
+
+    It counts the digits of a text before it appends the zeros of the scale, and does not notice where these leave the
+    128 bits.
+    """
+    return bool(pt.is_decimal128(kind)) and kind.precision + kind.scale > LARGEST_DECIMAL
+
+
 def conform_column(column: pa.ChunkedArray, target: pa.Field, leaf: LeafConverter) -> pa.ChunkedArray:
     """Convert the column to exactly the declared type. Raises BadObject("corrupt-object") naming column and reason."""
     if column.type.equals(target.type, check_metadata=True):
@@ -263,6 +274,12 @@ def typed_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
         return (instants(array, "UTC") if kind.tz is None and target.tz is not None else array).cast(target)
     if not _may_become(kind, target):
         raise ValueError(f"{kind} does not become {target}")
+    if pt.is_decimal(kind) and pt.is_decimal(target) and kind.scale < target.scale:
+        digits = target.precision - target.scale
+        if kind.precision - kind.scale > digits:  # pyarrow does not notice where another scale leaves the 128 bits
+            bounds = [value for value in pc.min_max(array).as_py().values() if value is not None]
+            if not all(-(10**digits) < value < 10**digits for value in bounds):
+                raise ValueError(f"{max(bounds, key=abs)} does not fit {target}")
     return array.cast(target)
 
 
@@ -340,20 +357,82 @@ _SWITCH = -141_427
 """The number of 1582-10-15, the first day that both calendars name alike."""
 _DAY = 86_400_000_000
 _START_OF_1900 = -2_208_988_800_000_000
+_YEAR_1, _YEAR_9999 = -62_135_510_400_000_000, 253_402_041_600_000_000
+"""Microseconds from 1970 to days of the first and the last year, with which Python's zones reckon safely."""
 
 
-def instants(local: pa.Array | pa.Scalar, zone: str) -> pa.Array | pa.Scalar:
-    """Convert timestamps without a zone to instants.
+def instants(local: pa.Array, zone: str) -> pa.Array:
+    """Convert timestamps without a zone, of microseconds but for UTC, to instants.
 
-    When the clock is put back the earlier one is taken, when it skips the later. `zone` is what `parse_time_zone`
-    returned. Older versions of pyarrow know no offsets: these are subtracted here.
+    When the clock is put back the earlier one is taken, when it skips an hour it is in the next one: as in Java. `zone`
+    is what `parse_time_zone` returned. Older versions of pyarrow know no offsets: these are subtracted here.
     """
     offset = fixed_offset(zone)
-    if offset is None:
-        return pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
-    unit = local.type.unit
-    shifted = pc.subtract_checked(local, pa.scalar(offset, pa.duration(unit)))
-    return shifted.cast(pa.timestamp(unit, tz="UTC"))
+    if offset is not None:
+        unit = local.type.unit
+        shifted = pc.subtract_checked(local, pa.scalar(offset, pa.duration(unit)))
+        return shifted.cast(pa.timestamp(unit, tz="UTC"))
+    if zone == "UTC":
+        return local.cast(pa.timestamp(local.type.unit, tz=zone))
+    if not _is_beyond(local, _known_until(zone)):
+        try:
+            return pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="raise")
+        except pa.ArrowInvalid:
+            pass
+    return _shifted(local, zone, pa.timestamp("us", tz=zone))
+
+
+def local_times(moments: pa.Array) -> pa.Array:
+    """Convert instants (microseconds) to the times at the clock of their zone."""
+    zone = moments.type.tz
+    if fixed_offset(zone) is None and not _is_beyond(moments, _known_until(zone) - _DAY):
+        return pc.local_timestamp(moments)
+    return _shifted(moments, zone, pa.timestamp("us"))
+
+
+def _is_beyond(times: pa.Array, last: int) -> bool:
+    latest = pc.max(times).cast(pa.int64()).as_py()
+    return latest is not None and latest > last
+
+
+@lru_cache(maxsize=64)
+def _known_until(zone: str) -> int:
+    """Return until when pyarrow knows a zone, in microseconds since 1970 at its clock.
+
+    It knows the changes that the zone's file lists, until 2037 or earlier, and not the rule for those behind them.
+    """
+    starts = [datetime(year, month, 1) for year in range(1970, 2038) for month in (1, 4, 7, 10)]
+    walls = pa.array(starts, pa.timestamp("us"))
+    try:
+        known = pc.assume_timezone(walls, zone, ambiguous="earliest", nonexistent="latest").cast(pa.int64()).to_pylist()
+    except pa.ArrowInvalid:  # it has no database of zones, where Python has one of its own
+        return _YEAR_1
+    clock, epoch = clock_of(zone), datetime(1970, 1, 1, tzinfo=timezone.utc)
+    right = [(start.replace(tzinfo=clock) - epoch) // timedelta(microseconds=1) for start in starts]
+    wrong = next((at for at, (a, b) in enumerate(zip(known, right, strict=True)) if a != b), len(starts))
+    return (starts[max(wrong - 1, 0)] - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+
+
+def _shifted(times: pa.Array, zone: str, target: pa.TimestampType) -> pa.Array:
+    """Convert microseconds by the offsets that Python knows: a look at each day, and at each time of a day with two."""
+    to_utc, clock = target.tz is not None, clock_of(zone)
+
+    def offset(micros: int) -> int:
+        time = datetime(1970, 1, 1) + timedelta(microseconds=min(max(micros, _YEAR_1), _YEAR_9999))
+        aware = time.replace(tzinfo=clock) if to_utc else time.replace(tzinfo=timezone.utc).astimezone(clock)
+        return (aware.utcoffset() or timedelta()) // timedelta(microseconds=1)
+
+    def offsets(numbers: np.ndarray) -> np.ndarray:
+        unique, places = np.unique(numbers, return_inverse=True)
+        return np.array([offset(int(number)) for number in unique], np.int64)[places.reshape(-1)]
+
+    numbers = np.asarray(times.cast(pa.int64()).fill_null(0))
+    days = numbers // _DAY * _DAY
+    shifts = offsets(days)
+    change = shifts != offsets(days + _DAY)
+    shifts[change] = offsets(numbers[change])
+    moved = pa.array(numbers - shifts if to_utc else numbers + shifts)
+    return pc.if_else(times.is_valid(), moved, pa.scalar(None, pa.int64())).cast(target)
 
 
 def gregorian_days(days: pa.Array) -> pa.Array:
@@ -375,8 +454,8 @@ def gregorian_micros(micros: pa.Array, zone: str) -> pa.Array:
     old = numbers < _START_OF_1900
     if not old.any():
         return micros
-    start = pa.scalar(_START_OF_1900, pa.timestamp("us"))
-    local = numbers[old] + _START_OF_1900 - instants(start, zone).cast(pa.int64()).as_py()
+    start = pa.array([_START_OF_1900], pa.timestamp("us"))
+    local = numbers[old] + _START_OF_1900 - instants(start, zone).cast(pa.int64())[0].as_py()
     days = local // _DAY
     wall_clock = local + (np.where(days < _SWITCH, _gregorian(days), days) - days) * _DAY
     numbers[old] = np.asarray(instants(pa.array(wall_clock, pa.timestamp("us")), zone).cast(pa.int64()))

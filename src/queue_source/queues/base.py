@@ -260,6 +260,20 @@ def send_messages(queue: Queue, messages: Sequence[Outgoing]) -> None:
             raise Unsendable(place, str(error)) from error
 
 
+def send_possible(queue: Queue, messages: Sequence[Outgoing]) -> dict[int, str]:
+    """Send those that the queue can carry, as `send_messages`; return for the places of the others why it cannot."""
+    places, problems = list(range(len(messages))), dict[int, str]()
+    while places:
+        try:
+            send_messages(queue, [messages[place] for place in places])
+            break
+        except Unsendable as error:
+            problems[places[error.place]] = str(error)
+            # where messages go one by one, those before it are sent
+            places = ([] if not _extras(queue).sends_many else places[: error.place]) + places[error.place + 1 :]
+    return problems
+
+
 class Transactional(Protocol):
     """A queue in a SQL database: its sending can be part of a transaction of that database."""
 

@@ -123,12 +123,16 @@ def read_object(
     metadata: ObjectMetadata | None = None,
     part: Part | None = None,
     opener: Opener | None = None,
+    held: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the object (or part), in non-empty batches of exactly `schema`; bad records go to `bad`.
 
     Runs in an executor worker. `metadata` fills the column `_metadata`, if `schema` has it; missing path, name, size
     and time are filled from the object. All rows are of the version that was opened. Raises BadObject, ObjectRefused
     and ObjectReplaced before the first batch or never, and ObjectStoreError for errors that may pass.
+
+    `held`: whether no row goes out before all are read, as of formats in which an object often turns out bad late. One
+    of another format that does so is an ObjectStoreError, and bad once it is read with `held`.
     """
     part = part or Part()
     data_columns = data_schema(schema, options)
@@ -153,7 +157,7 @@ def read_object(
             read = _batches(memory.each(tables.rows, first), schema, filled, from_path, bad)
             del first
             batches = _of_one_version(read, file)
-            for batch in all_or_nothing(batches, schema) if tables.may_fail_late else batches:
+            for batch in all_or_nothing(batches, schema) if held or tables.may_fail_late else batches:
                 rows += batch.get_total_buffer_size()
                 yield batch
                 has_yielded = True
@@ -164,8 +168,11 @@ def read_object(
             raise
         except (BadObject, ObjectRefused, ObjectReplaced) as error:
             traceback.clear_frames(error.__traceback__)  # they hold the content of the object
-            if has_yielded:  # it changed while it was read: another try reads it from its beginning
-                raise ObjectStoreError(f"{uri!r} became bad while it was read: {error}") from error
+            if has_yielded:  # it changed while it was read, or its end is bad: the next attempt holds its rows
+                raise ObjectStoreError(
+                    f"{uri!r} is bad behind rows that are on their way already: {error}; the next attempt at the batch "
+                    "reads it to its end first, and leaves it out if it is still bad"
+                ) from error
             if isinstance(error, BadObject) and not file.is_same():  # the bad part may be a mixture of two versions
                 raise _replaced(uri) from error
             raise

@@ -105,6 +105,7 @@ class Work:
     trace: Trace | None = None  # None: the reads of the plan are not counted
     meets: bool = False  # it records the versions of objects whose sizes the plan does not know
     usual_size: int = 0  # bytes that such an object is taken to have
+    repeated: bool = False  # the task may have run before, and failed at an object that is bad behind its first rows
 
     def is_unmet(self, piece: Piece) -> bool:
         return self.meets and piece.content.size is None
@@ -143,6 +144,7 @@ def read_work(
         return
     if work.trace is None or not work.pieces:
         reading = None
+    work = replace(work, repeated=repeated)
     if repeated or isinstance(work.isolation, Alone):
         if reading is not None:
             bad = _begin(work, reading._replace(repeated=True))
@@ -319,6 +321,7 @@ def _read_piece(
             metadata=_metadata(piece, work.identity),
             part=Part(offset_of(piece.start), None if is_end(piece.end) else offset_of(piece.end)),
             opener=partial(_opened_first, work, piece, opener) if work.is_unmet(piece) else opener,
+            held=work.repeated or work.isolation is not None,
         )
 
     try:

@@ -24,9 +24,8 @@ from queue_source.announcements.contents import (
 from queue_source.common.times import format_duration
 from queue_source.errors import BadObject, ObjectStoreError, OptionError, QueueError
 from queue_source.formats.base import format_of
-from queue_source.formats.metadata import path_values
+from queue_source.formats.metadata import folder_type, path_values
 from queue_source.formats.new_columns import data_of
-from queue_source.formats.text.values import infer_text
 from queue_source.messages import Received
 from queue_source.options import ReaderOptions, connection_options
 from queue_source.options.checks import check_suitability
@@ -115,6 +114,7 @@ def inferred_columns(
     assert format is not None
     hints = parse_fields(content.schema.schema_hints)
     schemas: list[pa.Schema] = []
+    folders: list[pa.Schema] = []
     max_bytes = max(1, content.schema.schema_sample_bytes // content.schema.schema_sample_files)
     textual = format_of(format).values_are_text
     if content.schema.schema_sample:  # the user's own, wherever they are
@@ -131,15 +131,16 @@ def inferred_columns(
             problems.append(f"{sample.shard_id[:300]}: {error}")
             continue
         # columns of paths and of our own replace those of that name in the content
-        data = list(data_of(schemas[-1], format))
+        schemas[-1] = data_of(schemas[-1], format)
         texts, typed = path_values(sample.uri), content.schema.infer_column_types
-        data += [
-            pa.field(name, infer_text(texts.get(name) or "", format) if typed else pa.string())
-            for name in format.partition_columns
-        ]
-        schemas[-1] = pa.schema(data)
-    try:
-        schema = merged(schemas, textual=textual)
+        folders.append(
+            pa.schema(
+                (name, folder_type(texts.get(name, ""), format) if typed else pa.string())
+                for name in format.partition_columns
+            )
+        )
+    try:  # a folder's name is a text, whatever the format
+        schema = pa.schema([*merged(schemas, textual=textual), *merged(folders, textual=True)])
     except TypesDiffer as error:
         raise OptionError("schemaHints", str(error)) from error
     if not schema.names:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from typing import Protocol
 
 from queue_source.sinks.base import Batch
@@ -66,7 +65,8 @@ class Mark:
 class Commit:
     """A commit of a target; those of other stores and other programs have no properties here.
 
-    `replaces`: it may have taken away what others before it had added; `undoes`: it has undone others before it.
+    `replaces`: it may have taken away what others before it had added; `undoes`: it has undone others before it, and
+    nothing tells how many.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -102,13 +102,11 @@ class Commit:
 class Target(Protocol):
     """A table with a commit of its own, as it is when it was opened last. `name` is what people call it.
 
-    `brought`: the rows and bytes of this attempt. `bound`: among how many commits our newest one is looked for in each
-    batch, where that costs requests.
+    `brought`: the rows and bytes of this attempt.
     """
 
     name: str
     brought: tuple[int, int]
-    bound: int | None
 
     def open(self, transaction: Transaction) -> bool:
         """Open it anew, since others write to it; returns whether it is there."""
@@ -122,8 +120,11 @@ class Target(Protocol):
     def lineage(self) -> Iterator[Commit]:
         """Yield the commits of which it is made now, the newest first, as far as its log goes."""
 
-    def was_undone(self, delivery_hash: str) -> bool:
-        """Tell whether there is proof that the commit whose hash begins so is none of those any more."""
+    def was_undone(self, delivery_hash: str, since: int | None) -> bool:
+        """Tell whether there is proof that the commit whose hash begins so is none of those any more.
+
+        `since`: when the store has published it (microseconds since 1970 UTC): then a sign is enough, too.
+        """
 
     def has_files(self) -> bool:
         """Tell whether it has files now that some attempt at this very batch has written."""
@@ -148,11 +149,13 @@ class Unsure(Exception):
     """It cannot be right that the batch is written, or nothing tells whether it is there: why, and what to do."""
 
 
-def decide(target: Target, mark: Mark, published: Mapping[str, int] | None) -> tuple[Verdict, Commit | None]:
+def decide(
+    target: Target, mark: Mark, published: Mapping[str, int] | None, when: Callable[[Mapping[str, int]], int | None]
+) -> tuple[Verdict, Commit | None]:
     """Return whether the target has the batch, and the commit of it that was found.
 
     `published`: up to where the store has published the batches of each pipeline; None: what was before is given up.
-    Raises Unsure.
+    `when`: tells of such ends when the store has published them. Raises Unsure.
     """
     noted = target.noted(mark)
     if noted is None:
@@ -170,38 +173,43 @@ def decide(target: Target, mark: Mark, published: Mapping[str, int] | None) -> t
                 break
             replaced |= commit.replaces
     if is_newest:
-        if target.was_undone(mark.delivery_hash):
+        if target.was_undone(mark.delivery_hash, None):
             return Verdict.GONE, None
         if not target.has_files():
             raise _unprovable(target, mark, "its log does not go back as far any more")
         return Verdict.SHOWN, None
     if published is not None:
-        _check_in_step(target, noted, published)
+        _check_in_step(target, noted, published, when)
     return Verdict.NEW, None
 
 
 def _is_before(commit: Commit, mark: Mark) -> bool:
-    """Tell whether it is of the mark's pipelines, and of a batch before: a batch without input ends where that does."""
-    own = [plan for plan in mark.plans if plan.token.pipeline in commit.ends]
-    return bool(own) and all(commit.ends[plan.token.pipeline] < plan.end_seq for plan in own)
+    """Tell whether it is of the mark's pipelines, and of a batch before: an idle pipeline ends where it did there.
+
+    Where all of them end where they did, nothing tells which batch was first.
+    """
+    own = [
+        (commit.ends[plan.token.pipeline], plan.end_seq) for plan in mark.plans if plan.token.pipeline in commit.ends
+    ]
+    return all(end <= here for end, here in own) and any(end < here for end, here in own)
 
 
-def _check_in_step(target: Target, noted: Commit, published: Mapping[str, int]) -> None:
+def _check_in_step(
+    target: Target, noted: Commit, published: Mapping[str, int], when: Callable[[Mapping[str, int]], int | None]
+) -> None:
     """Raise Unsure where the target has what the store has lost, or has lost what the store has."""
 
     def is_published(commit: Commit) -> bool:
         return all(end <= published.get(pipeline, end) for pipeline, end in commit.ends.items())
 
-    newest, others, undoes = None, 0, False
-    for commit in islice(target.lineage(), target.bound):
+    newest, is_doubtful = None, False
+    for commit in target.lineage():
+        is_doubtful |= commit.undoes
         if not commit.ends.keys().isdisjoint(noted.ends):
             newest = commit
             break
-        others, undoes = others + 1, undoes or commit.undoes
-    if newest is None and others == target.bound and not undoes:
-        newest = noted
-    if newest is None or not newest.delivery_hash.startswith(noted.delivery_hash):
-        undone = target.was_undone(noted.delivery_hash)
+    if is_doubtful or newest is None or not newest.delivery_hash.startswith(noted.delivery_hash):
+        undone = target.was_undone(noted.delivery_hash, when(noted.ends))
         if undone and is_published(noted):
             raise Unsure(
                 f"{target.name} was put back to before the batch with the delivery hash {noted.delivery_hash}, up to "
@@ -255,7 +263,7 @@ class OnceIn:
         verdict, commit, is_sure = Verdict.NEW, None, True
         if target.open(batch.transaction):
             try:
-                verdict, commit = decide(target, self._mark, batch.published)
+                verdict, commit = decide(target, self._mark, batch.published, batch.published_at)
             except Unsure as why:
                 pipeline = self._mark.first.token.pipeline
                 if not batch.goes_on:

@@ -21,6 +21,7 @@ from shard_store.batches.progress import is_sink_known, lost_progress
 from shard_store.error_table.records import found_bad, record
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
+    OTHER,
     ErrorRecord,
     Noted,
     Pending,
@@ -89,7 +90,7 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
             made = _suspected(transaction, made)
         else:
             readings.forget_places(transaction, made.identity)
-    current = {
+    current: dict[str, object] = {
         "plan_hash": made.identity.delivery_hash,
         "plan_incarnation": token.incarnation,
         "plan_start": start_seq,
@@ -101,6 +102,8 @@ def plan(transaction: Transaction, token: PublishToken, start_seq: int, end_seq:
         "begun_seq": max(row.begun_seq, end_seq),
         **count_change(transaction, row, token),
     }
+    if row.sink == OTHER and row.sink_incarnation is None:  # taken to be so when it started: the batch is run again
+        current["sink"] = None
     transaction.execute(of_pipeline, [{"of": token.pipeline, **current}])
     transaction.on_commit.append(lambda: transaction.memory.plan(token))
     return made

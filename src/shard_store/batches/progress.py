@@ -207,7 +207,8 @@ def _confirm(
         unplanned = not _is_planned(row, end_seq) and semantics.keeps_shards and not fail_on_data_loss
         # its shards stay open, and are offered again
         if not unplanned and not (forgotten is not None and semantics.final_at_delivery):
-            taken, lost = True, _deliver_planned(transaction, row, token, end_seq)
+            taken = forgotten is None and _is_anothers(transaction, row, token)
+            lost = _deliver_planned(transaction, row, token, end_seq, is_sure=taken)
         elif unplanned and semantics.final_at_snapshot:
             mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq))
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
@@ -221,10 +222,22 @@ def _is_planned(row: Row[Any], end_seq: int) -> bool:
     return row.plan_hash is not None and row.plan_end == end_seq and row.plan_start <= row.confirmed_seq
 
 
-def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int) -> tuple[Move, ...]:
+def _is_anothers(transaction: Transaction, row: Row[Any], token: PublishToken) -> bool:
+    """Return whether it is sure that another sink has taken the plan on record, of which there is no attempt.
+
+    Else one of ours may have, for the first time, and the store has lost that it made itself known.
+    """
+    if row.plan_incarnation == token.incarnation:
+        return is_sink_known(row, OTHER) or not transaction.memory.may_have_changed(token)
+    return row.sink is not None
+
+
+def _deliver_planned(
+    transaction: Transaction, row: Row[Any], token: PublishToken, end_seq: int, *, is_sure: bool
+) -> tuple[Move, ...]:
     """Record what another sink took: exactly the ranges that were planned, never what has become ours since.
 
-    Returns those of them that are no longer ours.
+    Returns those of them that are no longer ours. What is not `is_sure` to be anywhere is marked as given up.
     """
     if not _is_planned(row, end_seq):
         raise ShardStoreError(
@@ -243,8 +256,7 @@ def _deliver_planned(transaction: Transaction, row: Row[Any], token: PublishToke
         moves, others = split_by_fit(moves, positions_of(transaction, token, {m.key for m in moves}))
     planned = PlannedMoves(moves, [*left_out, *others], sent, lost + len(others))
     deliver(transaction, Delivery(identity, row, planned))
-    if row.sink is None and row.plan_incarnation != token.incarnation and semantics.final_at_delivery:
-        # the pipeline's first batch, of a start before: a sink of ours may have taken it, and the store has lost that
+    if not is_sure and semantics.keeps_shards:
         mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq), {move.key for move in moves})
     readings.forget_marks(transaction, row.plan_hash, row.plan_attempt)
     return tuple(others)

@@ -78,6 +78,12 @@ class Unpublished:
     published: Mapping[str, int] | None
     goes_on: bool
 
+    def published_at(self, ends: Mapping[str, int]) -> int | None:
+        """Return when the store has published the newest attempts with these ends, by pipeline: microseconds, UTC."""
+        c = attempts.c
+        those = sa.or_(*(sa.and_(c.pipeline == pipeline, c.end_seq == end) for pipeline, end in ends.items()))
+        return self.transaction.execute(sa.select(sa.func.max(c.published_at)).where(those)).scalar()
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:
@@ -179,14 +185,16 @@ def publish(
         return recorded
     planned = {i: _planned(transaction, i, rows[i]) for i in fresh}
     moves = [move for i in fresh for move in planned[i].moves]
+    of_batch = [move.key for i in fresh for move in (*planned[i].moves, *planned[i].left_out)] if look else []
     fenced, shown_before = fenced and files is not None, False
     if look is not None:
         looked = look(_unpublished(transaction, rows, recorded.delivery_hash, fresh))
         elsewhere, fenced, shown_before = looked.brought, not looked.shown_before, looked.shown_before
         if looked.verdicts is not None:
-            records.compare_met(transaction, moves, looked.verdicts)
+            marked = records.Verdicts.of(looked.verdicts, of_batch)
+            records.compare_met(transaction, moves, marked)
             for i in fresh:
-                records.judge_as(transaction, i, planned[i].moves, looked.verdicts)
+                records.judge_as(transaction, i, planned[i].moves, marked)
 
     beside = Output(batch_id=batch_id, fenced=fenced, winners=winners, shown_before=shown_before)
     output = replace(beside, files=files, row_schema=row_schema, elsewhere=elsewhere)
@@ -213,7 +221,7 @@ def publish(
         kind=made[0].kind,
         shards=sum(m.shards for m in made),
         quarantined=sum(m.quarantined for m in made),
-        verdicts=None if look is None else records.verdicts_of(transaction, fresh, moves),
+        verdicts=None if look is None else records.verdicts_of(transaction, fresh, moves, of_batch),
     )
 
 

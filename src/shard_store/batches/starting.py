@@ -138,6 +138,18 @@ def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names
     return Names(named, bool(naming.versions) and kept.get("versionless", False))
 
 
+def name_without_versions(transaction: Transaction, source: str) -> None:
+    """Write down that the source has also objects by ids without versions. The caller has locked its row.
+
+    Readers that run know it from their next start on.
+    """
+    this = sources.c.source == source
+    kept = json.loads(transaction.execute(sa.select(sources.c.naming).where(this)).scalar_one() or "{}")
+    if kept.get("versions") and not kept.get("versionless"):
+        text = json.dumps({**kept, "versionless": True}, ensure_ascii=False)
+        transaction.execute(sources.update().where(this).values(naming=text))
+
+
 def lock_source(transaction: Transaction, source: str) -> None:
     """Lock the source's row, if it is there, before that of any of its pipelines, as all do that lock both.
 
@@ -242,7 +254,8 @@ def start(
     last, is_first = Report.parse(row.report, row.incarnation), row.sink is None and not confirmed
     reported = last_report(row.report)
     # no backup from the middle of its first batch: a sink of ours would have made itself known before the reader ended
-    is_others = is_first and row.plan_incarnation == row.incarnation and last is not None and last.stopped
+    has_ended = last is not None and last.stopped and last.same_store
+    is_others = is_first and row.plan_incarnation == row.incarnation and has_ended
     transaction.on_commit.append(lambda: transaction.memory.begin(token, driver, changes))
     this = pipelines.update().where(pipelines.c.pipeline == pipeline)
     transaction.execute(

@@ -16,10 +16,10 @@ from sqlalchemy.engine import Row
 
 from shard_store.error_table.records import FINAL, error_state
 from shard_store.error_table.search import PAGE, StoredError, read, selected
-from shard_store.model import BEGINNING, STORE, Position, PublishToken, ShardKey, ShardState
+from shard_store.model import BEGINNING, LISTING, STORE, Pending, Position, PublishToken, ShardKey, ShardState
 from shard_store.shards.announcing import put_back
 from shard_store.shards.changes import Audit, record_changes
-from shard_store.shards.ownership import fence
+from shard_store.shards.ownership import fence, owners
 from shard_store.sql.database import Transaction
 from shard_store.sql.schema import errors, of_pipeline, pipelines, shards, sources
 
@@ -78,7 +78,8 @@ def mark_delivered(transaction: Transaction, token: PublishToken, keys: Sequence
 class Reopened:
     """A shard that is open again (or open still, or unknown), to be announced to `queue`.
 
-    `version` is the part of its id that its URI has not: an ETag, version or generation (`allowOverwrites`).
+    `version` is the part of its id that its URI has not: an ETag, version or generation (`allowOverwrites`). `known`:
+    the store has it, so that what came without a message comes so again.
     """
 
     key: ShardKey
@@ -86,6 +87,7 @@ class Reopened:
     version: str
     queue: str
     group: str | None
+    known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,12 @@ def reopen(
 
     Nothing of a quarantined range was published, so that its rows come once. Size and ETag are forgotten, since the
     object may have been repaired: the next announcement has them. Safe to call again, also for what is open by now.
+
+    They are released, for whoever gets their announcement. What a listing has found gets none: its pipeline sees that
+    it is open again.
     """
     keys = {error.shard_key for error in stored_errors if error.shard_key is not None}
+    known = owners(transaction, sorted(keys), lock=not dry_run)
     locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, keys)
     rows = {ShardKey(bytes(row.shard_key)): row for row in locked}
     naming = transaction.execute(sa.select(sources.c.source, sources.c.naming))
@@ -126,14 +132,22 @@ def reopen(
         if row is not None and row.state == ShardState.QUARANTINED.value:
             starts[key] = min(starts.get(key, error.position), error.position)
         if row is None:
-            announced[key] = Reopened(key, error.subject, "", error.queue, None)
+            announced[key] = Reopened(key, error.subject, "", error.queue, None, known=False)
         else:
             uri = row.shard_id if row.uri is None else row.uri
-            announced[key] = Reopened(key, uri, row.shard_id[len(uri) + 1 :], row.queue, row.message_group)
+            version = row.shard_id[len(uri) + 1 :]
+            announced[key] = Reopened(key, uri, version, row.queue, row.message_group, known=True)
     if not dry_run:
-        put_back(transaction, starts, owner=None, incarnation=None)
+        listed = {key for key in starts if rows[key].queue == LISTING and rows[key].owner in known}
+        put_back(transaction, {key: starts[key] for key in starts.keys() - listed}, owner=None, incarnation=None)
+        newest = sa.select(pipelines.c.incarnation).where(pipelines.c.pipeline == shards.c.owner).scalar_subquery()
+        pending = Pending.REOPENED.value
+        put_back(transaction, {key: starts[key] for key in listed}, incarnation=newest, pending=pending)
         after = {"state": ShardState.OPEN.value, "publish_token": None}
         changed = [(rows[key], {**after, "position": start}) for key, start in starts.items()]
+        for row, then in changed:
+            if row.shard_key in listed:
+                then |= {"publish_token": f"{row.owner}/{known[row.owner].incarnation}", "pending": pending}
         record_changes(transaction, "requeue", audit or Audit(""), changed)
     return Reopening(announced, refused)
 

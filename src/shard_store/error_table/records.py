@@ -7,11 +7,14 @@ of its own, its mark says which objects are not among the rows of its batch (`ve
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
+import zlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -150,58 +153,95 @@ def _row(source: str, r: ErrorRecord) -> dict[str, Any]:
 
 logger = logging.getLogger("cuesqueue")
 
-_IN_MARK = 1_000
+_NAMED = 1_000
+"""Verdicts that a mark names one by one; where there are more, it has a bit for each of the batch's shards."""
+_MET, _BITS = "met", "bits"
 
 
-def verdicts_of(transaction: Transaction, plans: Sequence[PlanIdentity], moves: Sequence[Move]) -> str | None:
-    """Return which objects of a batch are bad or left out, as text for a target's mark; None: they are too many.
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Which objects of a batch are bad or left out, with scope and cause: what a target's mark says of its rows.
 
-    And a digest of the versions in which tasks have met the others whose sizes the plans did not know: the delivery
-    hash does not have them.
+    `met`: the digest of the versions in which tasks have met the others whose sizes the plans did not know: the
+    delivery hash does not have them. `is_whole`: of what is not here, the rows are there.
     """
+
+    bad: Mapping[ShardKey, tuple[str, str]]
+    met: str | None = None
+    is_whole: bool = True
+
+    def as_text(self, of_batch: Iterable[ShardKey]) -> str:
+        """Return the text for a mark. `of_batch`: all shards of its snapshots, the same for every attempt."""
+        said: dict[str, object] = {} if self.met is None else {_MET: (self.met, "")}
+        if len(self.bad) <= _NAMED:
+            return json.dumps({**said, **{_short(key): found for key, found in self.bad.items()}}, sort_keys=True)
+        places = {key: place for place, key in enumerate(sorted(set(of_batch)))}
+        bits: dict[tuple[str, str], bytearray] = {}
+        for key, found in self.bad.items():
+            if (place := places.get(key)) is not None:
+                of_kind = bits.setdefault(found, bytearray(len(places) // 8 + 1))
+                of_kind[place // 8] |= 1 << place % 8
+        said[_BITS] = [(*kind, base64.b64encode(zlib.compress(data)).decode()) for kind, data in sorted(bits.items())]
+        return json.dumps(said, sort_keys=True)
+
+    @classmethod
+    def of(cls, text: str, of_batch: Iterable[ShardKey]) -> Verdicts:
+        """Read the text of a mark. Version 0.4.0 has cut it behind 1,001 of them, without a word."""
+        said = json.loads(text)
+        met, bits = said.pop(_MET, (None, ""))[0], said.pop(_BITS, None)
+        keys = sorted(set(of_batch))
+        if bits is None:
+            bad = {key: tuple(said[_short(key)]) for key in keys if _short(key) in said}
+            return cls(bad, met, is_whole=len(said) <= _NAMED)
+        bad = {}
+        for scope, cause, data in bits:
+            of_kind = zlib.decompress(base64.b64decode(data))
+            bad |= {key: (scope, cause) for place, key in enumerate(keys) if of_kind[place // 8] >> place % 8 & 1}
+        return cls(bad, met)
+
+
+def verdicts_of(
+    transaction: Transaction, plans: Sequence[PlanIdentity], moves: Sequence[Move], of_batch: Iterable[ShardKey]
+) -> str:
+    """Return the verdicts on the objects of a batch, as text for a target's mark."""
     c = errors.c
     query = sa.select(c.shard_key, c.scope, c.cause).where(
         c.delivery_hash.in_([plan.delivery_hash for plan in plans]), c.scope.in_(WHOLE)
     )
-    bad = {_short(key): (scope, cause) for key, scope, cause in transaction.execute(query.limit(_IN_MARK + 1))}
-    if (digest := _met(transaction, moves, bad)[1]) is not None:
-        bad[_MET] = digest, ""
-    return None if len(bad) > _IN_MARK + 1 else json.dumps(bad, sort_keys=True)
+    bad = {ShardKey(bytes(key)): (scope, cause) for key, scope, cause in transaction.execute(query)}
+    return Verdicts(bad, _met(transaction, moves, bad)[1]).as_text(of_batch)
 
 
-_MET = "met"
-
-
-def _met(transaction: Transaction, moves: Sequence[Move], bad: Collection[str]) -> tuple[list[ShardKey], str | None]:
+def _met(
+    transaction: Transaction, moves: Sequence[Move], bad: Collection[ShardKey]
+) -> tuple[list[ShardKey], str | None]:
     """Return the shards whose plan knew no size (or that they are empty), without bad ones, and the digest, if any."""
-    unsized = [move.key for move in moves if move.end == end_at(0) and _short(move.key) not in bad]
+    unsized = [move.key for move in moves if move.end == end_at(0) and move.key not in bad]
     c = shards.c
     rows = transaction.select_among(sa.select(c.shard_key, c.size, c.etag), c.shard_key, unsized)
     versions = sorted((_short(key), size, etag) for key, size, etag in rows)
     return unsized, hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:16] if versions else None
 
 
-def compare_met(transaction: Transaction, moves: Sequence[Move], verdicts: str) -> None:
+def compare_met(transaction: Transaction, moves: Sequence[Move], marked: Verdicts) -> None:
     """Forget the versions that this attempt has met, where they are not those of the rows that the target has.
 
     A restored store has lost them, and an object was replaced since: nothing tells which one.
     """
-    marked: dict[str, tuple[str, str]] = json.loads(verdicts)
-    unsized, digest = _met(transaction, moves, marked)
-    if digest is not None and marked.get(_MET, (None, ""))[0] != digest:
+    unsized, digest = _met(transaction, moves, marked.bad)
+    if digest is not None and marked.met != digest:
         unknown = shards.update().values(size=None, etag=OF_UNKNOWN_VERSION)
         transaction.change_among(unknown, shards.c.shard_key, unsized)
 
 
-def judge_as(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], verdicts: str) -> None:
+def judge_as(transaction: Transaction, identity: PlanIdentity, moves: Sequence[Move], marked: Verdicts) -> None:
     """Let the verdicts of that attempt count whose rows the target has: no others are true of these rows.
 
     A later attempt may have found other bytes under a name, and a restored store may have lost the verdict.
     """
-    marked: dict[str, tuple[str, str]] = json.loads(verdicts)
     own = errors.c.delivery_hash == identity.delivery_hash, errors.c.scope.in_(WHOLE)
     recorded = transaction.execute(sa.select(errors.c.error_key, errors.c.shard_key).where(*own)).all()
-    untrue = [key for key, of_shard in recorded if _short(of_shard) not in marked]
+    untrue = [key for key, of_shard in recorded if marked.is_whole and bytes(of_shard) not in marked.bad]
     if untrue:
         transaction.change_among(errors.delete(), errors.c.error_key, untrue)
         logger.warning(
@@ -211,11 +251,11 @@ def judge_as(transaction: Transaction, identity: PlanIdentity, moves: Sequence[M
             len(untrue),
         )
     judged = {bytes(of_shard) for _, of_shard in recorded}
-    lost = {move.key: move.start for move in moves if _short(move.key) in marked and bytes(move.key) not in judged}
+    lost = {move.key: move.start for move in moves if move.key in marked.bad and bytes(move.key) not in judged}
     query = sa.select(shards.c.shard_key, shards.c.shard_id, shards.c.queue, shards.c.message_id)
     records = []
     for row in transaction.select_among(query, shards.c.shard_key, lost):
-        scope, cause = marked[_short(row.shard_key)]
+        scope, cause = marked.bad[ShardKey(bytes(row.shard_key))]
         records.append(
             ErrorRecord(
                 scope=scope,
@@ -223,7 +263,7 @@ def judge_as(transaction: Transaction, identity: PlanIdentity, moves: Sequence[M
                 detail="an attempt before has found it so: its rows are not in the target, which has the batch",
                 subject=row.shard_id,
                 plan_hash=identity.delivery_hash,
-                position=lost[ShardKey(row.shard_key)],
+                position=lost[ShardKey(bytes(row.shard_key))],
                 queue=row.queue,
                 message_id=row.message_id,
             )

@@ -22,7 +22,6 @@ from shard_store.sql.schema import of_pipeline, pipelines, splits
 class CurrentFile(NamedTuple):
     """A data file that views show now."""
 
-    id: int
     path: str
     rows: int
     size: int
@@ -42,18 +41,21 @@ def small_files(database: Database, pipeline: str, smaller_than: int) -> Iterato
     """
     c = splits.c
     newest = database.read(lambda t: t.execute(sa.select(sa.func.max(c.id))).scalar_one()) or 0
-    query = sa.select(c.id, c.path, c.rows, c.bytes, c.source).where(
+    query = sa.select(c.path, c.rows, c.bytes, c.source).where(
         c.pipeline == pipeline, c.bytes < smaller_than, c.rows > 0, c.id <= newest, c.replaced_by.is_(None)
     )
     for page in by_key(database, query, c.id):
         yield from (CurrentFile(*row) for row in page)
 
 
-def replace(transaction: Transaction, pipeline: str, ids: Sequence[int], joined: Split) -> bool:
-    """Show a file, which has the rows of those with these ids, in their place.
+def replace(transaction: Transaction, pipeline: str, files: Sequence[CurrentFile], joined: Split) -> bool:
+    """Show a file, which has the rows of `files`, in their place.
 
     Returns False, and changes nothing, where one of them has been replaced or pruned meanwhile. It holds the lock with
     which the pipeline publishes, and leaves the pipeline to its reader.
+
+    Files are known by their names, of which none comes twice: in a store that was put back, their ids may be those of
+    others by now.
     """
     row, c = locked_now(transaction, pipeline), splits.c
     if row is None:
@@ -61,10 +63,11 @@ def replace(transaction: Transaction, pipeline: str, ids: Sequence[int], joined:
     name_key = split_key(joined.path)
     if transaction.execute(sa.select(c.id).where(c.name_key == name_key)).first() is not None:
         return True  # the commit of the try before has arrived
+    names = [split_key(file.path) for file in files]
     columns = c.id, c.source, c.bytes, c.delivery_hash, c.published_at, c.compacted_at, c.first_id, c.first_at
-    current = sa.select(*columns).where(c.replaced_by.is_(None)).with_for_update()
-    replaced = list(transaction.select_among(current, c.id, ids))
-    if len(replaced) < len(ids):
+    current = sa.select(*columns).where(c.pipeline == pipeline, c.replaced_by.is_(None)).with_for_update()
+    replaced = list(transaction.select_among(current, c.name_key, names))
+    if len(replaced) < len(files):
         return False
     hashes = {file.delivery_hash for file in replaced}
     # not before what it has in it, though the clock went back
@@ -84,7 +87,8 @@ def replace(transaction: Transaction, pipeline: str, ids: Sequence[int], joined:
         first_at=min(file.first_at or file.published_at for file in replaced),
     )
     (number,) = transaction.execute(insert).inserted_primary_key or (0,)
-    transaction.change_among(splits.update().values(replaced_by=number, replaced_at=now), c.id, ids)
+    change = splits.update().values(replaced_by=number, replaced_at=now)
+    transaction.change_among(change, c.id, [file.id for file in replaced])
     size = row.data_bytes + joined.size - sum(file.bytes for file in replaced)
     counts = {"data_files": row.data_files + 1 - len(replaced), "data_bytes": size}
     transaction.execute(of_pipeline, [{"of": pipeline, **counts}])

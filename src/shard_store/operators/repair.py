@@ -19,13 +19,23 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.batches.starting import check_name, lock_source
+from shard_store.batches.starting import check_name, lock_source, name_without_versions
 from shard_store.errors import StoreConfigurationError
-from shard_store.model import BEGINNING, Pending, ShardKey, ShardState, end_at, shard_key
+from shard_store.model import (
+    BEGINNING,
+    LISTING,
+    WITHOUT_MESSAGE,
+    Pending,
+    ShardKey,
+    ShardState,
+    end_at,
+    shard_key,
+)
 from shard_store.operators.status import RUNNING, state_of
 from shard_store.shards.activity import Report, last_report, settings_of
 from shard_store.shards.announcing import Ending, endings, mark_reopened, put_back
 from shard_store.shards.changes import Audit, record_changes
+from shard_store.shards.ownership import Owner, owners
 from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import (
     CLEANED,
@@ -97,21 +107,18 @@ def reopen(
 
     Nothing from there on was published, so that the rows come once. What was known of the object is forgotten: it may
     have been repaired. `message_uri` is the URI of a shard whose content is its message, which cannot be read again.
+
+    An open shard that no pipeline works on, since its message is lost, is from now on like one that a listing has
+    found: the next reader of its source that starts, or lists, takes it.
     """
-    owners = set(
-        transaction.execute(sa.select(shards.c.owner).where(transaction.among(shards.c.shard_key, keys))).scalars()
-    )
-    current = sa.select(pipelines.c.pipeline, pipelines.c.incarnation).where(pipelines.c.pipeline.in_(owners - {None}))
-    if not dry_run:  # a pipeline that starts meanwhile takes over what is its own then
-        current = current.order_by(pipelines.c.pipeline).with_for_update()
-    incarnations: dict[str, int] = {row.pipeline: row.incarnation for row in transaction.execute(current)}
+    known = owners(transaction, keys, lock=not dry_run)
     rows = _rows(transaction, keys, dry_run)
     ended = endings(transaction, [row for row in rows if row.state == ShardState.QUARANTINED.value])
-    done, withdrawn, back = ShardsChanged(), list[Row[Any]](), list[Row[Any]]()
+    done, withdrawn, back, left = ShardsChanged(), list[Row[Any]](), list[Row[Any]](), list[Row[Any]]()
     for row in rows:
         problem = ""
         if row.state == ShardState.QUARANTINED.value:
-            problem = _cannot_reopen(row, incarnations, ended, message_uri)
+            problem = _cannot_reopen(row, known, ended, message_uri)
             if not problem:
                 back.append(row)
         elif row.state == ShardState.DONE.value:
@@ -119,11 +126,13 @@ def reopen(
             problem = f"{_unpublished(row) or published}; see `cuesqueue shards forget`"
         elif row.pending == Pending.QUARANTINE.value:
             withdrawn.append(row)
+        elif _is_left(row, known) and not _needs_message(row, message_uri):
+            left.append(row)
         else:
             done.unchanged += 1
         if problem:
             done.refused[row.shard_id] = problem
-    done.changed = len(back) + len(withdrawn)
+    done.changed = len(back) + len(withdrawn) + len(left)
     if dry_run:
         return done
     pending = {"pending": Pending.REOPENED.value}
@@ -132,9 +141,12 @@ def reopen(
     put_back(transaction, starts, incarnation=newest, **pending, reference=None, later=None)
     mark_reopened(transaction, [error for row in back for error in ended[row.shard_key].errors])
     transaction.change_among(shards.update().values(pending), shards.c.shard_key, [row.shard_key for row in withdrawn])
+    found = {"queue": LISTING}
+    transaction.change_among(shards.update().values(found), shards.c.shard_key, [row.shard_key for row in left])
     after: dict[str, Any] = {**pending, "state": ShardState.OPEN.value, **_UNKNOWN}
     changed: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
     changed += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
+    changed += [(row, found) for row in left]
     record_changes(transaction, "reopen", audit, changed)
     return done
 
@@ -150,8 +162,11 @@ def forget(transaction: Transaction, keys: Sequence[ShardKey], audit: Audit, *, 
             finished.append(row)
     done.changed = len(finished)
     if not dry_run:
-        gone = shards.delete().where(shards.c.finished_at.is_not(None))
-        transaction.change_among(gone, shards.c.shard_key, [row.shard_key for row in finished])
+        keys = [row.shard_key for row in finished]
+        transaction.change_among(shards.delete().where(shards.c.finished_at.is_not(None)), shards.c.shard_key, keys)
+        # it is to be read again: until then it must not be deleted or moved
+        planned = cleanings.delete().where(cleanings.c.ended_at.is_(None))
+        transaction.change_among(planned, cleanings.c.shard_key, keys)
         record_changes(transaction, "forget", audit, [(row, None) for row in finished])
     return done
 
@@ -165,6 +180,7 @@ def adopt(transaction: Transaction, source: str, uris: Sequence[str], origin: st
     check_name("source", source)
     transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
     lock_source(transaction, source)
+    name_without_versions(transaction, source)
     by_key = {shard_key(source, uri): uri for uri in uris}
     known_keys = {row.shard_key for row in _rows(transaction, sorted(by_key), dry_run=True)}
     fixed = {
@@ -201,11 +217,21 @@ def _unpublished(row: Row[Any]) -> str:
     return words.get(row.pending, "") if row.state == ShardState.DONE.value else ""
 
 
+def _needs_message(row: Row[Any], message_uri: str) -> bool:
+    return row.uri == message_uri or row.message_group is not None
+
+
+def _is_left(row: Row[Any], known: Mapping[str, Owner]) -> bool:
+    """Return whether an open shard waits for a message, since no pipeline that lives has it."""
+    is_held = row.owner in known and known[row.owner].alive and known[row.owner].incarnation == row.incarnation
+    return not is_held and row.queue not in WITHOUT_MESSAGE
+
+
 def _cannot_reopen(
-    row: Row[Any], incarnations: Mapping[str, int], ended: Mapping[ShardKey, Ending], message_uri: str
+    row: Row[Any], known: Mapping[str, Owner], ended: Mapping[ShardKey, Ending], message_uri: str
 ) -> str:
     """Return why the shard cannot be opened again, or ""."""
-    if row.uri == message_uri or row.message_group is not None:
+    if _needs_message(row, message_uri):
         return "it is read with its message only: send that again with `cuesqueue errors requeue`"
     if row.shard_key not in ended:
         return (
@@ -213,7 +239,7 @@ def _cannot_reopen(
             "deleted. Look for its rows where they went; if none are there, `cuesqueue shards forget` lets all of it "
             "be read again when it is announced, and any that are there would come twice"
         )
-    if row.owner not in incarnations:
+    if row.owner not in known:
         return f"the store does not know its pipeline {row.owner!r} any more: `cuesqueue errors requeue` announces it"
     return ""
 

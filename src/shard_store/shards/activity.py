@@ -217,7 +217,8 @@ class Report:
     `in_flight` are messages, `ready`, `awaiting_commit` and `held` shards: to be planned, in a batch, and of other
     pipelines that ours wait for. `depth`: what waits in the queues, None where they do not say. `stopped`: it is the
     last report of a reader that has ended by itself, and was not killed. `window`: its `deduplicationWindow` in
-    microseconds; None: not known.
+    microseconds; None: not known. `same_store`: false where another database may have taken the place of the one in
+    which its last plan was made.
     """
 
     in_flight: int = 0
@@ -229,6 +230,7 @@ class Report:
     stopped: bool = False
     intake: Intake = Intake()
     window: int | None = None
+    same_store: bool = True
 
     def dump(self, incarnation: int) -> str:
         return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))

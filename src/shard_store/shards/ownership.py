@@ -7,6 +7,7 @@ stale, so a heartbeat is one row however many shards are held. A shard that its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -72,6 +73,8 @@ def fence(transaction: Transaction, token: PublishToken) -> Row[Any]:
 
 
 def _current(transaction: Transaction, token: PublishToken, row: Row[Any] | None) -> Row[Any]:
+    if row is None and transaction.memory.knows(token):
+        raise went_back(transaction.database, token, "it does not know this pipeline")
     if row is not None:  # it is locked, and may be older than what this process has seen of it
         lacking = f"it knows incarnations only up to {row.incarnation}" if row.incarnation < token.incarnation else None
         if row.incarnation == token.incarnation:
@@ -105,10 +108,15 @@ def retire(transaction: Transaction, token: PublishToken, report: Report | None 
     """End this incarnation gracefully: it plans nothing more. Its shards stay its own until they are stale.
 
     They may be in a batch that another sink has already taken: a restart has to find them. `report` is its last one.
+    Raises LostProgress as `heartbeat` does: a store that went back must not say that its last batch ended well.
     """
     row = locked_now(transaction, token.pipeline)
-    if row is not None and row.incarnation == token.incarnation:
-        transaction.execute(_row_of(token).values(driver="", **_reported(transaction, row, report)))
+    if row is not None and row.incarnation > token.incarnation:
+        return
+    row = _current(transaction, token, row)
+    if report is not None and transaction.memory.may_have_changed(token):
+        report = replace(report, same_store=False)
+    transaction.execute(_row_of(token).values(driver="", **_reported(transaction, row, report)))
 
 
 def _reported(transaction: Transaction, row: Row[Any], report: Report | None) -> dict[str, Any]:
@@ -261,6 +269,27 @@ def owned_by(token: PublishToken) -> sa.ColumnElement[bool]:
     return sa.and_(
         shards.c.owner == token.pipeline, shards.c.incarnation == token.incarnation, shards.c.finished_at.is_(None)
     )
+
+
+class Owner(NamedTuple):
+    """The pipeline that a shard names as its owner: its newest incarnation, and whether that sends heartbeats."""
+
+    incarnation: int
+    alive: bool
+
+
+def owners(transaction: Transaction, keys: Sequence[ShardKey], *, lock: bool) -> dict[str, Owner]:
+    """Return the owners of these shards that the store knows, by name.
+
+    `lock`: they stay as they are. A pipeline that starts meanwhile takes over what is its own then.
+    """
+    theirs = sa.select(shards.c.owner).where(shards.c.owner.is_not(None)).distinct()
+    names = {name for (name,) in transaction.select_among(theirs, shards.c.shard_key, keys)}
+    c = pipelines.c
+    query = sa.select(c.pipeline, c.incarnation, (c.stale_at > transaction.now()).label("alive"))
+    query = query.order_by(c.pipeline)
+    rows = transaction.select_among(query.with_for_update() if lock else query, c.pipeline, names)
+    return {row.pipeline: Owner(row.incarnation, bool(row.alive)) for row in rows}
 
 
 def current(transaction: Transaction) -> sa.Select[Any]:

@@ -47,6 +47,10 @@ class Memory:
         if token in self._changes:
             self._changes[token] = max(self._changes[token], changes)
 
+    def knows(self, token: PublishToken) -> bool:
+        """Return whether the incarnation has started here."""
+        return token in self._changes
+
     def connection_broke(self) -> None:
         """Note that from now on another server, or another file, may be behind the database's URL."""
         self._breaks += 1

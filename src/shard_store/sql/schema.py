@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Content, Reference
 
-REVISION = "0015"
+REVISION = "0016"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0015"
@@ -126,7 +126,10 @@ def unpack(text: str) -> str:
 
 
 def _table(name: str, *columns: sa.Column[Any]) -> sa.Table:
-    return sa.Table(name, metadata, *columns, **_OPTIONS)
+    # SQLite would give the highest id again when its row is gone, as no other database does; and who has read the id
+    # before would take another row for its own
+    is_serial = any(column.type is Serial for column in columns)
+    return sa.Table(name, metadata, *columns, **_OPTIONS, sqlite_autoincrement=is_serial)
 
 
 def _index(name: str, *columns: sa.Column[Any], where: sa.ColumnElement[bool]) -> None:

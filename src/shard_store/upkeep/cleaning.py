@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.batches.positions import PUBLISHED
-from shard_store.model import MICROSECOND, ShardKey, ShardState, shard_key, uri_key
+from shard_store.model import MICROSECOND, WHOLE, ShardKey, ShardState, shard_key, uri_key
 from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import CLEANED, cleanings, errors, registered, shards, sources
 from shard_store.upkeep.timing import trusted_time
@@ -164,13 +164,13 @@ def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
         .limit(limit)
     )
     rows = transaction.execute(query).all()
-    needed, bad = _needed(transaction, rows)
+    needed, bad = _needed(transaction, source, rows)
     columns = [row._asdict() | {"shard_key": ShardKey(bytes(row.shard_key)), "again": bool(row.again)} for row in rows]
     cleaned = [Cleaning(**row, needed=needed.get(row["uri"]), has_bad_records=row["uri"] in bad) for row in columns]
     return DueCleanings(cleaned, now)
 
 
-def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> tuple[dict[str, str], set[str]]:
+def _needed(transaction: Transaction, source: str, rows: Sequence[Row[Any]]) -> tuple[dict[str, str], set[str]]:
     """Return who needs the objects of a page of cleanings, by URI: sources that know them and have not published them.
 
     And tables of which they are data files: asked last, since a batch that registers says so before it is published.
@@ -178,13 +178,13 @@ def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> tuple[dict[st
     """
     naming = {row.source: json.loads(row.naming or "{}") for row in transaction.execute(_NAMING)}
     uris: dict[ShardKey, str] = {}
-    for source, kept in naming.items():
+    for name, kept in naming.items():
         for row in rows:
             ids = [row.uri]
             if kept.get("versions"):
                 versions = {row.etag, row.version} - {None}
                 ids += [f"{row.uri}#{version}" for version in versions]
-            uris |= {shard_key(source, shard_id): row.uri for shard_id in ids}
+            uris |= {shard_key(name, shard_id): row.uri for shard_id in ids}
     open_or_bad = sa.select(shards.c.shard_key, shards.c.source).where(sa.not_(PUBLISHED))
     own = {bytes(row.shard_key) for row in rows}
     theirs = transaction.select_among(open_or_bad, shards.c.shard_key, uris.keys() - own)
@@ -192,18 +192,54 @@ def _needed(transaction: Transaction, rows: Sequence[Row[Any]]) -> tuple[dict[st
     unread = sa.select(errors.c.shard_key).where(errors.c.scope == "record")
     every = uris | {ShardKey(bytes(row.shard_key)): row.uri for row in rows}
     bad = {every[ShardKey(bytes(key))] for (key,) in transaction.select_among(unread, errors.c.shard_key, every)}
-    # with a version in its id that our announcement lacked
-    unversioned = {row.uri for row in rows if row.etag is None and row.version is None}
-    if unversioned and (names := [source for source, kept in naming.items() if kept.get("versions")]):
-        unfinished = sa.select(shards.c.uri, shards.c.source).where(
-            shards.c.source.in_(names), shards.c.finished_at.is_(None)
-        )
-        needed.update((row.uri, row.source) for row in transaction.select_among(unfinished, shards.c.uri, unversioned))
-    needed = {uri: f"source {source!r} has not published it" for uri, source in needed.items()}
+    if names := [name for name, kept in naming.items() if kept.get("versions")]:
+        of_others, bad_there = _needed_in_versions(transaction, source, rows, names)
+        needed, bad = of_others | needed, bad | bad_there
+    needed = {uri: f"source {name!r} has not published it" for uri, name in needed.items()}
     by_key = {uri_key(row.uri): row.uri for row in rows}
     files = transaction.select_among(sa.select(registered.c.uri_key), registered.c.uri_key, by_key)
     registered_ones = {by_key[bytes(key)]: "it is a data file of a table, where it is (register)" for (key,) in files}
     return needed | registered_ones, bad
+
+
+def _needed_in_versions(
+    transaction: Transaction, source: str, rows: Sequence[Row[Any]], names: Sequence[str]
+) -> tuple[dict[str, str], set[str]]:
+    """Return the same of sources with versions in their ids, also of those versions that our source has no word for.
+
+    An announcement has a generation or a version and another one an ETag, or none. What is open is needed, whichever
+    version it is; of what has ended, that which may be the same. Those that have ended without being published, or
+    with bad records, are found by their errors: nothing leads from the URI of a finished shard to it.
+    """
+    c = shards.c
+    by_uri: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        by_uri[row.uri].append(row)
+    own = {bytes(row.shard_key) for row in rows}
+    of_others = sa.select(c.shard_key, c.shard_id, c.uri, c.source, c.etag).where(c.source.in_(names))
+    unfinished = of_others.where(c.finished_at.is_(None), c.source != source)
+    needed = {their.uri: their.source for their in transaction.select_among(unfinished, c.uri, by_uri)}
+    ended = of_others.add_columns(PUBLISHED.label("is_published"), errors.c.scope).join_from(
+        errors, shards, c.shard_key == errors.c.shard_key
+    )
+    ended = ended.where(errors.c.scope.in_(("record", *WHOLE)), errors.c.reopened_at.is_(None))
+    bad = set[str]()
+    for their in transaction.select_among(ended, c.uri, by_uri):
+        if bytes(their.shard_key) in own or not any(_may_be_same(row, their) for row in by_uri[their.uri]):
+            continue
+        if their.scope == "record":
+            bad.add(their.uri)
+        elif not their.is_published:
+            needed[their.uri] = their.source
+    return needed, bad
+
+
+def _may_be_same(row: Row[Any], their: Row[Any]) -> bool:
+    """Return whether the shard may be of the version that is to be cleaned: nothing that both know tells them apart."""
+    version = their.shard_id[len(their.uri) + 1 :]
+    if version in (row.version, row.etag) or row.etag is None or their.etag is None:
+        return True
+    return bool(row.etag == their.etag)
 
 
 _NAMING = sa.select(sources.c.source, sources.c.naming)

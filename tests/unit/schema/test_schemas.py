@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from queue_source.errors import BadObject, ObjectStoreError, OptionError
 from queue_source.formats.base import OpenObject, format_of
-from queue_source.formats.text.values import infer_text
+from queue_source.formats.metadata import folder_type, path_columns
 from queue_source.formats.types import spark_type, wider_type
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
@@ -311,9 +312,25 @@ def test_csv_is_text_or_what_all_values_of_a_column_mean(tmp_path: Path) -> None
     assert infer(tmp_path, b"a,b,A\n1,x,2\n", CSV) == "a0 BIGINT, b STRING, A2 BIGINT"
 
 
-def test_values_of_paths_have_types() -> None:
-    texts = ["2020-01-01", "7", "007", "eu", ""]
-    assert [infer_text(text, JSON) for text in texts] == [pa.date32(), pa.int64(), pa.string(), pa.string(), pa.null()]
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["2020-01-01", "2020-1-9", "0001-12-31"], pa.date32()),
+        (["7", "007", "08", "09", "10", "+9", "-9", "-0", "20240109", "9223372036854775807"], pa.int64()),
+        (["9223372036854775808", "9" * 38], pa.decimal128(38, 0)),
+        (["1.5", "01.5", ".5", "1.", "-1.5", "1e3", "NaN", "-Infinity"], pa.float64()),
+        (["2020-01-01 10:00:00", "2020-01-01T9:00Z"], pa.timestamp("us", tz="UTC")),
+        (["eu", "2020-02-30", "2020-01", "1L", "0x10", "1,5", "9" * 39, " 9", "Inf", "2020-01-01-08"], pa.string()),
+        (["", "__HIVE_DEFAULT_PARTITION__"], pa.null()),
+        (["true", "FALSE"], pa.bool_()),
+    ],
+)
+def test_values_of_paths_have_types_by_their_form_alone(texts: list[str], kind: pa.DataType) -> None:
+    options = FormatOptions("json", partition_columns=("p",), date_format="dd.MM.yyyy")
+    assert [folder_type(text, options) for text in texts] == [kind] * len(texts)
+    for text in texts if kind != pa.null() else ():
+        found = path_columns(f"s3://b/p={quote(text)}/x", pa.schema([("p", kind)]), options)
+        assert found["p"].is_valid  # what is inferred of a value, the value can be read as
 
 
 def test_formats_with_types_tell_theirs(tmp_path: Path) -> None:

@@ -162,14 +162,14 @@ def cut_blocks(
 
     A record of more than `longest` bytes is bad: it is skipped, not held. Several records of one line are of the range
     that has the line's first byte.
-    The stream is at the object's beginning, or `separator.length` bytes before the range: a record that began earlier
-    is left to its own range. A byte order mark at the beginning is no data.
+    The stream is at the object's beginning, or `bytes_before` the range: a record that began earlier is left to its own
+    range. A byte order mark at the beginning is no data.
     """
     until = _UNBOUNDED if until is None else until
     tail = b""  # what was read behind the last complete record
     if offset:
-        offset -= separator.length
-        offset, tail = _skip_record(stream, separator, offset, b"", separator.length, until)
+        before = bytes_before(separator, offset)
+        offset, tail = _skip_record(stream, separator, offset - before, b"", before, until)
     may_have_mark = offset == 0
     large = BLOCK_SIZE
     while offset < until:
@@ -206,6 +206,11 @@ def cut_blocks(
             tail = data
         if is_last:
             return
+
+
+def bytes_before(separator: Separator, start: int) -> int:
+    """Return how many bytes before a range are read: a `lineSep` may be longer than what is there."""
+    return min(separator.length, start)
 
 
 def _skip_record(

@@ -51,11 +51,13 @@ from queue_source.formats.text.values import (
     text_leaf,
 )
 from queue_source.formats.types import (
+    LARGEST_DECIMAL,
     check_decimals,
     conform_column,
     is_bytes,
     is_text,
     match_names,
+    may_overflow,
     require_any,
     shorten,
 )
@@ -68,7 +70,9 @@ _ARROW_FLOATS = ("nan", "inf", "-inf")
 _HEXADECIMAL = r"^[ \t]*-?0[xX]"
 _NOT_BLANK = re.compile(rb"[^\n]")
 _CONTROLS = bytes(range(33))
+_AROUND = " \t\r\n\v\f\xa0\ufeff"  # white space, and a mark of bytes that came to be within a text
 _MAX_BLOCK = (1 << 31) - 1
+_TOO_PRECISE = "precision not supported"  # pyarrow's words
 _ENOUGH = 4 << 20  # bytes of an object's beginning that show whether its values can be read
 
 
@@ -85,6 +89,7 @@ class CsvReader:
         self._set_columns([*self._shape.data.names], {name: name for name in self._shape.data.names})
         self.separator: Separator = CsvRecords(options) if options.multi_line else make_separator(options)
         self.only_slowly = False
+        self._has_long_decimals = False  # which have more digits than surely fit with the zeros of their scale
 
     def take_header(self, block: Block) -> Block | None:
         """Return the first block without its header; None while there is none. Raises BadObject("wrong-columns")."""
@@ -97,6 +102,7 @@ class CsvReader:
                     name if not text or name.casefold() in declared else text
                     for name, text in zip(self.name_columns(line), texts, strict=True)
                 ]
+                present = self._respelled(present)
                 if self._options.watch_new_columns:
                     check_header(self._shape.full, present, self._options)
                 matches = match_names(self._shape.data.names, present, self._options)
@@ -115,6 +121,36 @@ class CsvReader:
             f"_c{at}" if not text else f"{text}{at}" if counts[text.lower()] > 1 else text
             for at, text in enumerate(texts)
         ]
+
+    def _respelled(self, present: list[str]) -> list[str]:
+        """Return the names of a header, the declared one for each that has just white space or quotes more.
+
+        A column that is there by its own name is not taken from another. Names that differ in case, too, where case
+        counts, lose what is around them alone.
+        """
+        declared, there = self._shape.data.names, {name.casefold() for name in present}
+        absent: dict[str, list[str]] = {}
+        for name in declared:
+            if name.casefold() not in there:
+                absent.setdefault(self._bare(name).casefold(), []).append(name)
+        own = {name.casefold() for name in declared}
+
+        def respell(name: str) -> str:
+            bare = self._bare(name)
+            meant = [] if name.casefold() in own else absent.get(bare.casefold(), [])
+            if len(meant) != 1:
+                return name
+            return bare if self._options.reader_case_sensitive and bare != self._bare(meant[0]) else meant[0]
+
+        return list(map(respell, present)) if absent else present
+
+    def _bare(self, name: str) -> str:
+        """Return a name of a header without what is around it where there are spaces behind the commas."""
+        name = name.strip(_AROUND)
+        quote = self._options.quote
+        if quote and len(name) > 1 and name[0] == name[-1] == quote:
+            name = name[1:-1].strip(_AROUND)
+        return name
 
     def split_records(self, data: bytes) -> Iterator[bytes]:
         """Split the text into records, without their ends."""
@@ -169,7 +205,8 @@ class CsvReader:
 
     def _parse_lines(self, lines: CsvLines) -> pa.Table | None:
         """Parse the lines with pyarrow, a row each; None where there are other rows. Raises pa.ArrowException."""
-        options, text, types = self._options, lines.text, {}
+        options, text, types = self._options, lines.text, dict[str, pa.DataType]()
+        narrow: dict[str, pa.DataType] = {}
         nulls_differ = options.null_value != options.empty_value
         usual_floats = (options.nan_value, options.positive_inf, options.negative_inf) == _SPECIAL_FLOATS
         for i, at in self._positions.items():
@@ -180,8 +217,12 @@ class CsvReader:
                 or pattern_for(kind, options) is not None
                 or (lines.hexadecimals and pt.is_integer(kind))
                 or (pt.is_floating(kind) and not usual_floats)
+                or (may_overflow(kind) and (self._has_long_decimals or kind.scale == LARGEST_DECIMAL))
             )
             types[f"c{at}"] = pa.string() if as_text else kind
+            if may_overflow(kind) and not as_text:
+                narrow[f"c{at}"] = kind
+        types |= {name: pa.decimal128(LARGEST_DECIMAL - kind.scale, kind.scale) for name, kind in narrow.items()}
         types = types or {"c0": pa.string()}  # no column at all: still count the rows
         convert = pc_csv.ConvertOptions(
             column_types=types,
@@ -212,13 +253,19 @@ class CsvReader:
                     pa.BufferReader(text), read_options=read, parse_options=parse, convert_options=convert
                 )
                 break
-            except pa.ArrowException:
+            except pa.ArrowException as error:
+                if narrow and _TOO_PRECISE in str(error):
+                    self._has_long_decimals = True
+                    return self._parse_lines(lines)
                 if block >= min(len(text), _MAX_BLOCK):
                     raise
                 block = min(len(text) + 1, _MAX_BLOCK)  # a line longer than a block, perhaps
         rows = table.num_rows
         if not options.multi_line and lines.count_filled(rows, strip=False) != rows:
             return None
+        for name, kind in narrow.items():
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, table.column(place).cast(kind))
         check_decimals(table)
         return table
 

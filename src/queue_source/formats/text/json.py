@@ -57,6 +57,7 @@ from queue_source.formats.types import (
     inner_types,
     is_bytes,
     is_text,
+    may_overflow,
     require_any,
     shorten,
     special_struct,
@@ -342,7 +343,10 @@ def _parse(lines: bytes, schema: pa.Schema, others: str) -> pa.Table:
 
 
 def make_wire_type(kind: pa.DataType) -> pa.DataType:
-    """Return what JSON can hold of a type: dates, timestamps and binary are text until they are converted."""
+    """Return what JSON can hold of a type: dates, timestamps and binary are text until they are converted.
+
+    Decimals have 256 bits where pyarrow would read another number within 128.
+    """
     if pt.is_struct(kind):
         parts = [kind.field(i) for i in range(kind.num_fields)]
         return pa.struct([pa.field(part.name, make_wire_type(part.type)) for part in parts])
@@ -350,6 +354,8 @@ def make_wire_type(kind: pa.DataType) -> pa.DataType:
         return pa.list_(make_wire_type(kind.value_type))
     if pt.is_map(kind):
         return pa.map_(pa.string(), make_wire_type(kind.item_type))
+    if may_overflow(kind):
+        return pa.decimal256(kind.precision, kind.scale)
     textual = pt.is_timestamp(kind) or pt.is_date(kind) or is_bytes(kind)
     return pa.string() if textual or pt.is_large_string(kind) else kind
 

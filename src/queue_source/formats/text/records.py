@@ -36,7 +36,16 @@ from queue_source.formats.compression import (
 )
 from queue_source.formats.text import blocks
 from queue_source.formats.text.archives import read_members
-from queue_source.formats.text.blocks import BOM, Block, Lines, Separator, cut_blocks, make_separator, unify_lines
+from queue_source.formats.text.blocks import (
+    BOM,
+    Block,
+    Lines,
+    Separator,
+    bytes_before,
+    cut_blocks,
+    make_separator,
+    unify_lines,
+)
 from queue_source.formats.text.values import quote_json
 from queue_source.formats.types import corrupt_column, is_text, shorten
 from queue_source.options.content import FormatOptions
@@ -303,7 +312,7 @@ class TextObject:
         part = part or Part()
         if part.start:
             assert isinstance(self._file, ObjectFile), "members are read whole"
-            self._file.seek(part.start - separator.length)
+            self._file.seek(part.start - bytes_before(separator, part.start))
             stream: Readable = self._file
         else:
             stream = self.stream

@@ -19,14 +19,13 @@ from base64 import b64decode
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Context, Decimal
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from queue_source.common.times import Pattern, fixed_offset, parse_pattern, parse_time_zone
-from queue_source.formats.types import LeafConverter, instants, is_bytes, is_text
+from queue_source.common.times import Pattern, clock_of, parse_pattern, parse_time_zone
+from queue_source.formats.types import LARGEST_DECIMAL, LeafConverter, instants, is_bytes, is_text
 from queue_source.options.content import FormatOptions
 
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
@@ -58,13 +57,17 @@ _DAY = re.compile(
     r"\s*(?P<year>\d{4})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?:[ T].*)?)?)?\s*", re.ASCII | re.DOTALL
 )
 _EPOCH = datetime(1970, 1, 1)
-_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LIKE_YEAR_0 = 400
+"""A year with the days of the year 0, which Python has no dates of."""
+_EPOCH_LIKE_YEAR_0 = datetime(1970 + _LIKE_YEAR_0, 1, 1)
 _FIRST_DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _WIDE = Context(prec=80, rounding=ROUND_HALF_UP)
+_ROOM = 1.5
+"""How many times the largest number of 38 digits may be, at most, to be within 128 bits."""
 
 _ZONE = r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
-_BEYOND_18_HOURS = r"[+-](?:1[89]|2[0-9])(?::?[0-9]{2})?$"  # which pyarrow takes, and Spark does not
+_BEYOND_18_HOURS = r"[T ].*[+-](?:1[89]|2[0-9])(?::?[0-9]{2})?$"  # which pyarrow takes, and Spark does not
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 
 _INFERRED_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
@@ -125,7 +128,9 @@ def make_time_converter(kind: pa.DataType, options: FormatOptions) -> TextConver
             parts = _DAY.fullmatch(text := rewrite(text))
             if not parts:
                 raise ValueError(f"{text!r} is not a date")
-            return (date(int(parts["year"]), int(parts["month"] or 1), int(parts["day"] or 1)) - _FIRST_DAY).days
+            year, month, day = int(parts["year"]), int(parts["month"] or 1), int(parts["day"] or 1)
+            since = _FIRST_DAY if year else _EPOCH_LIKE_YEAR_0.date()
+            return (date(year or _LIKE_YEAR_0, month, day) - since).days
 
         return parse_days
     if kind.tz is None:
@@ -162,22 +167,18 @@ def _parse_moment(text: str, local: str | None) -> int:
         raise ValueError(f"{text!r} is not a timestamp")
     year, month, day, hour, minute, second, fraction, zone = parts.groups()
     wall = datetime(
-        int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0),
+        int(year) or _LIKE_YEAR_0, int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0),
         int(fraction[:6].ljust(6, "0")) if fraction else 0,
     )  # fmt: skip
+    since = _EPOCH if int(year) else _EPOCH_LIKE_YEAR_0
     if local is None:
         if zone:
             raise ValueError(f"{text!r} has a zone, which TIMESTAMP_NTZ has no place for")
-        return (wall - _EPOCH) // _MICROSECOND
-    microseconds = (wall - _EPOCH) // _MICROSECOND
+        return (wall - since) // _MICROSECOND
     if zone == "Z" or (zone is None and local == "UTC"):
-        return microseconds
-    if zone is None:  # Arrow decides about times that a change of the clock skips or repeats, as in columns
-        return int(instants(pa.scalar(microseconds, pa.timestamp("us")), local).cast(pa.int64()).as_py())
-    named = parse_time_zone(zone)
-    offset = fixed_offset(named)
-    of_zone = ZoneInfo(named) if offset is None else timezone(offset)
-    return (wall.replace(tzinfo=of_zone) - _EPOCH_UTC) // _MICROSECOND
+        return (wall - since) // _MICROSECOND
+    clock = clock_of(local if zone is None else parse_time_zone(zone))
+    return (wall.replace(tzinfo=clock) - since.replace(tzinfo=timezone.utc)) // _MICROSECOND
 
 
 def text_leaf(options: FormatOptions) -> LeafConverter:
@@ -202,6 +203,10 @@ def text_leaf(options: FormatOptions) -> LeafConverter:
             if positions.null_count > array.null_count:
                 raise ValueError("neither true nor false")
             return positions.cast(pa.bool_())
+        if pt.is_decimal(target):  # pyarrow does not notice where the digits of a text leave the 128 bits
+            largest = pc.max(pc.abs(array.cast(pa.float64()))).as_py()
+            if largest is not None and not largest < _ROOM * 10.0 ** (LARGEST_DECIMAL - target.scale):
+                raise ValueError(f"a number that does not fit {target}")
         return array.cast(target)
 
     return convert
@@ -241,14 +246,6 @@ def _parse_zoned(texts: pa.Array, target: pa.TimestampType, timezone: str, *, al
     zoned_times = pc.if_else(zoned, texts, null).cast(target)
     local_times = pc.if_else(zoned, null, texts).cast(pa.timestamp("us"))
     return pc.coalesce(zoned_times, instants(local_times, timezone).cast(target))
-
-
-def infer_text(text: str, options: FormatOptions) -> pa.DataType:
-    """Infer the type of one text, such as a folder of a path; null for an empty one."""
-    column = TextColumn(list_meanings(options))
-    if text:
-        column.add_text(text)
-    return column.infer_type()
 
 
 Meaning = tuple[pa.DataType, Callable[[str], object]]

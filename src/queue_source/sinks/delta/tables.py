@@ -175,7 +175,7 @@ class TableMaker:
     def __init__(self, options: SinkOptions, opened: OpenTable | None = None) -> None:
         assert options.delta is not None
         self._options, self._delta = options, options.delta
-        self._uri, self._opened = options.delta.uri, opened
+        self._uri, self._opened, self.storage = options.delta.uri, opened, options.storage
         self._place = delta_uri(self._uri)
 
     def open(self) -> OpenTable | None:

@@ -20,6 +20,7 @@ from pyiceberg.utils.properties import property_as_bool
 from queue_source.options import SinkOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
+from queue_source.sinks.iceberg.history import History, is_older
 from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema
 from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, load_table, tried_again
 from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark, OnceIn
@@ -29,8 +30,13 @@ from shard_store.failpoints import reach
 from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
 
+_SNAPSHOT, _SEQUENCE = "snapshot-id", "sequence-number"
 _CREATED = "cuesqueue.pipeline-created"
 """By which versions up to 0.3.0 told pipelines of one name in several stores from each other."""
+
+_LOOKED: dict[tuple[str, ...], tuple[int | None, bool, Commit]] = {}
+"""By table, store and pipelines: a snapshot, whether it or one after the newest batch replaces what was there, and that
+batch: so the batch is known also when its own snapshot has expired."""
 
 
 class IcebergTarget:
@@ -39,8 +45,6 @@ class IcebergTarget:
     Snapshots expire. So each commit notes its batch in a property of the table, too, which also stays where the table
     is rolled back to an earlier snapshot.
     """
-
-    bound: int | None = None
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class IcebergTarget:
         self._written = written
         self._property, self._created = f"cuesqueue.newest.{store_id}.", ""
         self._table: Table | None = None
+        self._pipelines, self._numbers = list[str](), dict[str, tuple[int, tuple[int, int]]]()
         self.name = f"the Iceberg table {table}"
         self._catalog: Catalog | None = None
         self.use(files)
@@ -75,41 +80,84 @@ class IcebergTarget:
             if self.files:
                 raise
             self._table = None
+        else:
+            self._history = History(self._table)
         self._transaction = transaction
         return self._table is not None
 
     def noted(self, mark: Mark) -> Commit | None:
         self._created = str(created_at(self._transaction, mark.first.token.pipeline))
+        self._pipelines = [plan.token.pipeline for plan in mark.plans]
         batches: dict[str, tuple[str, int]] = {}
-        for pipeline in (plan.token.pipeline for plan in mark.plans):
+        for pipeline in self._pipelines:
             text = self.table.properties.get(f"{self._property}{pipeline}")
-            commits = (commit for commit in self.lineage() if pipeline in commit.ends)
-            if (newest := Commit(json.loads(text)) if text else next(commits, None)) is not None:
+            if text:
+                said = json.loads(text)
+                newest: Commit | None = Commit(said)
+                self._numbers[said[HASH]] = said.get(_SNAPSHOT, 0), (said.get(_SEQUENCE, 0), 0)
+            else:
+                commits = map(self._as_commit, self._history.ancestors(expired=False))
+                newest = next((commit for commit in commits if pipeline in commit.ends), None)
+            if newest is not None:
                 batches[pipeline] = newest.delivery_hash, newest.ends[pipeline]
         return Commit.of(batches)
 
     def lineage(self) -> Iterator[Commit]:
-        for snapshot in self._ancestors(self.table.metadata.current_snapshot_id):
-            summary = snapshot.summary
-            properties = dict(summary.additional_properties) if summary else {}
-            replaces = summary is not None and (
-                summary.operation is Operation.OVERWRITE
-                or (summary.operation is Operation.DELETE and properties.get("total-records") == "0")
-            )
-            if STORE in properties:
-                is_ours = properties[STORE] == self._store_id
-            else:
-                is_ours = self._created in properties.get(_CREATED, "").split(",")
-            yield Commit(properties if is_ours else {}, replaces)
+        key = str(self.table.metadata.table_uuid), self._store_id, *self._pipelines
+        looked, is_first, replaces = _LOOKED.get(key), True, False
+        for snapshot in self._history.ancestors():
+            commit = self._as_commit(snapshot)
+            replaces |= commit.replaces
+            if is_first and not commit.ends.keys().isdisjoint(self._pipelines):
+                _LOOKED[key] = self.table.metadata.current_snapshot_id, replaces, commit
+                is_first = False
+            yield commit
+            if looked is not None and looked[0] == snapshot.snapshot_id and is_first:
+                _LOOKED[key] = self.table.metadata.current_snapshot_id, replaces or looked[1], looked[2]
+                is_first = False
+                yield Commit({}, looked[1])
+                yield looked[2]
 
-    def was_undone(self, delivery_hash: str) -> bool:
-        """Tell whether its snapshot is beside those of the table now: on another way from one that both have."""
-        now = {s.snapshot_id for s in self._ancestors(self.table.metadata.current_snapshot_id)}
-        for snapshot in self.table.metadata.snapshots:
-            properties = snapshot.summary.additional_properties if snapshot.summary else {}
-            if properties.get(HASH, "").startswith(delivery_hash) and snapshot.snapshot_id not in now:
-                return any(s.snapshot_id in now for s in self._ancestors(snapshot.snapshot_id))
-        return False
+    def was_undone(self, delivery_hash: str, since: int | None) -> bool:
+        """Tell whether a snapshot is among those of the table now that is older, and its own is not."""
+        ours, older = self._numbers.get(delivery_hash), False
+        for snapshot in self._history.ancestors():
+            if self._hash(snapshot).startswith(delivery_hash):
+                return False
+            for known in self._history.known() if ours is None else ():
+                if self._hash(known).startswith(delivery_hash):
+                    ours = known.snapshot_id, (known.sequence_number or 0, known.timestamp_ms)
+            if ours is not None and ours[0] == snapshot.snapshot_id:
+                return False
+            if older := ours is not None and is_older(snapshot, ours[1]):
+                break
+        return older and ours is not None and not self._has(ours[0], delivery_hash)
+
+    def _has(self, snapshot_id: int, delivery_hash: str) -> bool:
+        """Tell whether the table has files of this snapshot, or of this batch (a snapshot that was picked)."""
+        snapshot, io = self.table.current_snapshot(), self.table.io
+        entries = (e for m in (snapshot.manifests(io) if snapshot else ()) for e in m.fetch_manifest_entry(io))
+        return any(
+            entry.snapshot_id == snapshot_id or delivery_hash[:12] in entry.data_file.file_path.rpartition("/")[2]
+            for entry in entries
+        )
+
+    @staticmethod
+    def _hash(snapshot: Snapshot) -> str:
+        return snapshot.summary.additional_properties.get(HASH, "") if snapshot.summary else ""
+
+    def _as_commit(self, snapshot: Snapshot) -> Commit:
+        summary = snapshot.summary
+        properties = dict(summary.additional_properties) if summary else {}
+        replaces = summary is not None and (
+            summary.operation is Operation.OVERWRITE
+            or (summary.operation is Operation.DELETE and properties.get("total-records") == "0")
+        )
+        if STORE in properties:
+            is_ours = properties[STORE] == self._store_id
+        else:
+            is_ours = self._created in properties.get(_CREATED, "").split(",")
+        return Commit(properties if is_ours else {}, replaces)
 
     def has_files(self) -> bool:
         names = (task.file.file_path.rpartition("/")[2] for task in self.table.scan().plan_files())
@@ -140,7 +188,8 @@ class IcebergTarget:
         with update.merge_append() if merge else update.fast_append() as appended:
             for file in self.files:
                 appended.append_data_file(file)
-        newest = json.dumps({name: mark[name] for name in (HASH, PIPELINE, END)})
+        numbers = {_SNAPSHOT: appended.snapshot_id, _SEQUENCE: table.metadata.next_sequence_number()}
+        newest = json.dumps({name: mark[name] for name in (HASH, PIPELINE, END)} | numbers)
         transaction.set_properties({f"{self._property}{pipeline}": newest for pipeline in mark[PIPELINE].split(",")})
         transaction.commit_transaction()
         snapshot = table.current_snapshot()
@@ -157,13 +206,6 @@ class IcebergTarget:
     def table(self) -> Table:
         assert self._table is not None
         return self._table
-
-    def _ancestors(self, snapshot_id: int | None) -> Iterator[Snapshot]:
-        snapshots = {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
-        snapshot = snapshots.get(snapshot_id or 0)
-        while snapshot is not None:
-            yield snapshot
-            snapshot = snapshots.get(snapshot.parent_snapshot_id or 0)
 
 
 class IcebergSink(Sink):

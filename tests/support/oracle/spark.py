@@ -1,0 +1,246 @@
+"""Relation (a): what Spark's own reader reads, cell by cell, but for what is meant to differ (`differences.py`).
+
+To read one object costs Spark 100 ms, whatever is in it: the objects of a scheme are read in one job,
+and the candidates
+of a step of shrinking, too. So Hypothesis draws, and `shrink.py` makes small.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as with_seed
+from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from queue_source.schema.columns import format_columns
+from support.oracle import cases
+from support.oracle.cases import Case, Scheme
+from support.oracle.counting import Draw, one_of_these, reached
+from support.oracle.differences import excuse
+from support.oracle.differs import Differs
+from support.oracle.results import Result
+from support.oracle.rows import Broken, Found, cells, read, refused
+from support.oracle.shrink import shrunk
+from support.parity import parsed
+
+NAME = "as-spark"
+NOT_SPARKS = ("rescuedDataColumn", "readerCaseSensitive", "recordsPath")
+"""Options that Spark's own readers lack."""
+AT_ONCE = 40
+"""Objects of a scheme that are read in one job."""
+_FILE = "__file"
+_OF_ALL = ("requirement failed", "CHARSET")
+"""What Spark says of options that it refuses, whatever is in an object."""
+
+
+@dataclass
+class Reader:
+    """Spark's own reader."""
+
+    session: SparkSession
+    folder: Path
+    numbers: count[int]
+
+    @classmethod
+    def of(cls, session: SparkSession) -> Reader:
+        session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+        session.conf.set("spark.sql.files.openCostInBytes", "0")  # many files a task
+        return cls(session, Path(tempfile.mkdtemp(prefix="oracle-")), count())
+
+    def read(self, some: Sequence[Case]) -> list[Found]:
+        """Read objects of one scheme, in one job; those of a job that fails by halves."""
+        if not some:
+            return []
+        folder = self.folder / str(next(self.numbers))
+        folder.mkdir()
+        for number, case in enumerate(some):
+            (folder / f"{number:05}").write_bytes(case.bytes)
+        try:
+            table = self._frame(some[0], folder).toArrow()
+        except Exception as error:  # noqa: BLE001 - whatever fails in Spark, it does not read the object
+            if len(some) > 1 and not any(word in str(error) for word in _OF_ALL):
+                middle = len(some) // 2
+                return self.read(some[:middle]) + self.read(some[middle:])
+            return [Found(failure="failed", detail=_first_line(error))] * len(some)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        names = [Path(name).name for name in table.column(table.num_columns - 1).to_pylist()]
+        data = table.select(range(table.num_columns - 1))
+        columns: list[list[str]] = [cells(column) for column in data.columns]
+        rows = [*zip(*columns, strict=True)]
+        found: dict[str, list[tuple[str, ...]]] = {f"{number:05}": [] for number in range(len(some))}
+        for name, row in zip(names, rows, strict=True):
+            found[name].append(row)
+        return [Found(tuple(some_rows)) for some_rows in found.values()]
+
+    def _frame(self, case: Scheme, folder: Path) -> DataFrame:
+        options = {name: value for name, value in case.options.items() if name not in NOT_SPARKS}
+        declared = parsed(case.ddl or "")
+        read_as, chosen = _by_header(case) if isinstance(case, Case) else (case.schema, None)
+        reader = self.session.read.format(case.file_format).options(**options)
+        frame = reader.schema(parsed(format_columns(read_as))).load(folder.as_uri())
+        file = f.input_file_name().alias(_FILE)
+        if chosen is None:
+            return frame.select("*", file)
+        columns = [
+            (f.lit(None).cast(field.dataType) if name is None else f.col(_quoted(name))).alias(field.name)
+            for field, name in zip(declared, chosen, strict=True)
+        ]
+        return frame.select(*columns, file)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def header_of(case: Case) -> list[str] | None:
+    """The names of a csv header as a person would read them; None without one."""
+    if case.file_format != "csv" or case.options.get("header") != "true":
+        return None
+    options = case.parsed
+    text = case.bytes.decode(case.options.get("encoding", "UTF-8"), "replace").removeprefix("\ufeff")
+    ends = [case.line_end] if case.line_end else ["\r\n", "\n", "\r"]
+    for end in ends:
+        text = text.replace(end, "\n")
+    for line in text.split("\n"):
+        if line.strip(" \t\0") and not (options.comment and line.startswith(options.comment)):
+            return [name.strip(" ").strip(options.quote or None).strip(" ") for name in line.split(options.sep)]
+    return []
+
+
+def _by_header(case: Case) -> tuple[pa.Schema, list[str | None] | None]:
+    """The columns as they are in the object, since Spark goes by position; and for each declared one its name there."""
+    header = header_of(case)
+    if header is None:
+        return case.schema, None
+    data = {field.name.strip().casefold(): field for field in case.data}
+    read_as: list[pa.Field] = []
+    for at, name in enumerate(header):
+        known = data.pop(name.casefold(), None)
+        read_as.append(pa.field(f"__{at}", pa.string()) if known is None else known)
+    missing = {field.name for field in data.values()}
+    read_as += [field for field in case.schema if field.name not in case.data.names]
+    return pa.schema(read_as), [None if name in missing else name for name in case.schema.names]
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error) if not isinstance(error, PySparkException) else (error.getCondition() or str(error))
+    return f"{type(error).__name__}: {(text.strip().splitlines() or [''])[0][:200]}"
+
+
+_READER: list[Reader] = []
+
+
+def use(session: SparkSession) -> None:
+    """Set the session whose reader is asked."""
+    _READER[:] = [Reader.of(session)]
+
+
+def the_reader() -> Reader:
+    if not _READER:
+        from support.engine.queries import build_session
+
+        use(build_session("local[1]"))
+    return _READER[0]
+
+
+def check(case: Case) -> None:
+    """Compare one object. Raises Broken."""
+    (broken,) = compared([case])
+    if broken is not None:
+        raise broken
+
+
+def compared(some: Sequence[Case]) -> list[Broken | None]:
+    """Compare objects of one scheme: what is broken with each."""
+    if refused(some[0]):
+        return [None] * len(some)
+    return [_compared(case, theirs, read(case)) for case, theirs in zip(some, the_reader().read(some), strict=True)]
+
+
+def _compared(case: Case, theirs: Found, ours: Found) -> Broken | None:
+    for differs in differing(case, theirs, ours):
+        row = excuse(differs)
+        if row is None:
+            return Broken(
+                NAME, case, differs.kind, f"Spark: {theirs}\n  here:\n{ours}\n{ours.bad or ''}\n{differs.shown}"
+            )
+        reached(f"difference: {row}")
+    return None
+
+
+def differing(case: Case, theirs: Found, ours: Found) -> list[Differs]:
+    """All differences between two readings."""
+    if theirs.failure and ours.failure:
+        return []
+    whole = Differs(case, theirs, ours, "object")
+    if theirs.failure or ours.failure:
+        return [whole]
+    if len(theirs.rows) != len(ours.rows):
+        return [replace(whole, what="rows")]
+    return [
+        Differs(case, theirs, ours, "cell", row, field, this, that)
+        for row, (these, those) in enumerate(zip(theirs.rows, ours.rows, strict=True))
+        for field, this, that in zip(case.schema, these, those, strict=True)
+        if this != that
+    ]
+
+
+@st.composite
+def groups(draw: Draw, formats: tuple[str, ...] = ("csv", "csv", "csv", "json", "json", "json", "text")) -> list[Case]:
+    """Draw objects of one scheme, with one header."""
+    scheme = draw(cases.schemes(draw(one_of_these(formats)), NOT_SPARKS))
+    header = cases.csv_header(draw, scheme) if scheme.options.get("header") == "true" else None
+    number = 6 if scheme.options.get("mode") == "FAILFAST" else AT_ONCE
+    most = (1, 1, 1, 3)
+    contents = [cases.an_object(draw, scheme, draw(one_of_these(most)), header) for _ in range(number)]
+    return [cases.case_of(scheme, content) for content in contents]
+
+
+def one_round(seed: int, rounds: int, result: Result, until: float | None) -> list[Broken]:
+    """Compare so many groups; each new kind of failure is shrunk, kept and returned."""
+    found: list[Broken] = []
+
+    @with_seed(seed)
+    @settings(
+        max_examples=rounds, deadline=None, database=None, phases=[Phase.generate], verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(groups())
+    def tried(some: list[Case]) -> None:
+        if until is not None and time.monotonic() > until:
+            return
+        result.tried[NAME] += len(some)
+        some[0].count()
+        for broken in compared(some):
+            if broken is not None:
+                key = (NAME, broken.kind)
+                result.seen[key] += 1
+                if key not in result.broken:
+                    result.broken[key] = broken
+                    found.append(broken)
+
+    with suppress(FlakyFailure):
+        tried()
+    for at, broken in enumerate(found):
+        kind = broken.kind
+
+        def breaks(some: Sequence[Case], kind: str = kind) -> list[Broken | None]:
+            return [other if other is not None and other.kind == kind else None for other in compared(some)]
+
+        assert isinstance(broken.case, Case)
+        found[at] = result.broken[NAME, kind] = shrunk(broken.case, breaks) or broken
+    return found

@@ -1,0 +1,25 @@
+"""Relation (b): the quick way, by Arrow, gives what the slow way gives, record by record."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from support.oracle import cases
+from support.oracle.cases import Case
+from support.oracle.counting import Draw, one_of_these
+from support.oracle.rows import Broken, difference, read, read_slowly
+
+NAME = "quick-is-slow"
+
+
+@st.composite
+def strategy(draw: Draw) -> Case:
+    scheme = draw(cases.schemes(draw(one_of_these(("csv", "csv", "json", "json", "text")))))
+    return cases.case_of(scheme, cases.an_object(draw, scheme, 6))
+
+
+def check(case: Case) -> None:
+    quick, slowly = read(case), read_slowly(case)
+    kind, detail = difference(case, quick, slowly)
+    if kind:
+        raise Broken(NAME, case, kind, f"quick or slow: {detail}")
