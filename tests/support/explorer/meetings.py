@@ -66,6 +66,11 @@ _SRC = ("/queue_source/", "/shard_store/")
 _BELOW = ("sql/database.py", "shard_store/store.py", "/queues/", "coordinator/in_flight.py", "/failpoints.py")
 _SHARED = [name for name in vars(InFlight) if not name.startswith("_") and name not in ("wait", "pausing", "wake")]
 
+_PATCHED = (
+    "queue_source.coordinator.start.Threads",
+    "queue_source.foreach_batch.presence_folder",
+    "queue_source.foreach_batch.driver_identity",
+)
 _LOCK = type(threading.Lock())
 
 Process = Any
@@ -310,7 +315,7 @@ class Meetings:
         }
         return [
             Guest("a turn", 12, self._take_a_turn, fair=True),
-            Guest("news", 8, self._bring_news),
+            Guest("news", 12, self._bring_news),
             Guest("trigger", 5, self._trigger, fair=True),
             Guest("route", 4 if self._world.cast.routed else 0, self._route, fair=True),
             Guest("take over", 1, self._take_over),
@@ -344,7 +349,8 @@ class Meetings:
         usual, choose, world = self._explorer.usual, self._explorer.choose, self._world
         if "versions" in self._explorer.takes and choose.random() < 0.8:
             uris = sorted({uri for uris in world.names.values() for uri in uris})
-            uri = choose.choice([*world.lately] if world.lately and choose.random() < 0.8 else uris)
+            unread = [uri for uri in world.lately if self._is_unread(uri)]
+            uri = choose.choice((unread or [*world.lately] or uris) if choose.random() < 0.8 else uris)
             usual.overwrite(uri, ("whole", "longer", "empty"))
             self._explorer.tell(self._explorer.events.pop())
         else:
@@ -352,6 +358,11 @@ class Meetings:
         if query := self._near(0.8):
             for reader in query.readers:
                 self._lives.guarded(query, reader.receive) and self._lives.guarded(query, reader.open)
+
+    def _is_unread(self, uri: str) -> bool:
+        """Whether a batch that has just met the object has found it bad, or empty: another version opens it again."""
+        objects = self._world.objects
+        return objects.newest(uri).form in ("empty", "damaged") or not objects.is_there(uri)
 
     def _trigger(self) -> None:
         lives, kind = self._lives, self._explorer.choose.choice(self._lives.kinds)
@@ -416,7 +427,7 @@ class Meetings:
                 if name in self._explorer.steps:
                     weight, step = self._explorer.steps[name]
                     self._explorer.steps[name] = weight, partial(self._operate, name, step)
-            for place in ("queue_source.coordinator.start.Threads", "queue_source.foreach_batch.presence_folder"):
+            for place in _PATCHED:
                 stack.enter_context(mock.patch(place, _original(place)))  # turns undo their own patches in any order
             try:
                 yield

@@ -85,6 +85,7 @@ class Reader:
                     store,
                     {queue.name: queue for queue in queues},
                     stat_objects,
+                    driver=world.driver.name,
                     error_queue=errors,
                     open_bucket=lambda prefix: world.open_bucket(prefix, source),
                     answers_with_facts=(lambda uri: True) if world.spares else None,
