@@ -21,6 +21,7 @@ class Disasters:
     def __init__(self, lives: Lives) -> None:
         self.lives, self.world, self.choose = lives, lives.world, lives.choose
         self.went_back = False
+        self.waits = False  # until another step puts something back
         self.begins = False  # the store may go back behind the first batch
 
     def beginning(self) -> Moment | None:
@@ -76,7 +77,7 @@ class Disasters:
     def go_back(self) -> None:
         """The store alone, under what runs, or while all is stopped."""
         world, lives = self.world, self.lives
-        if self.went_back or len(world.states) < 2:
+        if self.went_back or self.waits or len(world.states) < 2:
             return
         steps = self.choose.randint(1, 5)
         stopped = self.choose.random() < 0.5  # as the page on backups says; else a standby is promoted
@@ -112,7 +113,7 @@ class Disasters:
         if earlier and self.choose.random() < 0.6:
             parts = ["store", "checkpoints"]  # nothing but the marks of the table says so
             moment = self.choose.choice(earlier)
-        world.log(f"  by {len(world.states) - 1 - world.states.index(moment)}: {', '.join(parts)}")
+        world.log(f"  {', '.join(parts)}")
         if "store" in parts:
             world.go_back(moment)
         before = set(world.published())

@@ -43,8 +43,9 @@ Taken = tuple[int, str]
 """A step: its number and its name."""
 
 RARE = frozenset(
-    "adopt compact drop forget migrate operate prune_data prune_shards quarantine reconcile reopen requeue reset status "
-    "vacuum list_objects take_a_foreign_checkpoint lose_a_checkpoint".split()
+    {"adopt", "compact", "drop", "forget", "migrate", "operate", "prune_data", "prune_shards", "quarantine"}
+    | {"reconcile", "reopen", "requeue", "reset", "status", "vacuum", "list_objects", "take_a_foreign_checkpoint"}
+    | {"lose_a_checkpoint"}
 )
 """Steps that not all explorations take."""
 _STEPS = 60
@@ -108,6 +109,7 @@ class Explorer:
         self.world.tells_errors = "operators" in takes and self.choose.random() < 0.3
         self.world.keeps_versions = cast.needs == "clones" and self.choose.random() < 0.7
         self.copies_checkpoints = self.choose.random() < 0.35 and len(cast.kinds) > 1
+        self.disasters.waits = "spellings" in takes and self.choose.random() < (0.8 if self.world.tables else 0.4)
         self.disasters.begins = "beginnings" in takes
         self.dies = self.choose.choice((0.0, 0.1, 0.3)) if "failpoints" in takes else 0.0
         POINTS.repeats = self.choose if self.dies and self.choose.random() < 0.5 else None

@@ -31,7 +31,7 @@ class Restores:
         world, lives, choose = self.world, self.lives, self.choose
         if self.disasters.went_back or len(world.states) < 2:
             return
-        parts = ["store", "checkpoints", "queues", *["tables"] * 4 * bool(world.tables)]
+        parts = ["store", "checkpoints", "queues", *["tables"] * 6 * bool(world.tables)]
         chosen = {choose.choice(parts), *([choose.choice(parts)] if choose.random() < 0.4 else [])}
         moment, name = self._moment("tables" in chosen)
         if moment is None:
@@ -64,7 +64,7 @@ class Restores:
             return first, "to the beginning"
         if of_tables:
             now = {kind: table.state() for kind, table in world.tables.items()}
-            earlier = [moment for moment in world.states if moment.tables != now]
+            earlier = [moment for moment in (*world.before_tables, *world.states) if moment.tables != now]
             return (choose.choice(earlier) if earlier else None), "to before a table's batch"
         return world.moment(choose.randint(1, 5)), "by some steps"
 
@@ -91,5 +91,5 @@ def steps_of(explorer: Explorer) -> Steps:
     if "spellings" not in explorer.takes and "beginnings" not in explorer.takes:
         return {}
     restores = Restores(explorer)
-    often = 4 if any(kind.sink in TABLES for kind in explorer.world.cast.kinds) else 2
+    often = 16 if any(kind.sink in TABLES for kind in explorer.world.cast.kinds) else 2
     return {"put_back": (often if explorer.world.remembers else 0, restores.put_back)}

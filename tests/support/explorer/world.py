@@ -165,6 +165,14 @@ def _copy(database: sqlite3.Connection) -> sqlite3.Connection:
     return copy
 
 
+def _keep(moments: deque[Moment], moment: Moment) -> None:
+    """Keep a copy of the moment, instead of the oldest one."""
+    if len(moments) == moments.maxlen:
+        moments.popleft().close()
+    queues = {name: _copy(queue) for name, queue in moment.queues.items()}
+    moments.append(moment._replace(store=_copy(moment.store), queues=queues))
+
+
 class _Undone(Exception):
     """A transaction is rolled back."""
 
@@ -184,7 +192,8 @@ class World:
     `is_calm`: no object changes any more by itself. `is_telling`: a notification is sent, not by a command. `lists`:
     sources with listings. `spares`: objects that a URI alone announces are planned without a look-up, as those of S3.
     `first_form`: of an object. `in_tables`: the rows that the store has published, by the table that has them;
-    `spelled`: how it was put back. `beginnings`: moments before any batch. `sent`: all messages, in order.
+    `spelled`: how it was put back. `beginnings`: moments before any batch; `before_tables`: before commits of tables.
+    `sent`: all messages, in order.
     """
 
     folder: Path
@@ -216,6 +225,7 @@ class World:
     keeps_versions: bool = False
     tells_errors: bool = False
     beginnings: deque[Moment] = field(default_factory=lambda: deque(maxlen=3))
+    before_tables: deque[Moment] = field(default_factory=lambda: deque(maxlen=5))
     sent: list[tuple[str, str]] = field(default_factory=list)
     in_tables: dict[Kind, set[str]] = field(default_factory=dict)
     spelled: dict[Kind, str] = field(default_factory=dict)
@@ -254,7 +264,7 @@ class World:
         self.elsewhere.dispose()
         self._file.close()
         self._other.close()
-        for moment in [*self.states, *self.beginnings]:
+        for moment in [*self.states, *self.beginnings, *self.before_tables]:
             moment.close()
 
     # --- objects and queues -------------------------------------------------------------------------------------------
@@ -361,9 +371,9 @@ class World:
         told, sent = len(self.acknowledged), len(self.sent)
         moment = Moment(store, tables, checkpoints, dict(self.taken), told, in_tables, queues, sent)
         if self._file.execute("SELECT 1 FROM cuesqueue_attempts").fetchone() is None:
-            if len(self.beginnings) == self.beginnings.maxlen:
-                self.beginnings.popleft().close()
-            self.beginnings.append(moment._replace(store=_copy(store), queues={n: _copy(q) for n, q in queues.items()}))
+            _keep(self.beginnings, moment)
+        if self.states and self.states[-1].tables != tables:
+            _keep(self.before_tables, self.states[-1])
         self.states.append(moment)
 
     def _copies_of_queues(self) -> dict[str, sqlite3.Connection]:
@@ -387,9 +397,10 @@ class World:
         for moment in self.states:
             moment.close()
         self.states.clear()
-        for moment in self.beginnings:
-            moment.close()
-        self.beginnings.clear()
+        for kept in (self.beginnings, self.before_tables):
+            for moment in kept:
+                moment.close()
+            kept.clear()
         self._version = None
         self.remember_state()
 
@@ -401,7 +412,7 @@ class World:
         """Moments before a query has begun the batch that its table has by now."""
         return [
             moment
-            for moment in self.states
+            for moment in (*self.before_tables, *self.states)
             if any(
                 moment.tables[kind] != table.state()
                 and moment.checkpoints[kind].batches.keys() != self.checkpoints[kind].batches.keys()
