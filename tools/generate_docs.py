@@ -1,8 +1,8 @@
-"""Write the generated reference pages: options, commands, metrics, python and versions in docs/reference.
+"""Write the generated reference pages, as options, commands and parity, in docs/reference.
 
-Run `python tools/generate_docs.py` after a change to an option, a command, a metric, a public docstring or to what
-tools/versions.py has noted; `--check` only compares, and exits with 1 when a page is out of date (a test does the
-same).
+Run `python tools/generate_docs.py` after a change to an option, a command, a metric, a public docstring, to what
+tools/versions.py has noted, or to what is meant to differ from Spark (tests/support/oracle/differences.py); `--check`
+only compares, and exits with 1 when a page is out of date (a test does the same).
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from queue_source.options.content import FILE_FORMATS
 from queue_source.options.declaring import OnChange, Option
 from queue_source.options.places import ALIASES, MEANINGLESS, READER, SINK, VIEWS, Place
 from queue_source.serve.metrics import METRICS, OWN, ROUTED
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from support.oracle.differences import page as differences  # it is not installed
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_docs.py"
@@ -49,6 +52,11 @@ def python_page() -> str:
 def metrics_page() -> str:
     """The reference of what `/metrics` exports, from the table of metrics."""
     return "\n".join(_metrics_lines()) + "\n"
+
+
+def parity_page() -> str:
+    """The reference of what is read otherwise than by Spark, from the table that the tests run."""
+    return f"# Differences to Spark\n\n{_NOTICE}\n\n{differences()}"
 
 
 def versions_page() -> str:
@@ -598,6 +606,7 @@ def main(arguments: Sequence[str]) -> int:
         "options": options_page(),
         "commands": commands_page(),
         "metrics": metrics_page(),
+        "parity": parity_page(),
         "python": python_page(),
         "versions": versions_page(),
     }

@@ -101,15 +101,15 @@ class ObjectReplaced(ObjectStoreError):
 
 
 class ObjectRefused(ObjectStoreError):
-    """The store refuses an object explicitly: another try will hardly help.
+    """The store refuses an object explicitly, or answers what cannot be read: another try will hardly help.
 
     `own`: for a reason of this object alone (archived, no permission for its key of encryption). Otherwise the whole
-    bucket may be refused to us, as with wrong credentials.
+    bucket may be refused to us, as with wrong credentials. `cause`: that of the bad object that it may become.
     """
 
-    def __init__(self, problem: str, *, own: bool) -> None:
-        self.own = own
+    def __init__(self, problem: str, *, own: bool, cause: str = "forbidden-object") -> None:
+        self.own, self.cause = own, cause
         super().__init__(problem)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(ObjectRefused, own=self.own), (str(self),)
+        return partial(ObjectRefused, own=self.own, cause=self.cause), (str(self),)

@@ -72,6 +72,15 @@ COMPACTING_POINTS = (
 """Of `cuesqueue compact` alone."""
 
 
+RESET_POINTS = (
+    "reset-begun",  # reset: its files are out of the view, its pipelines are fenced, nothing is forgotten
+    "objects-forgotten",  # reset: some of what was read is
+)
+"""Of `cuesqueue reset` alone."""
+
+_POINTS = (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *ROUTING_POINTS, *COMPACTING_POINTS, *RESET_POINTS)
+
+
 class FailpointReached(Exception):
     """Raised by the action `raise`; only tests ever see it."""
 
@@ -82,8 +91,8 @@ def _parse(text: str) -> dict[str, tuple[int, str, str]]:
         place, _, action = part.partition("=")
         place, _, subject = place.partition("~")
         name, _, nth = place.partition("@")
-        if name not in (points := (*POINTS, *LISTING_POINTS, *CLEANING_POINTS, *ROUTING_POINTS, *COMPACTING_POINTS)):
-            raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(points)}")
+        if name not in _POINTS:
+            raise ValueError(f"{VARIABLE}: there is no point {name!r}; points are {', '.join(_POINTS)}")
         armed[name] = (int(nth or 1), subject, action)
     return armed
 

@@ -173,10 +173,11 @@ class Content(NamedTuple):
     queue are processed in order, in one partition. `payload` is kept by snapshots alone, not by the shard table.
 
     `sequence` orders the announced versions of the content (text of one kind, greater is newer), None where nothing
-    says so. `named`: its message has an id of its own; equal messages without one share an id. Both are for opening:
-    snapshots do not keep them. `reference` is kept by both, and is None where objects are read. `sent_at`: when its
-    message was sent, in microseconds since 1970 UTC; else the time of the event that the message reports; None:
-    unknown. A snapshot keeps it with the moves, and gives it back with no range.
+    says so. `named`: its message has an id of its own; equal messages without one share an id. `announced`: size and
+    ETag as they were announced, where a look-up has filled in what they lacked; what it saw may be old by now. These
+    are for opening: snapshots do not keep them. `reference` is kept by both, and is None where objects are read.
+    `sent_at`: when its message was sent, in microseconds since 1970 UTC; else the time of the event that the message
+    reports; None: unknown. A snapshot keeps it with the moves, and gives it back with no range.
     """
 
     shard_id: str
@@ -192,6 +193,7 @@ class Content(NamedTuple):
     named: bool = True
     reference: Reference | None = None
     sent_at: int | None = None
+    announced: tuple[int | None, str | None] | None = None
 
 
 class Shard(NamedTuple):

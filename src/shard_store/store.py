@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from shard_store.batches import plans, progress, publishing, readings, starting
+from shard_store.batches import plans, progress, publishing, readings, starting, takeover
 from shard_store.batches.plans import NOTHING_NOTED, NotedPlans
 from shard_store.batches.progress import Confirmed
 from shard_store.batches.publishing import Looked, Published, Unpublished
@@ -48,9 +48,10 @@ from shard_store.model import (
     ShardKey,
     Split,
 )
-from shard_store.operators import compacting, repair, shards, status, views
+from shard_store.operators import compacting, repair, resetting, shards, status, views
 from shard_store.operators.compacting import CurrentFile
-from shard_store.operators.repair import Reset, ShardsChanged
+from shard_store.operators.repair import ShardsChanged
+from shard_store.operators.resetting import Reset
 from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
 from shard_store.operators.status import Hour, PipelineStatus
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
@@ -240,6 +241,23 @@ class ShardStore:
 
     def acquire(self, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]) -> set[ShardKey]:
         return self._write(ownership.acquire, token, seen)
+
+    def note_target(self, names: Sequence[str], target: str) -> None:
+        """Write down where the pipelines' next batches are committed: see `takeover`."""
+        if self.targets(names) != {target}:
+            self._write(takeover.note_target, names, target)
+
+    def targets(self, names: Sequence[str]) -> set[str | None]:
+        return self._read(takeover.targets_of, names)
+
+    def settle(self, names: Sequence[str], look: takeover.Look, *, repeats: bool) -> dict[str, str]:
+        """Settle what these pipelines may have left in targets, those of them that are stopped.
+
+        Returns for which of them nothing tells, and why: their shards must not be taken.
+        """
+        left = self._read(takeover.may_have_left, names) if names else []
+        reasons = {name: self._write(takeover.settle, name, look, repeats=repeats) for name in left}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:
         self._write(ownership.release, token, keys)
@@ -435,7 +453,12 @@ class ShardStore:
         they may be visible before the transaction is committed; `winners` and `look` as with `publish`.
         """
         how: dict[str, Any] = {"batch_id": batch_id, "elsewhere": brought, "fenced": fenced, "winners": winners}
-        return self.database.write(lambda t: work(t, publishing.publish(t, identities, (), look=look, **how)))
+
+        def publish(transaction: Transaction) -> T:
+            transaction.allow_idle()  # it may write to another place
+            return work(transaction, publishing.publish(transaction, identities, (), look=look, **how))
+
+        return self.database.write(publish)
 
     @contextmanager
     def held(self, identities: Sequence[PlanIdentity], batch_id: int) -> Iterator[None]:
@@ -554,11 +577,20 @@ class ShardStore:
         lose_rows: bool = False,
         dry_run: bool = False,
     ) -> Reset:
-        """Have stopped sources, or some of their pipelines, read all once more that is announced once more."""
-        run = self.database.read if dry_run else self.database.write
-        options = {"message_uri": message_uri, "only": only, "adopted": adopted, "dry_run": dry_run}
-        options["lose_rows"] = lose_rows
-        return run(lambda t: repair.reset(t, names, audit, **options))  # type: ignore[arg-type]
+        """Have stopped sources, or some of their pipelines, read all once more that is announced once more.
+
+        In several transactions, which go on where they were when this is called again.
+        """
+        return resetting.reset(
+            self.database,
+            names,
+            audit,
+            message_uri=message_uri,
+            only=only,
+            adopted=adopted,
+            lose_rows=lose_rows,
+            dry_run=dry_run,
+        )
 
     def status(self, *, source: str | None = None, pipeline: str | None = None) -> tuple[PipelineStatus, ...]:
         return self._read(status.status, source=source, pipeline=pipeline)

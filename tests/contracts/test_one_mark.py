@@ -13,7 +13,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +88,23 @@ class World(Cell):
     def works(self, **options: str) -> None:
         if failed := run(self, options=options).failed:
             raise failed
+
+    def passes_to(self, column: str) -> World:
+        """Another pipeline of the source, of a query with this sink, may take over from now on."""
+        (self.folder / "checkpoint").rename(self.folder / "checkpoint.p")
+        self.ends_heartbeats()
+        self.end_leases()
+        return replace(self, column=column)
+
+    def ends_heartbeats(self) -> None:
+        with database(self.store) as engine, engine.begin() as connection:
+            connection.execute(schema.pipelines.update().values(heartbeat_at=0, stale_at=0))
+
+    def comes_back(self) -> None:
+        """The query of the pipeline that has died."""
+        (self.folder / "checkpoint").rename(self.folder / "checkpoint.q")
+        (self.folder / "checkpoint.p").rename(self.folder / "checkpoint")
+        self.end_leases()
 
     def dies(self, at: str = "") -> None:
         outcome: Outcome = run(self, f"{at or COMMITTED[self.column]}=raise", dies=True)
@@ -414,6 +431,71 @@ def test_what_keeps_the_rows_of_a_batch_or_deletes_them_is_not_taken_for_putting
     world.works()
     world.feed("third")
     world.has(*left, "third")
+
+
+@pytest.mark.parametrize("at", ["plan-made", "before-publish", "the commit", "published"])
+@pytest.mark.parametrize("heir", ["the same", "path"])
+@over(*TABLES)
+def test_a_batch_that_a_pipeline_has_left_between_the_commits_comes_once_when_another_takes_over(
+    world: World, at: str, heir: str
+) -> None:
+    if world.sink.registers and heir == "path":
+        pytest.skip("its objects are of another format")
+    world.feed("first")
+    for name in ("second", "also"):
+        world.put(name)
+    world.dies(COMMITTED[world.column] if at == "the commit" else at)
+    other = world.passes_to(world.column if heir == "the same" else "path")
+    other.works(pipeline="q")
+    other.put("third")
+    other.works(pipeline="q")
+    found = world.found() if heir == "the same" else world.found() + other.found()
+    assert found == Counter(["first", "second", "also", "third"])
+    assert world.states() == {"done": 4}
+    world.comes_back()
+    world.feed("fourth")
+    found = world.found() if heir == "the same" else world.found() + other.found()
+    assert found == Counter(["first", "second", "also", "third", "fourth"])
+
+
+@pytest.mark.parametrize("at", ["plan-made", "output-delivered", "published"])
+@over("foreachBatch")
+def test_a_batch_with_an_output_elsewhere_waits_for_its_query_and_one_without_passes_to_another(
+    world: World, at: str
+) -> None:
+    """What else belongs to such a batch only the user's own function knows."""
+    world.feed("first")
+    world.put("second")
+    world.dies(at)
+    other = world.passes_to("path")
+    other.works(pipeline="q")
+    assert other.found() == Counter(["second"] if at == "plan-made" else [])
+    world.comes_back()
+    world.feed("third")
+    world.has("first", "third", *([] if at == "plan-made" else ["second"]))
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@over("Delta", "Iceberg elsewhere", "foreachBatch")
+def test_where_nobody_can_look_the_objects_wait_for_the_query_that_had_them(
+    world: World, repeats: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.feed("first")
+    world.put("second")
+    world.dies()
+    other = world.passes_to("path")
+    unknown = "the place cannot be reached"
+    with patch("queue_source.sinks.takeover._look", side_effect=OSError(unknown)):
+        if repeats:
+            other.works(pipeline="q", onUnknownTakeover="repeat")
+            assert other.found() == Counter(["second"])
+            return
+        other.works(pipeline="q")
+    assert f"waits for objects of pipeline p: {unknown}" in caplog.text
+    assert other.found() == Counter()
+    world.comes_back()
+    world.works()
+    world.has("first", "second")
 
 
 def compact(world: World) -> None:

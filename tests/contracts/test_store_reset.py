@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import sqlalchemy as sa
@@ -11,10 +14,11 @@ import sqlalchemy as sa
 from queue_source.messages import MESSAGE_URI
 from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.model import BEGINNING, ErrorRecord, ShardState, Split, position_at, shard_key
-from shard_store.operators.repair import Reset
+from shard_store.operators import resetting
+from shard_store.operators.resetting import Reset
 from shard_store.shards.activity import Report
 from shard_store.shards.changes import Audit
-from shard_store.sql.schema import cleanings, listings, snapshots, sources
+from shard_store.sql.schema import cleanings, listings, pipelines, shard_changes, shards, snapshots, sources, splits
 from shard_store.store import ShardStore
 from shard_store.upkeep.cleaning import DONE, Ended, Planned
 from shard_store.upkeep.pruning import RetentionPolicy
@@ -288,3 +292,121 @@ def test_inputs_of_one_query_begin_anew_together_also_when_the_attempts_are_prun
     store.prune(RetentionPolicy(window=timedelta(days=1)))
     with pytest.raises(StoreConfigurationError, match="are inputs of one query"):
         reset(store, "p")
+
+
+class Interrupted(Exception):
+    """The command is killed here."""
+
+
+def everything(store: ShardStore) -> dict[str, Any]:
+    """What a reset changes, without times."""
+    with store.database.engine.connect() as connection:
+        kept = {
+            table.name: sorted(
+                json.dumps(
+                    {
+                        k: str(v)
+                        for k, v in row._asdict().items()
+                        if k not in ("id", "cleaned_until") and not k.endswith("_at")
+                    }
+                )
+                for row in connection.execute(sa.select(table))
+            )
+            for table in (shards, splits, cleanings, listings, snapshots, sources, shard_changes)
+        }
+        fenced = connection.execute(sa.select(pipelines.c.pipeline, pipelines.c.incarnation, pipelines.c.last_seq))
+        return {**kept, "fenced": sorted(map(tuple, fenced))}
+
+
+def filled(backend: StoreBackend) -> ShardStore:
+    """Three pipelines of two sources, with all that may be forgotten or kept; "theirs" may run on."""
+    backend.wipe()
+    store = backend.open()
+    us, theirs = Pipeline.start(store), Pipeline.start(store, "theirs")
+    for number in range(4):
+        us.deliver(*(f"{number}{name}" for name in "abc"))
+    theirs.deliver("x", "y")
+    us.snapshot(*us.open("large").values(), ends=[position_at(4)])
+    us.publish(us.plan(), Split("/large", 1, 1))
+    us.confirm()
+    us.open("open")
+    other = Pipeline.start(store, "q", "t")
+    other.deliver(*(f"{number}t" for number in range(5)))
+    store.adopt("s", ["known", "known too"], "elsewhere")
+    backend.clock.advance(1200.0)
+    store.plan_cleanings("s", timedelta(0), lambda shard_id, uri: Planned(uri, None), 3)
+    for each in (us, other, theirs):
+        stop(each)
+    return store
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [{}, {"adopted": True}, {"only": ["p"]}, {"only": ["p"], "adopted": True}, {"names": ("s", "t")}],
+    ids=lambda scope: " ".join(scope) or "all",
+)
+def test_a_reset_goes_in_pieces_and_on_after_each_interruption(backend: StoreBackend, scope: dict[str, Any]) -> None:
+    settings = {name: value for name, value in scope.items() if name != "names"}
+    names = scope.get("names", ("s",))
+
+    def piece_by_piece(store: ShardStore, dies_at: int | None = None) -> int:
+        """Returns how many pieces it took; dies in one."""
+        pieces = itertools.count()
+
+        def reached(place: str) -> None:
+            if next(pieces) == dies_at:
+                raise Interrupted(place)
+
+        with patch("shard_store.operators.resetting.reach", reached):
+            resetting.reset(store.database, names, ME, message_uri=MESSAGE_URI, most=2, pause=lambda: None, **settings)
+        return next(pieces)
+
+    store = filled(backend)
+    number = piece_by_piece(store)
+    assert number > 6
+    expected = everything(store)
+    Pipeline.start(store)
+    for dies_at in range(number):
+        store = filled(backend)
+        with pytest.raises(Interrupted):
+            piece_by_piece(store, dies_at)
+        assert not [row for row in rows(store, "splits") if row["pipeline"] == "p"], "all at once"
+        for _ in range(2):
+            with pytest.raises(StoreConfigurationError, match=r"cuesqueue reset s.* to its end first"):
+                Pipeline.start(store)
+        with pytest.raises(StoreConfigurationError, match="runs, or was interrupted"):
+            store.source_of("s")
+        assert store.due_cleanings("s", 10).cleanings == []
+        with pytest.raises(StoreConfigurationError, match="was interrupted: end that first"):
+            reset(store, *names, only=["theirs"])
+        if "only" in settings:
+            Pipeline.start(store, "theirs").deliver(f"new {dies_at}")
+            stop(Pipeline.start(store, "theirs"))
+        else:
+            with pytest.raises(StoreConfigurationError, match="to its end first"):
+                Pipeline.start(store, "a new one")
+            with pytest.raises(StoreConfigurationError, match="to its end first"):
+                store.adopt("s", ["late"], "elsewhere")
+        piece_by_piece(store)
+        if "only" not in settings:
+            assert everything(store) == expected
+        Pipeline.start(store)
+        backend.close()
+        backend.views.clear()
+
+
+def test_a_run_that_slept_forgets_nothing_once_another_one_has_ended(backend: StoreBackend) -> None:
+    store = filled(backend)
+    late: list[Any] = []
+
+    def wake() -> None:
+        if late:
+            return
+        late.append(None)
+        reset(store)
+        Pipeline.start(store).deliver("0a", "read since")
+
+    with pytest.raises(StoreConfigurationError, match="another run of this reset of 's' has ended it"):
+        resetting.reset(store.database, ["s"], ME, message_uri=MESSAGE_URI, most=2, pause=wake)
+    known = {row["shard_id"]: row["state"] for row in rows(store, "shards") if row["source"] == "s"}
+    assert known["0a"] == known["read since"] == "done"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from queue_source.errors import BadObject, ObjectReplaced, ObjectStoreError
+from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.options import parse_reader_options
 from queue_source.read import objects, task
 from queue_source.read.partitions import whole_pieces
@@ -233,10 +233,21 @@ def test_an_object_that_is_replaced_before_any_row_is_read_again_as_a_whole(
     assert read(work(s3, url, "s3://b/0")) == ([1 + times] * 200_000, [])
 
 
-def test_an_object_that_is_replaced_at_every_try_is_left_to_spark(
+def test_an_object_that_is_replaced_at_every_try_is_bad_and_its_neighbours_are_read(
     s3: S3Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.objects["b/0"] = b'{"a": 1}\n' * 200_000
+    s3.objects["b/1"] = b'{"a": 7}\n'
     overwriting(monkeypatch, s3, "b/0", 3)
-    with pytest.raises(ObjectReplaced, match="PreconditionFailed"):
-        read(work(s3, url, "s3://b/0"))
+    rows, errors = read(work(s3, url, "s3://b/0", "s3://b/1"))
+    assert (rows, [(error.cause, error.subject) for error in errors]) == ([7], [("object-changed", "s3://b/0")])
+
+
+def test_an_object_of_which_every_answer_is_cut_off_is_bad_and_its_neighbours_are_read(s3: S3Server, url: str) -> None:
+    uris = put(s3, "b/0", "b/1", "b/2")
+    s3.cuts["b/1"] = range(1000)
+    rows, errors = read(work(s3, url, *uris))
+    assert (rows, [(error.cause, error.subject) for error in errors]) == ([0, 2], [("corrupt-object", "s3://b/1")])
+    s3.cuts = {name.removeprefix("s3://"): range(1000) for name in uris}
+    with pytest.raises(ObjectStoreError, match="nothing else of s3://b/"):
+        read(work(s3, url, *uris))

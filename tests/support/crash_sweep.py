@@ -105,7 +105,9 @@ class SweepLoop(DriverLoop):
             self.cell.complete()
 
         if sink.options is not None:
-            options = parse_sink_options({"store": self.cell.store, "pipeline": "p", **sink.options(self.cell)})
+            options = parse_sink_options(
+                {"store": self.cell.store, "pipeline": self.options.pipeline, **sink.options(self.cell)}
+            )
             schema = _schema(self.cell)
             task = _pickled(CuesqueueStreamWriter(options, schema))
             written = []

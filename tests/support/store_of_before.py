@@ -15,6 +15,8 @@ OF_FILES = {
     "cuesqueue_pipelines": ("data_files", "data_bytes"),
 }
 """Of migration 0015."""
+OF_TARGETS = {"cuesqueue_pipelines": ("target",)}
+"""Of migration 0017."""
 _OF_FILES = ("cuesqueue_splits_compacted", "cuesqueue_splits_replaced")
 
 
@@ -36,7 +38,8 @@ def take_back(database: Database) -> None:
         for index in splits.indexes:
             if index.name in _OF_FILES:
                 index.drop(connection)
-        every = [*COLUMNS.items(), *((table, column) for table, names in OF_FILES.items() for column in names)]
+        later = (*OF_FILES.items(), *OF_TARGETS.items())
+        every = [*COLUMNS.items(), *((table, column) for table, names in later for column in names)]
         if database.dialect.one_writer:  # migration 0016
             for serial in ("cuesqueue_splits", "cuesqueue_shard_changes", "cuesqueue_certificates"):
                 _without_autoincrement(connection, serial)

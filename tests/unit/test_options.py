@@ -695,3 +695,8 @@ def test_urls_of_queues_and_stores_may_be_references(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("QUEUE", f"no url {SECRET}")
     error = refusal({**given, "queueUrl": "env:QUEUE"})
     assert (error.option, "no URL" in error.problem, SECRET in str(error)) == ("queueUrl", True, False)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
+def test_bytes_of_samples_are_refused_for_formats_whose_files_have_their_schema(file_format: str) -> None:
+    assert "json and csv" in refusal({**LEAST, "fileFormat": file_format, "schemaSampleBytes": "1m"}).problem

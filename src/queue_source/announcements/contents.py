@@ -97,7 +97,9 @@ def with_facts(content: Content, stated: Stated | None) -> Content:
     size, etag = stated.size if content.size is None else content.size, content.etag
     if content.reference is None and size == stated.size:
         etag = etag or stated.etag
-    return content._replace(size=size, etag=etag)
+    if (size, etag) == content[2:4]:
+        return content
+    return content._replace(size=size, etag=etag, announced=content.announced or content[2:4])
 
 
 def looked_up(contents: Sequence[Content], stat: Stat, in_pieces: InPieces, *, sizes: bool = True) -> Sequence[Content]:

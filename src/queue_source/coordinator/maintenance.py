@@ -123,6 +123,7 @@ class Maintenance:
             stopped=stopped,
             intake=self._prefixes.intake,
             window=self._session.options.deduplication.deduplication_window // MICROSECOND,
+            waits=self._ownership.waits,
         )
 
     @property

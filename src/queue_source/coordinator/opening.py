@@ -28,6 +28,7 @@ from queue_source.coordinator.sizes import Sizes
 from queue_source.messages import Received, key_of
 from queue_source.queues.base import Capabilities, Queue
 from queue_source.queues.leases import Terms, terms_of
+from shard_store.batches.takeover import Look
 from shard_store.model import BEGINNING, STORE, Content, Shard, ShardKey, ShardState, shard_key
 from shard_store.shards.activity import Intake
 from shard_store.shards.announcing import is_other_version
@@ -310,8 +311,10 @@ class Ownership:
     _in_flight: InFlight
     _stat: Stat
     sizes: Sizes
+    _look: Look = lambda left: "its reader does not know how to look there"
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
     _has_taken: bool = False  # what stopped pipelines have left
+    waits: Mapping[str, str] = field(default_factory=dict)  # stopped pipelines whose shards nobody may take, and why
 
     def resolve(self, shards: Iterable[Shard], look: int) -> None:
         """Route these shards, as this look at the store has found them (`InFlight.look`).
@@ -329,8 +332,7 @@ class Ownership:
         self._in_flight.watch(others, look)  # first: a shard of ours in an ordered group may have to wait for them
         self._offer(ours)
         self.finish(finished, look)
-        stale = {shard.key: shard for shard in others if shard.stale}
-        if not stale:
+        if not (stale := self._settled({shard.key: shard for shard in others if shard.stale})):
             return
         token, store = self._session.token, self._session.store
         with self._acquiring:  # two threads may have seen the same shards: they count once
@@ -351,6 +353,23 @@ class Ownership:
     def finish(self, keys: Iterable[ShardKey], look: int) -> None:
         """Note that shards were finished when the store was looked at; those that may be open since are resolved."""
         self.get_again(self._in_flight.finish(keys, look).again)
+
+    def _settled(self, stale: Mapping[ShardKey, Shard]) -> Mapping[ShardKey, Shard]:
+        """Leave out the shards of stopped pipelines of which nothing tells whether their last batch is in a target."""
+        owners = {key: shard.token.pipeline for key, shard in stale.items() if shard.token is not None}
+        if not owners:
+            return stale
+        session = self._session
+        waits = session.store.settle(
+            sorted({*owners.values()}),
+            self._look,
+            repeats=session.options.delivery.on_unknown_takeover == "repeat",
+        )
+        for pipeline, why in waits.items():
+            logger.warning("pipeline %s: waits for objects of pipeline %s: %s", session.token, pipeline, why)
+        others = {pipeline: why for pipeline, why in self.waits.items() if pipeline not in owners.values()}
+        self.waits = {**others, **waits}
+        return {key: shard for key, shard in stale.items() if owners.get(key) not in waits}
 
     def get_again(self, keys: Sequence[ShardKey]) -> None:
         """Resolve shards as they are in the store now. Those that are missing there were finished, and pruned since."""

@@ -30,6 +30,7 @@ from queue_source.options.places import WHILE_PARTLY_READ, WHILE_UNFINISHED
 from queue_source.queues.base import Queue, identity_of
 from queue_source.queues.urls import canonical
 from shard_store.batches.starting import Naming, Started
+from shard_store.batches.takeover import Look
 from shard_store.model import BEGINNING, WITHOUT_MESSAGE, Content, Runtime, Semantics, is_end
 from shard_store.store import ShardStore
 
@@ -49,6 +50,7 @@ def prepare(
     error_queue: Queue | None = None,
     open_bucket: OpenBucket,
     answers_with_facts: Callable[[str], bool] | None = None,
+    look: Look | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Coordinator:
     """Recover the pipeline and build its coordinator, which receives nothing yet. Runs in the reader process.
@@ -56,7 +58,8 @@ def prepare(
     May be repeated after a crash at any moment. `queues` by name, `store` already open, `error_queue`: the
     coordinator's `stop` closes all of them; they are left open when this raises (ShardStoreError, QueueError). `driver`
     identifies the driver that runs us, `presence` records its other readers and is entered here, `runtime` is shown to
-    operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`. `answers_with_facts`: see `Sizes`.
+    operators. `open_bucket`: for `backfillPrefixes` and `cleanSource`. `answers_with_facts`: see `Sizes`. `look`: into
+    the targets of stopped pipelines.
     """
     if taken := queues.keys() & set(WITHOUT_MESSAGE):
         raise OptionError(
@@ -85,7 +88,7 @@ def prepare(
     error_log.of_plans(started.with_errors)
     errors.forward()
     sizes = Sizes(session, stat, answers_with_facts)
-    ownership = Ownership(session, in_flight, stat, sizes)
+    ownership = Ownership(session, in_flight, stat, sizes, *(() if look is None else (look,)))
     if released := in_flight.recover(ownership.with_facts(started.unfinished), started.unconfirmed, started.recent):
         store.release(started.token, released)
     if started.changed:

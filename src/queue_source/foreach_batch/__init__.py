@@ -28,6 +28,7 @@ from queue_source.common.globs import is_hidden
 from queue_source.common.local_paths import absolute_url
 from queue_source.errors import BadObject, OptionError
 from queue_source.options.content import ContentKind
+from queue_source.sinks.takeover import note_output
 from queue_source.spark.process import driver_folder, driver_identity, presence_folder
 from queue_source.spark.writer import noted_plans
 from shard_store.batches import starting
@@ -200,8 +201,12 @@ class Delivery:
             raise OptionError("engine", "is for the store's own SQLite file; leave it out, and the store's is used")
         own = self._store.database.engine if engine is None else engine
         starting.create(own)
+        if engine is not None and not self.already:
+            note_output(self._store, self._plans, self.hash, name, engine)
         owner = starting.owner(self._plans[0].token.pipeline, self._store.store_id())  # before the transactions begin
         with own.connect() as connection, connection.begin() as transaction:
+            if engine is None:
+                self._store.database.allow_idle(connection)
             already = starting.is_recorded(connection, self.hash, name) or (self.already and engine is None)
             if engine is not None:  # a backup of the store's own has both, or none
                 self._shown_before |= already

@@ -75,6 +75,10 @@ class BadRecords:
         self.member: str | None = None
         self.before = 0
 
+    def forget(self) -> None:
+        """Forget all bad records: the object is read anew."""
+        self.reported, self.count, self.last, self.member, self.before = [], 0, 0, None, 0
+
     def add(self, offset: int, reason: str, record: bytes) -> None:
         """Count a bad record.
 
@@ -97,12 +101,28 @@ class BadRecords:
 
 @dataclass(frozen=True, slots=True)
 class OpenObject:
-    """An object that is open, with its file at the beginning. `size` is in bytes."""
+    """An object that is open, with its file at the beginning. `size` is in bytes.
+
+    `left_out`: the numbers of members of an archive that are not read; None: those of which there is a later version
+    are not known yet, and EarlierVersions may be raised.
+    """
 
     uri: str
     file: ObjectFile
     size: int
     storage: StorageOptions | None = None
+    left_out: frozenset[int] | None = frozenset()
+
+
+class EarlierVersions(Exception):
+    """Of some `members` of an archive, by their numbers, there is a later one of the same name: these are not read.
+
+    It is raised behind rows that may be of them: none of these may be used, and the object is read anew without them.
+    """
+
+    def __init__(self, members: frozenset[int]) -> None:
+        super().__init__(members)
+        self.members = members
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,13 +274,24 @@ def typed_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
         return (instants(array, "UTC") if kind.tz is None and target.tz is not None else array).cast(target)
     if not _may_become(kind, target):
         raise ValueError(f"{kind} does not become {target}")
-    if pt.is_decimal(kind) and pt.is_decimal(target) and kind.scale < target.scale:
-        digits = target.precision - target.scale
-        if kind.precision - kind.scale > digits:  # pyarrow does not notice where another scale leaves the 128 bits
-            bounds = [value for value in pc.min_max(array).as_py().values() if value is not None]
-            if not all(-(10**digits) < value < 10**digits for value in bounds):
-                raise ValueError(f"{max(bounds, key=abs)} does not fit {target}")
-    return array.cast(target)
+    return cast_exactly(array, target)
+
+
+def cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast, but raise pa.ArrowInvalid also for a decimal that does not fit, at any depth.
+
+    pyarrow does not notice where the zeros of another scale leave the 128 bits: the way back does.
+    """
+    cast = array.cast(target)
+    if _may_leave_room(array.type, target) and not cast.cast(array.type).equals(array):
+        raise pa.ArrowInvalid(f"a decimal that does not fit {target}")
+    return cast
+
+
+def _may_leave_room(kind: pa.DataType, target: pa.DataType) -> bool:
+    if pt.is_decimal(kind) and pt.is_decimal(target):
+        return bool(kind.scale < target.scale and kind.precision - kind.scale > target.precision - target.scale)
+    return any(map(_may_leave_room, inner_types(kind), inner_types(target)))
 
 
 def _may_become(kind: pa.DataType, target: pa.DataType) -> bool:

@@ -32,6 +32,8 @@ MESSAGE_FORMATS, INFERRED_FORMATS, LINE_FORMATS, RECORD_FORMATS = (
 )
 NOT_READ = {"xml": "Spark's own reader reads it, from references to the objects: see docs/how-to/foreach-batch.md"}
 """Formats of other sources, and what to do instead."""
+MOST_SAMPLES = 1000
+"""Objects that are looked at to infer a schema, at most."""
 WIDENING = "addNewColumnsWithTypeWidening"
 ADDING = ("addNewColumns", WIDENING)
 """Modes of `schemaEvolutionMode` that add columns; the second takes wider types, too."""
@@ -256,9 +258,9 @@ class SchemaOptions:
         rules=_NO_COLUMNS,
         help="Objects to infer from, instead of announced ones.")
     schema_sample_files: int = option(
-        "schemaSampleFiles", types.number(1, 1000), "10", example="100", formats=INFERRED_FORMATS,
+        "schemaSampleFiles", types.number(1, MOST_SAMPLES), "10", example="100", formats=INFERRED_FORMATS,
         help="Maximum number of objects (or messages) to infer from.")
-    schema_sample_bytes: int = option("schemaSampleBytes", types.SIZE, "8m", example="64m", formats=INFERRED_FORMATS,
+    schema_sample_bytes: int = option("schemaSampleBytes", types.SIZE, "8m", example="64m", formats=RECORD_FORMATS,
         help="Maximum size of json and csv to infer from, in total.")
     # fmt: on
 

@@ -339,6 +339,10 @@ class DeliveryOptions:
     fail_on_data_loss: bool = option("failOnDataLoss", types.BOOLEAN, "true", example="false",
         help="Fail when the checkpoint, or a table or output of the sink, knows more than the store (lost or "
         "replaced), or less (a table put back), and when Kafka has deleted unread messages.")
+    on_unknown_takeover: str = option(
+        "onUnknownTakeover", types.choice("wait", "repeat"), "wait", example="repeat",
+        help="What becomes of a stopped pipeline's objects if its last batch may be in a table or output elsewhere, "
+        "and this reader cannot look there: they wait for its query (`cuesqueue status` says so), or are read again.")
     max_attempts: int = option("maxAttempts", types.number(1, 1000), "3", example="5",
         help="How many readers an object may kill, each while reading it alone, before it is quarantined; and how "
         "often an object is tried that its store refuses.")

@@ -67,7 +67,7 @@ def _content(expected: ExpectedObject, opener: Opener) -> bytes | None:
     try:
         with opener() as file:
             uri, size = file.uri, file.size()
-            check_unchanged(uri, file, size, expected)
+            check_unchanged(uri, file, expected)
             data = file.read(size) if size <= SMALL else b""
             if not file.version.is_pinned and not file.is_same():
                 return None

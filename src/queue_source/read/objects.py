@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced, ObjectStoreError
-from queue_source.formats.base import BadRecords, OpenObject, Part, data_schema, format_of
+from queue_source.formats.base import BadRecords, EarlierVersions, OpenObject, Part, data_schema, format_of
 from queue_source.formats.metadata import METADATA_COLUMN, ObjectMetadata, metadata_column, path_columns
 from queue_source.formats.new_columns import NewColumns
 from queue_source.options.connections import StorageOptions
@@ -141,26 +141,38 @@ def read_object(
     expected = expected or ExpectedObject()
     with (opener or partial(open_object, uri, storage, size=expected.size))() as file:
         size, file.until = file.size(), part.end
-        check_unchanged(uri, file, size, expected)
+        check_unchanged(uri, file, expected)
+        if expected.size not in (None, size):  # its store unpacks it: parts of it were planned by packed bytes
+            if part.start:
+                return
+            part, file.until = Part(), None
         if size == 0:  # no rows in any format, as in Spark
             return
         filled = None
         if METADATA_COLUMN in schema.names:
-            filled = _complete(file, size, schema, metadata or ObjectMetadata(), part)
+            filled = _complete(file, file.version.stored_size, schema, metadata or ObjectMetadata(), part)
         format = format_of(options)
         memory = BoundedMemory(format.decode_memory(options))
-        rows = 0
+        rows, left_out = 0, None
         try:
-            with memory:
-                tables = format.open(OpenObject(uri, file, size, storage), part, data_columns, options, bad)
-                first = next(tables.rows, None)
-            read = _batches(memory.each(tables.rows, first), schema, filled, from_path, bad)
-            del first
-            batches = _of_one_version(read, file)
-            for batch in all_or_nothing(batches, schema) if held or tables.may_fail_late else batches:
-                rows += batch.get_total_buffer_size()
-                yield batch
-                has_yielded = True
+            while True:
+                try:
+                    with memory:
+                        source = OpenObject(uri, file, size, storage, left_out)
+                        tables = format.open(source, part, data_columns, options, bad)
+                        first = next(tables.rows, None)
+                    read = _batches(memory.each(tables.rows, first), schema, filled, from_path, bad)
+                    del first
+                    batches = _of_one_version(read, file)
+                    for batch in all_or_nothing(batches, schema) if held or tables.may_fail_late else batches:
+                        rows += batch.get_total_buffer_size()
+                        yield batch
+                        has_yielded = True
+                    break
+                except EarlierVersions as earlier:  # the rows of an archive are held
+                    left_out = earlier.members
+                    bad.forget()
+                    file.seek(0)
             # parsing record by record may have taken many times its size
             is_small = size + rows <= _SMALL and not bad.count
         except NewColumns as noticed:
@@ -181,12 +193,17 @@ def read_object(
                 release_memory()  # its memory is not held while the next is read
 
 
-def check_unchanged(uri: str, file: ObjectFile, size: int, expected: ExpectedObject) -> None:
-    """Raise BadObject("object-changed") when the open object is not the announced one."""
-    if expected.size is not None and expected.size != size:
-        raise BadObject("object-changed", f"{uri!r} has {size} bytes, {expected.size} were announced")
-    if expected.etag is not None and not file.version.is_version(expected.etag.strip('"')):
-        etag = file.version.etag or "another time"
+def check_unchanged(uri: str, file: ObjectFile, expected: ExpectedObject) -> None:
+    """Raise BadObject("object-changed") when the open object is not the announced one.
+
+    Where the store does not say how large it is, its ETag decides, if both sides have one.
+    """
+    version, expected_etag = file.version, None if expected.etag is None else expected.etag.strip('"')
+    is_known = not version.tells_size and expected_etag is not None and version.etag == expected_etag
+    if expected.size is not None and expected.size != version.stored_size and not is_known:
+        raise BadObject("object-changed", f"{uri!r} has {version.stored_size} bytes, {expected.size} were announced")
+    if expected_etag is not None and not version.is_version(expected_etag):
+        etag = version.etag or "another time"
         raise BadObject("object-changed", f"{uri!r} has the ETag {etag}, {expected.etag} was announced")
 
 
@@ -295,16 +312,16 @@ class Refusals:
     def read(self, uri: str, read: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
         """Yield what `read` yields; it is called again where the object is refused, or replaced, before the first item.
 
-        Raises BadObject for what is given up, and ObjectReplaced after as many tries.
+        Raises BadObject for what is given up, and for what is never the same for one reading.
         """
         for tries in itertools.count(1):
             try:
                 yield from read()
                 self.was_read(uri)
                 return
-            except ObjectReplaced:  # the next try reads the present version
+            except ObjectReplaced as error:  # the next try reads the present version
                 if tries >= self._max_attempts:
-                    raise
+                    raise BadObject("object-changed", f"{error} (after {tries} tries)") from error
             except ObjectRefused as refused:
                 if (bad := self.give_up(uri, refused, tries)) is not None:
                     raise bad from refused
@@ -318,8 +335,8 @@ class Refusals:
 
         Raises ObjectStoreError when everything may be refused.
         """
-        if self._fails:
-            return BadObject("forbidden-object", str(refused))
+        if self._fails and refused.cause == "forbidden-object":
+            return BadObject(refused.cause, str(refused))
         if tries < self._max_attempts:
             time.sleep(next(self._pauses, 0.0))
             return None
@@ -327,14 +344,14 @@ class Refusals:
         bucket = bucket_of(uri)
         read = self._read.get(bucket)
         if refused.own or (read is not None and read != uri and self._can_be_read(read)):
-            return BadObject("forbidden-object", f"{refused} (after {tries} tries)")
+            return BadObject(refused.cause, f"{refused} (after {tries} tries)")
         if self._known is None:
             self._known = list(self._others())
         others = (other for other in self._known if other not in (uri, read) and bucket_of(other) == bucket)
         readable = next(filter(self._can_be_read, itertools.islice(others, PROBES)), None)
         if readable is not None:
             self.was_read(readable)
-            return BadObject("forbidden-object", f"{refused} (after {tries} tries)")
+            return BadObject(refused.cause, f"{refused} (after {tries} tries)")
         raise ObjectStoreError(
             f"{refused}, after {tries} tries, and nothing else of {bucket_of(uri)} could be read: if that is wrong, "
             "correct the credentials or the permissions; if it is right, send the query a message that announces an "

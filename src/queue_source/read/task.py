@@ -271,7 +271,7 @@ def _met_ahead(work: Work, fetcher: Fetcher) -> Iterator[Sequence[Piece]]:
 
 
 def _met(version: ObjectVersion) -> Met:
-    return Met(version.size, version.identifies())
+    return Met(version.stored_size, version.identifies())
 
 
 def _meet(work: Work, met: Mapping[ShardKey, Met]) -> Mapping[ShardKey, Met]:
@@ -287,7 +287,7 @@ def _opened_first(work: Work, piece: Piece, opener: Opener) -> Iterator[ObjectFi
     """Open an object of which no answer was there in time, and meet it."""
     with opener() as file:
         key = piece.planned.key
-        check_unchanged(file.uri, file, file.size(), ExpectedObject(*_meet(work, {key: _met(file.version)})[key]))
+        check_unchanged(file.uri, file, ExpectedObject(*_meet(work, {key: _met(file.version)})[key]))
         yield file
 
 

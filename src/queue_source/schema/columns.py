@@ -108,8 +108,21 @@ def merged(schemas: Iterable[pa.Schema], *, textual: bool) -> pa.Schema:
     """
     kind: pa.DataType = pa.struct([])
     for schema in schemas:
-        kind = common_type(kind, pa.struct(list(schema)), textual=textual)
+        kind = common_type(kind, _distinct(pa.struct(list(schema)), textual), textual=textual)
     return pa.schema(fields_of(kind))
+
+
+def _distinct(kind: pa.DataType, textual: bool) -> pa.DataType:
+    """Make one field of those whose names differ in case alone: of all their types with `textual`, else the first."""
+    if pt.is_struct(kind) and special_struct(kind) is None:
+        fields: dict[str, pa.Field] = {}
+        for field in fields_of(kind):
+            before = fields.setdefault(field.name.casefold(), field.with_type(pa.null()))
+            if textual or pt.is_null(before.type):
+                both = common_type(before.type, _distinct(field.type, textual), textual=True)
+                fields[field.name.casefold()] = before.with_type(both)
+        return pa.struct(list(fields.values()))
+    return pa.list_(_distinct(kind.value_type, textual)) if pt.is_list(kind) else kind
 
 
 def common_type(a: pa.DataType, b: pa.DataType, *, textual: bool, path: str = "") -> pa.DataType:

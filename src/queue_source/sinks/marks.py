@@ -16,6 +16,7 @@ from typing import Protocol
 
 from queue_source.sinks.base import Batch
 from shard_store.batches.publishing import Looked, Published, Unpublished
+from shard_store.batches.takeover import Committed, Left
 from shard_store.errors import LostProgress
 from shard_store.failpoints import reach
 from shard_store.model import PlanIdentity
@@ -26,7 +27,7 @@ logger = logging.getLogger("cuesqueue")
 
 _MARK = "cuesqueue."
 HASH, STORE, PIPELINE, END = (f"{_MARK}{name}" for name in ("delivery-hash", "store", "pipeline", "end-seq"))
-_ATTEMPT, _VERDICTS, _BROUGHT = (f"{_MARK}{name}" for name in ("attempt", "verdicts", "brought"))
+_ATTEMPT, _VERDICTS, _BROUGHT, _BATCH = (f"{_MARK}{name}" for name in ("attempt", "verdicts", "brought", "batch-id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,10 @@ class Commit:
             return {}
         names, ends = (self.properties[name].split(",") for name in (PIPELINE, END))
         return dict(zip(names, map(int, ends), strict=True))
+
+    @property
+    def batch_id(self) -> int:
+        return int(self.properties.get(_BATCH, 0))
 
     @property
     def brought(self) -> tuple[int, int] | None:
@@ -167,7 +172,7 @@ def decide(
             if commit.delivery_hash == mark.delivery_hash:
                 is_ours = commit.properties.get(_ATTEMPT) == mark.attempt
                 if not is_ours and replaced and not target.has_files():
-                    raise _unprovable(target, mark, "it was overwritten since")
+                    raise _unprovable(target, mark.delivery_hash, "it was overwritten since")
                 return (Verdict.OURS if is_ours else Verdict.SHOWN), commit
             if _is_before(commit, mark):
                 break
@@ -176,7 +181,7 @@ def decide(
         if target.was_undone(mark.delivery_hash, None):
             return Verdict.GONE, None
         if not target.has_files():
-            raise _unprovable(target, mark, "its log does not go back as far any more")
+            raise _unprovable(target, mark.delivery_hash, "its log does not go back as far any more")
         return Verdict.SHOWN, None
     if published is not None:
         _check_in_step(target, noted, published, when)
@@ -231,11 +236,38 @@ def _ends(commit: Commit) -> str:
     return ", ".join(map(str, commit.ends.values()))
 
 
-def _unprovable(target: Target, mark: Mark, why: str) -> Unsure:
+def _unprovable(target: Target, delivery_hash: str, why: str) -> Unsure:
     return Unsure(
-        f"{target.name} had the batch with the delivery hash {mark.delivery_hash}, and {why}, so that nothing tells "
+        f"{target.name} had the batch with the delivery hash {delivery_hash}, and {why}, so that nothing tells "
         f"whether its rows are there: look for them, and delete them if they are"
     )
+
+
+def look_for(target: Target, store_id: str, left: Left) -> Committed | None:
+    """Return the last batch of a stopped pipeline, if the target has it, and the store has not published it.
+
+    Raises Unsure.
+    """
+    plan = left.plan
+    if not target.open(left.transaction):
+        return None
+    mark = Mark(store_id, (plan,), 0, plan.delivery_hash, "")
+    noted = target.noted(mark)
+    if noted is None or noted.ends.get(plan.token.pipeline, 0) <= left.published:
+        return None
+    replaced = False
+    for commit in target.lineage():
+        if commit.delivery_hash.startswith(noted.delivery_hash):
+            break
+        replaced |= commit.replaces
+    else:
+        if target.was_undone(noted.delivery_hash, None):
+            return None
+        raise _unprovable(target, noted.delivery_hash, "its log does not go back as far any more")
+    if replaced and not target.has_files():
+        raise _unprovable(target, noted.delivery_hash, "it was overwritten since")
+    looked = Looked(commit.brought or (0, 0), shown_before=True, verdicts=commit.properties.get(_VERDICTS))
+    return Committed(commit.delivery_hash, tuple(commit.ends), commit.batch_id, looked)
 
 
 class OnceIn:

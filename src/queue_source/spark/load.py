@@ -19,7 +19,13 @@ from queue_source.errors import OptionError, QueueNotFound, QueueUnavailable
 from queue_source.formats.base import format_of
 from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.options import ReaderOptions, connection_options, parse_reader_options, parse_sink_options
-from queue_source.options.content import INFERRED_FORMATS, ContentOptions, SchemaOptions
+from queue_source.options.content import (
+    INFERRED_FORMATS,
+    MOST_SAMPLES,
+    RECORD_FORMATS,
+    ContentOptions,
+    SchemaOptions,
+)
 from queue_source.options.declaring import options_of
 from queue_source.options.places import ALIASES, READER, SINK, SPARK_OWN, nearest
 from queue_source.options.sink import SinkOptions
@@ -158,11 +164,16 @@ class LoadQuery:
     def sampling_more(self) -> LoadQuery:
         """Return the query with twice the sample of objects with new columns: so each start brings more of them.
 
-        Else an object of which each record has another new column would take a start for each.
+        Else an object of which each record has another new column, or a folder of which each file has, would take a
+        start for each.
         """
-        option = "schemaSampleBytes"
+        format, schema = self.content.format, self.content.schema
+        assert format is not None
+        option, size = "schemaSampleFiles", min(2 * schema.schema_sample_files, MOST_SAMPLES)
+        if format.file_format in RECORD_FORMATS:
+            option, size = "schemaSampleBytes", 2 * schema.schema_sample_bytes
         others = {name: text for name, text in self.writing.items() if not name.lower().endswith(option.lower())}
-        return replace(self, writing={**others, option: str(2 * self.content.schema.schema_sample_bytes)})
+        return replace(self, writing={**others, option: str(size)})
 
     def start(self, spark: SparkSession, *, available_now: bool) -> StreamingQuery:
         """Start the query. What it keeps beside the store is in Spark's working folder, unless options say more.

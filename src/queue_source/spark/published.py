@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from queue_source.errors import OptionError
-from queue_source.formats.types import fields_of, inner_types
+from queue_source.formats.types import cast_exactly, fields_of, inner_types
 from queue_source.options import StorageOptions, parse_view_options
 from queue_source.storage.files import resolve
 from shard_store.model import time_of
@@ -192,7 +192,7 @@ def rows_of(file: pq.ParquetFile, path: str, schema: pa.Schema) -> Iterator[pa.R
             try:
                 if _loses(column.type, field.type):
                     raise pa.ArrowInvalid("that would lose digits, or times of a day")
-                arrays.append(column.cast(field.type))
+                arrays.append(cast_exactly(column, field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise OptionError(
                     "pipeline",

@@ -243,6 +243,7 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence |
     from queue_source.coordinator.session import Presence
     from queue_source.options.checks import check_error_queue, check_not_read, check_suitability
     from queue_source.queues import open_queue
+    from queue_source.sinks.takeover import looking
     from queue_source.storage.buckets import open_bucket
     from shard_store.store import QUERY_PATIENCE, open_store
 
@@ -287,6 +288,7 @@ def _prepare(options: ReaderOptions) -> tuple[Coordinator, PlanStore, Presence |
             runtime=runtime(),
             error_queue=errors,
             open_bucket=bucket,
+            look=looking(plan_store.store_id, storage),
             answers_with_facts=answers_with_facts,
         )
         undone.pop_all()

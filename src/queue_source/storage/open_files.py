@@ -27,6 +27,7 @@ from pyarrow import fs as pafs
 
 from queue_source.errors import BadObject, ObjectRefused, ObjectReplaced, ObjectStoreError
 from queue_source.storage.memory import room_for_reading
+from queue_source.storage.whole import Whole
 from shard_store.redaction import redact_text
 
 T = TypeVar("T")
@@ -70,6 +71,9 @@ class ObjectVersion(ABC):
 
     Attributes:
         size: Bytes.
+        stored_size: Bytes by which the store counts it, and its announcements: others where it unpacks what it answers
+            with.
+        tells_size: Whether the store says it; else `stored_size` is the number of bytes that came.
         etag: Without quotes; None where the store has none.
         is_local: Reading takes no memory of a client for requests.
         is_pinned: Each read fails by itself when the object is another one by now, so nothing is asked at the end.
@@ -80,11 +84,14 @@ class ObjectVersion(ABC):
     is_local = False
     is_pinned = False
     tells_at_once = False
+    tells_size = True
     modified: datetime | None = None
 
     def __init__(self, size: int, etag: str | None = None) -> None:
-        self.size, self.etag = size, etag
+        self.size = self.stored_size = size
+        self.etag = etag
         self._start, self._held = 0, b""
+        self._whole: Whole | None = None
 
     def hold(self, start: int, data: bytes) -> None:
         """Keep these bytes of the object, which came before they were asked for."""
@@ -92,10 +99,12 @@ class ObjectVersion(ABC):
 
     def holds(self, start: int, end: int) -> bool:
         """Tell whether all these bytes are held."""
-        return self._start <= start and end <= self._start + len(self._held)
+        return self._whole is not None or (self._start <= start and end <= self._start + len(self._held))
 
     def get(self, start: int, end: int) -> bytes:
         """Return the bytes from `start` to `end` as `read_range` does; those that are held without a request."""
+        if self._whole is not None:
+            return self._whole.get(start, end)
         held = self._held[start - self._start : end - self._start] if start >= self._start else b""
         if len(held) == end - start:
             return held
@@ -123,6 +132,8 @@ class ObjectVersion(ABC):
     def close(self) -> None:
         """Give back what is held. It is not read any more."""
         self._held = b""
+        if self._whole is not None:
+            self._whole.close()
 
 
 class InMemory(ObjectVersion):
@@ -146,8 +157,13 @@ class ArrowObject(ObjectVersion):
         self._filesystem, self._path = filesystem, path
         self._native: Any = filesystem.open_input_file(path)
         self.is_pinned = filesystem.type_name == "gcs"
-        self._facts = {} if self.is_pinned else _facts(self._native)  # Google would be asked once more
+        facts = _facts(self._native)
+        self._facts = {} if self.is_pinned else facts  # Google's ETags change with the metadata
         super().__init__(self._native.size(), self._facts.get("ETag"))
+        if self.is_pinned and facts.get("Content-Encoding", "identity") != "identity":
+            # the service unpacks it, unless `no-transform` is stored with it: only what comes tells how much it is
+            self._whole = Whole(path, self._native.read)
+            self.size = self._whole.size
 
     @property
     def modified(self) -> datetime | None:  # type: ignore[override]
@@ -180,7 +196,7 @@ def _facts(native: Any) -> dict[str, str]:
     facts: dict[str, str] = {}
     for key, value in (native.metadata() or {}).items():  # pyarrow returns text, or bytes
         name, text = (part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in (key, value))
-        if name in ("ETag", "Last-Modified") and text:
+        if name in ("ETag", "Last-Modified", "Content-Encoding") and text:
             facts[name] = text.strip('"')
     return facts
 
@@ -421,6 +437,9 @@ class LocalObject(ObjectVersion):
             raise
         super().__init__(status.st_size)
         self._opened = status
+        if not status.st_size and os.pread(self._descriptor, 1, 0):
+            os.close(self._descriptor)
+            raise BadObject("object-changed", f"{uri!r} has bytes, although its file system says that it has none")
 
     @property
     def modified(self) -> datetime:  # type: ignore[override]

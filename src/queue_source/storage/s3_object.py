@@ -16,13 +16,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from queue_source.errors import ObjectReplaced, ObjectStoreError
+from queue_source.errors import ObjectRefused, ObjectReplaced
 from queue_source.options.connections import StorageOptions
 from queue_source.storage import s3_client
 from queue_source.storage.open_files import ObjectVersion
 from queue_source.storage.pauses import back_off, count_retries, pause
 from queue_source.storage.s3_client import Connection, Head, answers, connection, head, place, plain
 from queue_source.storage.s3_signature import signed
+from queue_source.storage.whole import Whole
 from shard_store.redaction import redact_text
 
 _TRIES = 3  # at an answer that is cut off; the last ones are boto3's, which tries other failures itself
@@ -39,12 +40,18 @@ _SIGNED = re.compile(rb"AWS4-HMAC-SHA256 Credential=[^/]+/\d+/([^/]+)/s3/")
 
 
 class _Answer(NamedTuple):
-    """Bytes of an object, and what its headers say; `size` is the whole object's."""
+    """Bytes of an object, and what its headers say; `size` is the whole object's.
+
+    `whole`: all of it, where the service does not answer with less. `stored`: the size by which the service counts it,
+    where that is said, and is another one.
+    """
 
     data: bytes
     size: int
     etag: str | None
     modified: Any
+    whole: Whole | None = None
+    stored: int | None = None
 
 
 class _Place(NamedTuple):
@@ -74,8 +81,11 @@ class S3Object(ObjectVersion):
         super().__init__(self._opened.size, plain(self._opened.etag))
         if answer is not None:
             self.hold(start, answer.data)
+            self._whole = answer.whole
+            self.tells_size = answer.whole is None or answer.stored is not None
+            self.stored_size = self.size if answer.stored is None else answer.stored
         self.modified = self._opened.modified
-        self.is_pinned = self._opened.etag is not None
+        self.is_pinned = self._opened.etag is not None or self._whole is not None
 
     def read_range(self, start: int, end: int) -> bytes:
         with answers(self._uri):
@@ -84,7 +94,10 @@ class S3Object(ObjectVersion):
             raise ObjectReplaced(f"{self._uri!r} is another object by now: it had {self.size} bytes")
         if answer.etag != self._opened.etag:  # from a service that ignores the condition
             raise ObjectReplaced(f"{self._uri!r} is another object by now: its ETag is no longer {self.etag}")
-        return answer.data
+        if answer.whole is None:
+            return answer.data
+        with closing(answer.whole) as whole:  # a service that ignores ranges now and then
+            return whole.get(start, end)
 
     def is_same(self) -> bool:
         return self.is_pinned or head(self._uri, self._storage) == self._opened
@@ -121,7 +134,7 @@ class _Sender:
     def get(self, uri: str, start: int, end: int, etag: str | None = None) -> _Answer | None:
         """Return what the object has of these bytes; None where the store says that it has no such range.
 
-        Raises botocore's errors, ObjectStoreError.
+        Raises botocore's errors, ObjectRefused.
         """
         from botocore.exceptions import ClientError
 
@@ -161,7 +174,7 @@ class _Sender:
     def _send(
         self, uri: str, where: _Place, key: str, start: int, end: int, etag: str | None
     ) -> tuple[int, _Answer | None]:
-        """Return the status (0: there was none), and the answer where it is of the object. Raises ObjectStoreError."""
+        """Return the status (0: there was none), and the answer where it is of the object. Raises ObjectRefused."""
         from botocore.awsrequest import AWSPreparedRequest
         from botocore.exceptions import BotoCoreError
         from urllib3.exceptions import HTTPError
@@ -214,9 +227,7 @@ class _Sender:
                     count_retries(1)
                     continue
                 said = redact_text(str(error))
-                raise ObjectStoreError(
-                    f"{uri!r} cannot be read: {_TRIES} answers were cut off; the last: {said}"
-                ) from error
+                raise _odd(uri, f"{_TRIES} answers of the service were cut off; the last: {said}") from error
             self._remember(bucket)
             return made
         raise AssertionError("unreachable")
@@ -252,35 +263,63 @@ def _raise_hidden(error: Exception) -> None:
 def _answer(
     uri: str, status: int, headers: Mapping[str, str], read: Callable[..., bytes], start: int, end: int
 ) -> _Answer:
-    """Return what an answer brings. Raises ObjectStoreError where it is not of this range, _PassingError if cut off."""
+    """Return what an answer brings. Raises ObjectRefused where it is not of this range, _PassingError if cut off."""
     length, said = int(headers.get("content-length", -1)), headers.get("content-range", "")
     etag, modified = headers.get("etag"), headers.get("last-modified")
-    in_parts = ObjectStoreError(f"{uri!r} cannot be read in parts: the service answers with all of it")
-    of_no_size = ObjectStoreError(f"{uri!r} cannot be read: the service does not say how large the object is")
-    expected = size = length
-    if status == _WHOLE and length > end - start:
-        raise in_parts
-    if status == _WHOLE and length < 0 and "chunked" not in headers.get("transfer-encoding", "").lower():
-        raise of_no_size
-    if status != _WHOLE:
+    time = None if modified is None else _time(modified)
+    size = length
+    if status == _WHOLE:
+        if length < 0 and "chunked" not in headers.get("transfer-encoding", "").lower():
+            raise _odd(uri, "the service does not say how large the object is")
+        if start or not 0 <= length <= end - start:  # it ignores ranges, or has unpacked what it stores
+            return _all(uri, headers, read, etag, time)
+        expected = length
+    else:
         if (part := _RANGE.fullmatch(said)) is None or int(part[1]) != start or int(part[2]) >= end:
             said = f"the range {said!r}" if status == _PART else f"the status {status}"
-            raise ObjectStoreError(f"{uri!r} cannot be read: the service answers with {said}")
+            raise _odd(uri, f"the service answers with {said}")
         if part[3] == "*":
-            raise of_no_size
+            raise _odd(uri, "the service does not say how large the object is")
         size = int(part[3])
         expected = min(end, size) - start
-    if length > end - start:
-        raise _PassingError(f"{length} bytes of {expected}")
+        if length > end - start:
+            raise _PassingError(f"{length} bytes of {expected}")
     data = read() if length >= 0 else _bounded(read, end - start)
-    if status == _WHOLE:
-        if etag is None and b"<Error>" in data[:_FIRST_BYTES]:
-            raise _PassingError("an error, although its status is 200")
-        if start or len(data) > end - start:
-            raise in_parts
-    if expected >= 0 and len(data) != expected:
+    if status == _WHOLE and etag is None:
+        _check_error(data)
+    if len(data) != expected:
         raise _PassingError(f"{len(data)} bytes of {expected}")
-    return _Answer(data, max(size, len(data)), etag, None if modified is None else _time(modified))
+    return _Answer(data, size, etag, time)
+
+
+def _all(
+    uri: str, headers: Mapping[str, str], read: Callable[..., bytes], etag: str | None, time: datetime | None
+) -> _Answer:
+    """Return all of an object."""
+    length, stored = int(headers.get("content-length", -1)), None
+    if headers.get("x-goog-stored-content-encoding", "identity") != "identity":  # Cloud Storage, which speaks S3, too
+        stored = int(headers.get("x-goog-stored-content-length", -1))
+    whole = Whole(uri, read)
+    try:
+        if etag is None:
+            _check_error(whole.get(0, _FIRST_BYTES))
+        if length not in (-1, whole.size):
+            raise _PassingError(f"{whole.size} bytes of {length}")
+    except _PassingError:
+        whole.close()
+        raise
+    said = length if stored in (None, -1) else stored
+    return _Answer(b"", whole.size, etag, time, whole, None if said == -1 else said)
+
+
+def _check_error(data: bytes) -> None:
+    if b"<Error>" in data[:_FIRST_BYTES]:
+        raise _PassingError("an error, although its status is 200")
+
+
+def _odd(uri: str, problem: str) -> ObjectRefused:
+    """Return the error of an object that cannot be read, as long as the service answers so."""
+    return ObjectRefused(f"{uri!r} cannot be read: {problem}", own=False, cause="corrupt-object")
 
 
 def _bounded(read: Callable[[int], bytes], most: int) -> bytes:

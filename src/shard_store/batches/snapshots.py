@@ -106,7 +106,7 @@ def flatten(parts: Sequence[Snapshot]) -> list[Range]:
 
 def as_kept(entry: Range) -> Range:
     """Return the range without what is for opening alone, and comes back from no snapshot."""
-    return entry._replace(content=entry.content._replace(sequence=None, named=True, sent_at=None))
+    return entry._replace(content=entry.content._replace(sequence=None, named=True, sent_at=None, announced=None))
 
 
 def mark(entry: Range | Move) -> str:

@@ -138,6 +138,36 @@ def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names
     return Names(named, bool(naming.versions) and kept.get("versionless", False))
 
 
+def half_reset(transaction: Transaction, source: str) -> Mapping[str, Any] | None:
+    """Return what `cuesqueue reset` has begun of the source, and not ended: see operators/resetting.py."""
+    text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one_or_none()
+    mark: Mapping[str, Any] | None = json.loads(text or "{}").get(_RESET)
+    return mark
+
+
+def mark_reset(transaction: Transaction, source: str, mark: Mapping[str, Any] | None) -> None:
+    """Mark the source as one that is being reset; None: that has ended. The caller has locked its row."""
+    this = sources.c.source == source
+    kept = json.loads(transaction.execute(sa.select(sources.c.naming).where(this)).scalar_one() or "{}")
+    kept = {name: value for name, value in kept.items() if name != _RESET} | ({} if mark is None else {_RESET: mark})
+    text = json.dumps(kept, ensure_ascii=False) if kept else None
+    transaction.execute(sources.update().where(this).values(naming=text))
+
+
+_RESET = "reset"
+
+
+def refuse_half_reset(transaction: Transaction, source: str, pipeline: str | None = None) -> None:
+    """Raise StoreConfigurationError where a reset of the source, or of this pipeline of it, is half done."""
+    mark = half_reset(transaction, source)
+    if mark is not None and (pipeline is None or not mark["only"] or pipeline in mark["only"]):
+        how = "".join(f" --pipeline {name}" for name in mark["only"]) + " --adopted" * mark["adopted"]
+        raise StoreConfigurationError(
+            f"a reset of source {source!r} runs, or was interrupted: a part of what it has read is forgotten; run "
+            f"`cuesqueue reset {source}{how}` to its end first: it goes on where it was"
+        )
+
+
 def name_without_versions(transaction: Transaction, source: str) -> None:
     """Write down that the source has also objects by ids without versions. The caller has locked its row.
 
@@ -310,6 +340,7 @@ def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Sem
     now = transaction.now()
     transaction.execute(transaction.dialect.insert_if_absent(sources).values(source=source, forgotten_before=0))
     lock_source(transaction, source)
+    refuse_half_reset(transaction, source, pipeline)
     transaction.execute(
         transaction.dialect.insert_if_absent(pipelines).values(
             pipeline=pipeline,

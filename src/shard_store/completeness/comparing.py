@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from shard_store.batches.starting import refuse_half_reset
 from shard_store.completeness.listing import SURE, earliest, latest
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, Semantics, ShardKey, ShardState, shard_key
@@ -135,6 +136,7 @@ def source_of(transaction: Transaction, name: str | None) -> str:
             f"option 'source': the pipelines of {name!r} run with deliverySemantics=at-least-once, of which the store "
             "does not remember what was read; nothing can be compared with a listing"
         )
+    refuse_half_reset(transaction, name)
     return name
 
 
@@ -308,7 +310,8 @@ class Certificate(NotebookTable):
 
 
 def write(transaction: Transaction, scope: Scope, evidence: str, tally: Tally, actor: str) -> int:
-    """Write a certificate; returns its id."""
+    """Write a certificate; returns its id. Raises StoreConfigurationError while the source is being reset."""
+    refuse_half_reset(transaction, scope.source)
     insert = certificates.insert().values(
         **asdict(scope),
         evidence=evidence,

@@ -160,6 +160,7 @@ class PipelineStatus(NotebookTable):
         object_retries: Requests for objects that successful tasks have sent again, as where a bucket is busy.
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
+        waits: Stopped pipelines whose objects it does not take over, and why: `onUnknownTakeover`.
         backfill: The last listing of its source.
         certificate: The newest one of its source.
     """
@@ -196,6 +197,7 @@ class PipelineStatus(NotebookTable):
     changed: int
     object_retries: int
     all_outside: int
+    waits: Mapping[str, str]
     backfill: Listed | None
     certificate: Certified | None
 
@@ -255,6 +257,11 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
         problems.append(
             f"nothing is read: what came lately is outside of allowedPrefixes ({status.all_outside} message(s)); "
             "correct the option, start the query again, then run `cuesqueue errors requeue --cause outside-prefixes`"
+        )
+    for name, why in status.waits.items():
+        problems.append(
+            f"it waits for objects of pipeline {name!r}, whose last batch may be in its target: {why}; start that "
+            "query, or set onUnknownTakeover to repeat"
         )
     errors = sum(status.last_hour.errors.values())
     if limits.max_errors is not None and errors > limits.max_errors:
@@ -437,6 +444,7 @@ def _status(
         changed=activity.total.changed,
         object_retries=activity.total.object_retries,
         all_outside=0 if has_read else last_said.intake.all_outside,
+        waits={} if held is None else held.waits,
         backfill=listed,
         certificate=certified,
     )

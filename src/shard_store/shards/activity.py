@@ -218,7 +218,7 @@ class Report:
     pipelines that ours wait for. `depth`: what waits in the queues, None where they do not say. `stopped`: it is the
     last report of a reader that has ended by itself, and was not killed. `window`: its `deduplicationWindow` in
     microseconds; None: not known. `same_store`: false where another database may have taken the place of the one in
-    which its last plan was made.
+    which its last plan was made. `waits`: the stopped pipelines whose objects it does not take over, and why.
     """
 
     in_flight: int = 0
@@ -231,6 +231,7 @@ class Report:
     intake: Intake = Intake()
     window: int | None = None
     same_store: bool = True
+    waits: Mapping[str, str] = field(default_factory=dict)
 
     def dump(self, incarnation: int) -> str:
         return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))

@@ -96,8 +96,22 @@ def is_other_version(content: Content, stored: Content | Row[Any] | Place) -> bo
 
 
 def in_newest_version(content: Content, later: Content | None) -> Content:
-    """Return a shard's content as it was announced last, for one of which nothing is read."""
-    return content if later is None else content._replace(**{name: getattr(later, name) for name in _VERSION})
+    """Return a shard's content as it was announced last, for one of which nothing is read.
+
+    Without what a look-up has found: another pipeline may have looked before the object was whole, and come later.
+    """
+    if later is None:
+        return content
+    later = as_announced(later)
+    return content._replace(**{name: getattr(later, name) for name in _VERSION})
+
+
+def as_announced(content: Content) -> Content:
+    """Return the content without the facts that a look-up has found."""
+    if content.announced is None:
+        return content
+    size, etag = content.announced
+    return content._replace(size=size, etag=etag, announced=None)
 
 
 def take_up(
@@ -138,7 +152,9 @@ def take_up(
         if row.finished_at is not None:
             taken_up[key] = seen[key]._replace(changed=True)
         elif row.position == BEGINNING:
-            taken_up[key] = seen[key]._replace(content=in_newest_version(seen[key].content, announced[key]))
+            # what we have looked up ourselves is of this moment
+            newest = announced[key]._replace(announced=None) if seen[key].token == token else announced[key]
+            taken_up[key] = seen[key]._replace(content=in_newest_version(seen[key].content, newest))
     return taken_up
 
 
@@ -161,7 +177,8 @@ def settle(
             continue
         content = entry.content
         later = place.later if entry.start == BEGINNING else None
-        if later is not None and later.message_id == content.message_id and not is_other_version(later, content):
+        is_later = later is not None and later.message_id == content.message_id
+        if later is not None and is_later and not is_other_version(as_announced(later), content):
             newest = in_newest_version(content, later)._replace(size=content.size, etag=content.etag)
             taken.append((entry.key, *(getattr(newest, name) for name in _VERSION)))
             continue

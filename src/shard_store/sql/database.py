@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL, Connection, CursorResult, Engine, Row
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.redaction import redact_url, without_password
 from shard_store.sql.dialects import DIALECTS, Dialect, RowSet, Trouble
-from shard_store.sql.engines import Memory, UnusableDatabase, make_engine, parse_url, with_whole_path
+from shard_store.sql.engines import Memory, UnusableDatabase, allow_idle, make_engine, parse_url, with_whole_path
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.selectable import TypedReturnsRows
@@ -73,6 +73,10 @@ class Transaction:
     def execute(self, statement: sa.Executable, rows: Rows | None = None) -> CursorResult[Unpack[Anything]]:
         """Run one statement, or the same insert for each of `rows`."""
         return self.connection.execute(statement, rows)
+
+    def allow_idle(self) -> None:
+        """Let it last while nothing is asked: what others do in it may take its time."""
+        allow_idle(self.connection, self.dialect)
 
     def largest_value(self) -> int | None:
         """Return the bytes that one value of a statement may have, also if each has to be escaped; None: any number."""
@@ -219,6 +223,7 @@ class Database:
             connection = self._connect(self.engine, write=True)
             try:
                 connection.begin()
+                self.allow_idle(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -229,6 +234,10 @@ class Database:
             return opened
         except exc.SQLAlchemyError as error:
             raise self._mapped(error) from error
+
+    def allow_idle(self, connection: Connection) -> None:
+        """Let the connection's transaction last while nothing is asked: work of others is part of it."""
+        allow_idle(connection, self.dialect)
 
     def inside(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
         """Run `work` in the caller's own transaction, which the caller commits.

@@ -134,6 +134,9 @@ class MySqlJson(_Json):
         return f"SELECT {decoded} FROM JSON_TABLE(:row_set, '$[*]' COLUMNS ({fields})) AS given_rows"
 
 
+IDLE = "idle_in_transaction_session_timeout"
+
+
 class Trouble(Enum):
     """What a database's error means for the caller."""
 
@@ -151,6 +154,8 @@ class Dialect:
     microseconds since 1970 UTC, constant within a statement (a volatile bound uses no index). `on_connect` may hold
     `{seconds}` and `{milliseconds}` of patience. `trouble` says what a driver's exception means, `unusable` why a
     database that a new connection has reached cannot be used at all ("": it can).
+    `session`: settings of each session, those that the server knows and the URL does not name; `set_session` makes of
+    them what is run. `allow_idle` has the transaction that is open last while nothing is asked.
     `row_set` makes statements over many rows; `among` tests a column against many values. `longest_statement` asks for
     the bytes that one may have, where that is not many.
     """
@@ -173,6 +178,10 @@ class Dialect:
     begin_read: str | None = None
     connect_args: Mapping[str, Any] = field(default_factory=dict)
     on_connect: tuple[str, ...] = ()
+    session: Mapping[str, str] = field(default_factory=dict)
+    set_session: Callable[[Mapping[str, str]], str] = lambda settings: ""
+    allow_idle: str | None = None
+    longest_kept: int = -1  # seconds after which a connection is made anew, where the server would end it soon
     counts_inserts: bool = True  # insert_if_absent's row count is the rows that were absent
     trusts_rowcount: bool = True
     longest_statement: str | None = None
@@ -283,6 +292,16 @@ def _in_array(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.Column
     return column == sa.any_(sa.literal(list(values), kind))
 
 
+def _postgresql_settings(settings: Mapping[str, str]) -> str:
+    wanted = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
+    known = f"(VALUES {wanted}) AS wanted(name, value) JOIN pg_settings USING (name)"  # servers before 12 lack one
+    return f"SELECT set_config(name, value, false) FROM {known}"
+
+
+def _mysql_settings(settings: Mapping[str, str]) -> str:
+    return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in settings.items())
+
+
 _SQLITE = Dialect(
     name="sqlite",
     driver="sqlite+pysqlite",
@@ -324,6 +343,19 @@ _POSTGRESQL = Dialect(
         "keepalives_count": 3,
         "tcp_user_timeout": 60000,
     },
+    # And a client that has disappeared by the server, before the locks of its transaction have stopped others for a
+    # minute: a dead machine after 40 s without an answer (the system's default is 2 hours); one behind a proxy or a
+    # pooler, which goes on to answer, and a process that hangs, after 60 s in which a transaction asks nothing. Ours do
+    # not think for so long; where work of others is part of a transaction, that is allowed (`allow_idle`)
+    session={
+        "tcp_keepalives_idle": "10",
+        "tcp_keepalives_interval": "10",
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": "40000",
+        IDLE: "60000",
+    },
+    set_session=_postgresql_settings,
+    allow_idle=f"SET LOCAL {IDLE} = 0",
     # a plan made once for all parameters, while the table was small, reads the whole table for each of 1,000 keys
     on_connect=("SET lock_timeout = {milliseconds}; SET plan_cache_mode = force_custom_plan",),
 )
@@ -344,6 +376,12 @@ _MYSQL = Dialect(
     # the default, REPEATABLE READ, would show a transaction rows as they were before it had its locks
     isolation_level="READ COMMITTED",
     connect_args={"connect_timeout": 10},
+    # it has no keepalive of a session's own: a connection that asks nothing ends, in a transaction or not; the pool
+    # makes a new one then
+    session={"wait_timeout": "60"},
+    set_session=_mysql_settings,
+    allow_idle="SET SESSION wait_timeout = 28800",  # as it is by default
+    longest_kept=50,
     on_connect=("SET innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}",),
     counts_inserts=False,
     longest_statement="SELECT @@max_allowed_packet",

@@ -8,6 +8,7 @@ row that it locks anyway. If the row has all that it has counted, then all that 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import tempfile
 import time
@@ -150,12 +151,15 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
         pool_size=5,
         max_overflow=45,
         pool_timeout=patience,
+        pool_recycle=dialect.longest_kept,
         pool_use_lifo=True,  # the same few connections, whose caches are warm; in turn, each would fill its own
         **settings,
     )
     statements = [
         s.format(seconds=max(1, round(patience)), milliseconds=round(patience * 1000)) for s in dialect.on_connect
     ]
+    if settings_of_session := _settings(url, dialect):
+        statements.append(dialect.set_session(settings_of_session))
 
     @sa.event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's own first questions, which may fail
     def connect(connection: Any, record: object) -> None:
@@ -169,6 +173,14 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
                 for statement in statements:
                     cursor.execute(statement)
             connection.commit()
+
+    if dialect.allow_idle is not None and not dialect.allow_idle.startswith("SET LOCAL"):
+
+        @sa.event.listens_for(engine, "checkin")
+        def end_idleness(connection: Any, record: Any) -> None:
+            if record.info.pop(_MAY_IDLE, False) and connection is not None:
+                with connection.cursor() as cursor:
+                    cursor.execute(dialect.set_session(_settings(url, dialect)))
 
     if dialect.one_writer:
 
@@ -184,6 +196,26 @@ def make_engine(url: URL, dialect: Dialect, patience: float) -> Engine:
             connection.exec_driver_sql(str(dialect.begin_write if write else dialect.begin_read))
 
     return engine
+
+
+def _settings(url: URL, dialect: Dialect) -> dict[str, str]:
+    """Return what of `dialect.session` the URL does not set, as `?options=-c tcp_user_timeout=9000` does."""
+    named = " ".join(value for values in url.normalized_query.values() for value in values)
+    return {name: value for name, value in dialect.session.items() if not re.search(rf"\b{name}\b", named)}
+
+
+_MAY_IDLE = "cuesqueue_may_idle"
+
+
+def allow_idle(connection: Connection, dialect: Dialect) -> None:
+    """Let the open transaction last while nothing is asked: what others do in it may take its time.
+
+    Where the URL says for how long, that counts. The locks of a dead machine still end, by its keepalives.
+    """
+    statement, settings = dialect.allow_idle, _settings(connection.engine.url, dialect)
+    if statement is not None and any(name in statement for name in settings):
+        connection.exec_driver_sql(statement)
+        connection.info[_MAY_IDLE] = True
 
 
 def _make_private(path: str) -> None:

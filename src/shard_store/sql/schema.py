@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 
 from shard_store.model import Content, Reference
 
-REVISION = "0016"
+REVISION = "0017"
 """The Alembic revision that these tables are: the newest one in `migrations/versions` (a test compares)."""
 
 READERS_FROM = "0015"
@@ -91,19 +91,23 @@ class AsReference(sa.types.TypeDecorator[Reference]):
 
 
 class AsContent(sa.types.TypeDecorator[Content]):
-    """An announcement as a JSON array, without its payload, which has none where it is kept."""
+    """An announcement as a JSON array. In the place of its payload, which it never has, is what was announced of it."""
 
     impl = LongText
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Content | None], str | None]:
-        return lambda value: None if value is None else json.dumps(value._replace(payload=None), separators=(",", ":"))
+        # version 0.4.0 reads it, too, and knows no field behind `sent_at`
+        return lambda value: (
+            None if value is None else json.dumps((*value[:8], value.announced, *value[9:13]), separators=(",", ":"))
+        )
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[str | None], Content | None]:
         def announced(value: str | None) -> Content | None:
             if value is None:
                 return None
-            content = Content(*json.loads(value))
+            fields = json.loads(value)
+            content = Content(*fields)._replace(payload=None, announced=fields[8] and tuple(fields[8]))
             return content if content.reference is None else content._replace(reference=Reference(*content.reference))
 
         return announced
@@ -175,6 +179,7 @@ pipelines = _table(
     sa.Column("settings", LongText),  # an incarnation, and the options that its unfinished work depends on (JSON)
     sa.Column("data_files", sa.BigInteger),  # of the sink with `path`, which views show now; NULL: none yet
     sa.Column("data_bytes", sa.BigInteger),  # of all of them
+    sa.Column("target", LongText),  # with a commit of its own, where its batches go (JSON, see batches/takeover.py)
 )
 of_pipeline = pipelines.update().where(pipelines.c.pipeline == sa.bindparam("of"))
 """Changes the columns that it is given beside `of`. Made once, as other statements of each batch: building one costs

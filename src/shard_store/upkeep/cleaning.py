@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.batches.positions import PUBLISHED
+from shard_store.batches.starting import half_reset
 from shard_store.model import MICROSECOND, WHOLE, ShardKey, ShardState, shard_key, uri_key
 from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.schema import CLEANED, cleanings, errors, registered, shards, sources
@@ -96,6 +97,8 @@ def plan(
     """
     now = trusted_time(transaction).at
     this = sources.c.source == source
+    if half_reset(transaction, source) is not None:  # of another pipeline: what is to be forgotten stays where it is
+        return 0
     cleaned = sa.select(sa.func.coalesce(sources.c.cleaned_until, 0)).where(this)
     until = transaction.execute(cleaned).scalar_one_or_none() or 0
     end = now - max(retention, SETTLED) // MICROSECOND
@@ -154,6 +157,8 @@ def _finished(source: str, after: int, until: int) -> sa.Select[Any]:
 def due(transaction: Transaction, source: str, limit: int) -> DueCleanings:
     """Return the next cleanings that are due, those first that have waited for longest."""
     now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
+    if half_reset(transaction, source) is not None:
+        return DueCleanings([], now)
     c = cleanings.c
     again = sa.or_(shards.c.state != ShardState.DONE.value, shards.c.finished_at != c.read_at)
     query = (

@@ -20,6 +20,7 @@ from queue_source.options import ReaderOptions, parse_reader_options, parse_rece
 from queue_source.queues.leases import terms_of
 from queue_source.queues.sim import SimQueue
 from queue_source.read.partitions import PlanStore
+from queue_source.sinks.takeover import looking
 from queue_source.spark.reader import CuesqueueStreamReader
 from queue_source.spark.writer import NotedPlan
 from queue_source.storage.files import stat_objects
@@ -88,6 +89,7 @@ class Reader:
                     driver=world.driver.name,
                     error_queue=errors,
                     open_bucket=lambda prefix: world.open_bucket(prefix, source),
+                    look=looking(store.store_id(), options.content.storage),
                     answers_with_facts=(lambda uri: True) if world.spares else None,
                     clock=lambda: world.now,
                 )

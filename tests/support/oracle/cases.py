@@ -244,6 +244,8 @@ def objects(draw: Draw, scheme: Scheme, most: int = 4) -> bytes:
 
 def an_object(draw: Draw, scheme: Scheme, most: int, header: str | None = None) -> bytes:
     count = draw(one_of_these(tuple(range(1, most + 1))))
+    if scheme.is_lines and scheme.file_format != "text" and pick(draw, "object", "calm", "odd", "odd") == "calm":
+        return calm_object(draw, scheme, count, header)
     if scheme.file_format == "json":
         return _json_object(draw, scheme, count)
     if scheme.file_format == "text":
@@ -253,6 +255,33 @@ def an_object(draw: Draw, scheme: Scheme, most: int, header: str | None = None) 
         header = csv_header(draw, scheme)
     lines = [] if header is None else [header]
     return _object(draw, scheme, [*lines, *(csv_record(draw, scheme) for _ in range(count))])
+
+
+def calm_object(draw: Draw, scheme: Scheme, count: int, header: str | None) -> bytes:
+    """Draw an object as programs write it, which is read the quick way, but for a value here and there."""
+    options, columns = scheme.parsed, list(scheme.data)
+    lines: list[str] = []
+    if scheme.file_format == "csv" and options.header:
+        lines.append(csv_header(draw, scheme) if header is None else header)
+    for _ in range(count):
+        texts = []
+        for column in columns:
+            how = v.spelled if draw(one_of_these(_RARELY[10:])) else v.well_spelled
+            kind, pattern = column.type, pattern_of(scheme, column.type)
+            if scheme.file_format == "csv":
+                texts.append(draw(how(kind, scheme.zone, pattern)))
+            elif pt.is_nested(kind):
+                texts.append(json_value(draw, scheme, kind))
+            else:
+                text = draw(how(kind, scheme.zone, pattern))
+                texts.append(text if v.is_bare(kind) else json.dumps(text, ensure_ascii=False))
+        if scheme.file_format == "json":
+            pairs = zip(columns, texts, strict=True)
+            lines.append("{" + ",".join(f"{json.dumps(c.name, ensure_ascii=False)}:{t}" for c, t in pairs) + "}")
+        else:
+            lines.append(options.sep.join(texts))
+    end = scheme.line_end or "\n"
+    return _encoded(scheme, end.join(lines) + end)
 
 
 def pattern_of(scheme: Scheme, kind: pa.DataType) -> str | None:
@@ -446,8 +475,7 @@ def json_value(draw: Draw, scheme: Scheme, kind: pa.DataType) -> str:
     if pt.is_temporal(kind) and draw(one_of_these(_RARELY)):
         return str(draw(one_of_these(_NUMBERS)))
     text = draw(v.spelled(kind, scheme.zone, pattern_of(scheme, kind)))
-    number = pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind) or pt.is_boolean(kind)
-    way = pick(draw, "json spelling", *(["bare"] * 4 if number else ["text"]), "text", "text", "ascii", "raw")
+    way = pick(draw, "json spelling", *(["bare"] * 4 if v.is_bare(kind) else ["text"]), "text", "text", "ascii", "raw")
     if way == "bare":
         return str(text)
     return f'"{text}"' if way == "raw" else json.dumps(text, ensure_ascii=way == "ascii")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import textwrap
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -46,13 +47,20 @@ class Example:
     spark: str
     here: str
 
+    @property
+    def name(self) -> str:
+        return f"{self.case.file_format} {self.case.ddl} {self.case.content!r}"[:60]
+
 
 @dataclass(frozen=True)
 class Row:
+    """`shown_by`: the test that shows it, where an example would be a file of megabytes or one that no writer makes."""
+
     heading: str
     sentence: str
     excuses: Excuse
     examples: tuple[Example, ...] = ()
+    shown_by: str = ""
 
 
 def never(d: Differs) -> bool:
@@ -72,8 +80,19 @@ DROPPED = "Bad here, where Spark drops or changes something silently"
 READ_HERE = "Read here, because nothing is lost"
 NOT_READ = "Read by Spark, and not here"
 LIMITS = "Limits"
-TYPED = "Parquet, ORC and Avro"
+TYPED_BAD = "Parquet, ORC and Avro: bad objects here, which Spark reads"
+TYPED = "Parquet, ORC and Avro: read otherwise"
 OTHERWISE = "Otherwise"
+HEADINGS = {
+    DROPPED: "",
+    READ_HERE: "",
+    NOT_READ: "",
+    LIMITS: "Read by Spark, with enough memory, and bad here:",
+    TYPED_BAD: "",
+    TYPED: "",
+    OTHERWISE: "",
+}
+"""The headings of the page, and what stands below each."""
 
 _SPACED_NUMBER = r"(?:^|[\s,;|^x'\"])[ \t]+[-+.\dNnIi]|[\d.fFyYnN][ \t]+(?:$|[\s,;|^x'\"])"
 _UNREADABLE = ("corrupt-object", "wrong-columns")
@@ -94,6 +113,10 @@ def _has_doubled_quotes(d: Differs) -> bool:
 
 def _unreadable_as_a_whole(d: Differs) -> bool:
     return d.what == "object" and d.ours.failure in _UNREADABLE and d.nothing_in_spark
+
+
+def here_failed(d: Differs) -> bool:
+    return d.what == "object" and bool(d.ours.failure)
 
 
 def _bad_for_spark_too(d: Differs) -> bool:
@@ -141,53 +164,73 @@ TABLE: tuple[Row, ...] = (
         DROPPED,
         'JSON with something behind the object, `{"a":1} x` (for Spark the first object)',
         every(JSON, null_here, said(r"behind the record|not a JSON object")),
-        (Example(_json(f"a INT, {BAD}", '{"a":1} x'), "?", "?"),),
+        (Example(_json(f"a INT, {BAD}", '{"a":1} x'), "1, null", "null, '{\"a\":1} x'"),),
     ),
     Row(
         DROPPED,
         "JSON that breaks within an array or object (Spark goes on behind it, and keeps the other fields)",
         every(JSON, null_here, said(r"not JSON"), _bad_for_spark_too),
         (
-            Example(_json(f"b STRUCT<x: INT>, a INT, {BAD}", '{"a":1,"b":{"x":}}'), "?", "?"),
-            Example(_json(f"b ARRAY<INT>, a INT, {BAD}", '{"b":[\0],"a":1}'), "?", "?"),
+            Example(
+                _json(f"b STRUCT<x: INT>, a INT, {BAD}", '{"a":1,"b":{"x":}}'),
+                'null, 1, \'{"a":1,"b":{"x":}}\'',
+                'null, null, \'{"a":1,"b":{"x":}}\'',
+            ),
+            Example(
+                _json(f"b ARRAY<INT>, a INT, {BAD}", '{"b":[\0],"a":1}'),
+                'null, 1, \'{"b":[\\x00],"a":1}\'',
+                'null, null, \'{"b":[\\x00],"a":1}\'',
+            ),
         ),
     ),
     Row(
         DROPPED,
         "CSV with a quote that nothing closes (the rest of the record is the field, as for Spark)",
         every(CSV, said("a quote that nothing closes")),
-        (Example(_csv(f"a INT, b STRING, {BAD}", '1,"x'), "?", "?"),),
+        (Example(_csv(f"a INT, b STRING, {BAD}", '1,"x'), "1, 'x', null", "1, 'x', '1,\"x'"),),
     ),
     Row(
         DROPPED,
         "CSV and text with bytes outside of their `encoding` (they become U+FFFD, as for Spark)",
         every(formats("csv", "text", "json"), said("not [A-Z0-9_-]+: ")),
-        (Example(_csv(f"a INT, b STRING, {BAD}", b"1,\xff"), "?", "?"),),
+        (Example(_csv(f"a INT, b STRING, {BAD}", b"1,\xff"), "1, '�', null", "1, '�', '1,�'"),),
     ),
     Row(
         DROPPED,
         "JSON: a number into TINYINT or SMALLINT that it has no room for (128 is -128 for Spark)",
         every(JSON, null_here, said("does not fit (8|16) bits")),
-        (Example(_json(f"a TINYINT, {BAD}", '{"a":128}'), "?", "?"),),
+        (Example(_json(f"a TINYINT, {BAD}", '{"a":128}'), "-128, null", "null, '{\"a\":128}'"),),
     ),
     Row(
         DROPPED,
         'JSON: `"100"` into DATE (for Spark the 100th day after 1970-01-01)',
         every(JSON, null_here, said("is not a date"), text(r'"\s*[+-]?\d+\s*"')),
-        (Example(_json(f"a DATE, {BAD}", '{"a":"100"}'), "?", "?"),),
+        (Example(_json(f"a DATE, {BAD}", '{"a":"100"}'), "100, null", 'null, \'{"a":"100"}\''),),
     ),
     Row(
         DROPPED,
         'JSON: half a surrogate pair, `"\\ud800"` (`?`)',
         every(JSON, null_here, said("half|surrogate"), text(r"\\u[dD][89a-fA-F]")),
-        (Example(_json(f"b STRING, {BAD}", '{"b":"\\ud800"}'), "?", "?"),),
+        (Example(_json(f"b STRING, {BAD}", '{"b":"\\ud800"}'), "'?', null", 'null, \'{"b":"\\\\ud800"}\''),),
+    ),
+    Row(
+        DROPPED,
+        "JSON: a number of seconds into TIMESTAMP that it has no room for (for Spark another time)",
+        every(JSON, of_type(_is_instant), null_here, said("seconds since 1970")),
+        (
+            Example(
+                _json(f"a TIMESTAMP, {BAD}", '{"a":9223372036855}'),
+                "-9223372036854551616, null",
+                "null, '{\"a\":9223372036855}'",
+            ),
+        ),
     ),
     # --- read here ---
     Row(
         READ_HERE,
         'JSON objects that follow each other in a line, `{"a":1}{"a":2}`: as many records (Spark keeps the first one)',
         every(JSON, text(r"[}\]][ \t]*[{\[]")),
-        (Example(_json(f"a INT, {BAD}", '{"a":1}{"a":2}'), "?", "?"),),
+        (Example(_json(f"a INT, {BAD}", '{"a":1}{"a":2}'), "1, null", "1, null / 2, null"),),
     ),
     Row(
         READ_HERE,
@@ -200,30 +243,31 @@ TABLE: tuple[Row, ...] = (
             ),
         ),
         (
-            Example(_csv(f"a INT, b STRING, {BAD}", " 1 ,x"), "?", "?"),
-            Example(_csv(f"a DOUBLE, {BAD}", "nan"), "?", "?"),
+            Example(_csv(f"a INT, b STRING, {BAD}", " 1 ,x"), "null, 'x', ' 1 ,x'", "1, 'x', null"),
+            Example(_csv(f"a DOUBLE, {BAD}", "nan"), "null, 'nan'", "nan, null"),
         ),
     ),
     Row(
         READ_HERE,
         'CSV: `"x""y"` while `escape` is `\\` is `x"y` (for Spark with all quotes)',
         every(CSV, _has_doubled_quotes),
-        (Example(_csv("a INT, b STRING", '1,"x""y"'), "?", "?"),),
+        (Example(_csv("a INT, b STRING", '1,"x""y"'), '1, \'"x""y"\'', "1, 'x\"y'"),),
     ),
     Row(
         READ_HERE,
         "CSV columns of an object with a header: by name (for Spark by position)",
         never,
-        (Example(_csv("a INT, b STRING", "b,a\nx,1", header="true"), "?", "?"),),
+        (Example(_csv("a INT, b STRING", "b,a\nx,1", header="true"), "null, '1'", "1, 'x'"),),
     ),
     Row(
         READ_HERE,
-        "JSON names that differ from declared ones in case alone, where one of them fits (for Spark null); where several fit "
+        "JSON names that differ from declared ones in case alone, where one of them fits (for Spark "
+        "null); where several fit "
         '(`{"ID":1,"Id":2}` into `id`) the record is bad',
         every(JSON, other_case, either(null_in_spark, said("more than once"))),
         (
-            Example(_json("id INT", '{"ID":1}'), "?", "?"),
-            Example(_json(f"id INT, {BAD}", '{"ID":1,"Id":2}'), "?", "?"),
+            Example(_json("id INT", '{"ID":1}'), "null", "1"),
+            Example(_json(f"id INT, {BAD}", '{"ID":1,"Id":2}'), "null, null", 'null, \'{"ID":1,"Id":2}\''),
         ),
     ),
     Row(
@@ -235,53 +279,79 @@ TABLE: tuple[Row, ...] = (
             null_in_spark,
             text(r"\d[T ]\d{1,2}(:\d{1,2})?\s*(Z|z|[A-Z][A-Za-z/_]+|[+-]\d)"),
         ),
-        (Example(_csv(f"t TIMESTAMP, {BAD}", "2020-07-01 12:00Z", timeZone="Europe/Berlin"), "?", "?"),),
+        (
+            Example(
+                _csv(f"t TIMESTAMP, {BAD}", "2020-07-01 12:00Z", timeZone="Europe/Berlin"),
+                "null, '2020-07-01 12:00Z'",
+                "1593604800000000, null",
+            ),
+        ),
     ),
     Row(
         READ_HERE,
         "JSON: `-0` into DOUBLE and FLOAT is -0.0 (for Spark 0.0)",
         every(JSON, of_type(_is_float), text(r"-0"), _zero_of_spark),
-        (Example(_json("a DOUBLE", '{"a":-0}'), "?", "?"),),
+        (Example(_json("a DOUBLE", '{"a":-0}'), "0", "1"),),
+    ),
+    Row(
+        READ_HERE,
+        "JSON: the other fields of a record with a value that is not base64 (Spark drops those behind it)",
+        every(JSON, null_in_spark, said("not base64")),
+        (
+            Example(
+                _json(f"a BINARY, b INT, {BAD}", '{"a":"x","b":1}'),
+                'null, null, \'{"a":"x","b":1}\'',
+                'null, 1, \'{"a":"x","b":1}\'',
+            ),
+        ),
     ),
     Row(
         READ_HERE,
         "Other character sets than Spark allows, such as `windows-1252`",
         lambda d: "CHARSET" in d.theirs.detail,
-        (Example(_csv("a STRING", b"\x80", encoding="windows-1252"), "?", "?"),),
+        (Example(_csv("a STRING", b"\x80", encoding="windows-1252"), "(failed)", "'€'"),),
     ),
     # --- not read here ---
     Row(
         NOT_READ,
-        "refused when the query starts: CSV with a `sep` of several characters; `dateFormat` and `timestampFormat` with `yy`, "
+        "refused when the query starts: CSV with a `sep` of several characters; `dateFormat` and "
+        "`timestampFormat` with `yy`, "
         "`a`, `h`, `k`, `K`, `MMM`, `L`, `E`, `D`, `q`, `G`, `O`, `z` or `VV`",
         never,
-        (Example(_csv("a DATE", "01.02.20", dateFormat="dd.MM.yy"), "?", "?"),),
+        (Example(_csv("a DATE", "01.02.20", dateFormat="dd.MM.yy"), "18293", "(refused when the query starts)"),),
     ),
     Row(
         NOT_READ,
         "refused: JSON options `allow...` (but single quotes are read)",
         never,
-        (Example(_json("a INT", "{a:1}", allowUnquotedFieldNames="true"), "?", "?"),),
+        (Example(_json("a INT", "{a:1}", allowUnquotedFieldNames="true"), "1", "(refused when the query starts)"),),
     ),
     Row(
         NOT_READ,
-        "bad records: JSON in UTF-16 or UTF-32 without `encoding`; JSON with halves of surrogate pairs in bytes (`ED A0 80`)",
+        "bad records: JSON in UTF-16 or UTF-32 without `encoding`; JSON with halves of surrogate pairs in "
+        "bytes (`ED A0 80`)",
         every(JSON, lambda d: b"\0" in d.case.bytes or b"\xed\xa0" in d.case.bytes),
-        (Example(_json(f"a STRING, {BAD}", b'{"a":"\xed\xa0\x80"}'), "?", "?"),),
+        (
+            Example(
+                _json(f"a STRING, {BAD}", b'{"a":"\xed\xa0\x80"}'),
+                'null, \'{"a":"\\\\xed\\\\xa0\\\\x80"}\'',
+                'null, \'{"a":"���"}\'',
+            ),
+        ),
     ),
     Row(
         NOT_READ,
         "bad values: decimals in digits of other scripts",
-        every(of_type(is_number), null_here, said("is not a"), text(r"[^\x00-\x7f]")),
-        (Example(_csv(f"a DECIMAL(5, 0), {BAD}", "\u0663"), "?", "?"),),
+        every(of_type(is_number), null_here, said("is not a"), text(r"[^\x00-\x7f]|\\u")),
+        (Example(_csv(f"a DECIMAL(5, 0), {BAD}", "\u0663"), "Decimal('3'), null", "null, '٣'"),),
     ),
     Row(
         NOT_READ,
         "bad values: in CSV Java's notation of DOUBLE (`1.5d`, `0x1p3`)",
         every(CSV, of_type(_is_float), null_here, said("is not a number"), text(r"[dDfF]|0[xX]")),
         (
-            Example(_csv(f"a DOUBLE, {BAD}", "1.5d"), "?", "?"),
-            Example(_csv(f"a DOUBLE, {BAD}", "0x1p3"), "?", "?"),
+            Example(_csv(f"a DOUBLE, {BAD}", "1.5d"), "0x1.8000000000000p+0, null", "null, '1.5d'"),
+            Example(_csv(f"a DOUBLE, {BAD}", "0x1p3"), "0x1.0000000000000p+3, null", "null, '0x1p3'"),
         ),
     ),
     Row(
@@ -292,77 +362,217 @@ TABLE: tuple[Row, ...] = (
             of_type(is_time),
             said(r"is not a|year"),
             null_here,
-            text(r"[+-]?\d{5,}-\d|[+-]\d{4,}-\d\d-|0000|(?:^|[\"',;|\n])\s*T?\d{1,2}:\d"),
+            text(r"\d{5,}|[+-]\d{4,}|0000|(?:^|[\"',;|\n])\s*T?\d{1,2}:\d"),
         ),
-        (Example(_csv(f"a TIMESTAMP, {BAD}", "+12013-01-01", timeZone="UTC"), "?", "?"),),
+        (
+            Example(
+                _csv(f"a TIMESTAMP, {BAD}", "+12013-01-01", timeZone="UTC"),
+                "316926518400000000, null",
+                "null, '+12013-01-01'",
+            ),
+        ),
     ),
     Row(
         NOT_READ,
         "bad values: numbers and times with control characters around them",
         every(
-            either(of_type(is_number), of_type(is_time)), null_here, said("is not a"), text(r"[\x00-\x08\x0b-\x1f\x7f]")
+            either(of_type(is_number), of_type(is_time)),
+            null_here,
+            said("is not a|the form"),
+            text(r"[\x00-\x08\x0b-\x1f\x7f]"),
         ),
-        (Example(_csv(f"a DATE, {BAD}", "2020-01-01\0"), "?", "?"),),
+        (Example(_csv(f"a DATE, {BAD}", "2020-01-01\0"), "18262, null", "null, '2020-01-01\\x00'"),),
     ),
     Row(
         NOT_READ,
-        "bad objects: JSON without a record and headerless CSV without a value that can be read (`corrupt-object`); JSON that "
+        "bad objects: JSON without a record and headerless CSV without a value that can be read "
+        "(`corrupt-object`); JSON that "
         "names no declared column (`wrong-columns`); for Spark rows of nulls",
         _unreadable_as_a_whole,
         (
-            Example(_json("a INT", "8"), "?", "?"),
-            Example(_csv("a INT", "x"), "?", "?"),
-            Example(_json("a INT", "{}"), "?", "?"),
+            Example(_json("a INT", "8"), "null", "(corrupt-object)"),
+            Example(_csv("a INT", "x"), "null", "(corrupt-object)"),
+            Example(_json("a INT", "{}"), "null", "(wrong-columns)"),
         ),
+    ),
+    # --- limits ---
+    Row(
+        LIMITS,
+        "a record (an object with `wholeText`) of more than `maxRecordBytes`, 48 MB; a JSON document half "
+        "as long again",
+        never,
+        shown_by="tests/unit/formats/test_compression.py::test_a_document_may_be_as_large_as_anybody_likes_to_allow",
+    ),
+    Row(
+        LIMITS,
+        "a JSON record of more than 838,860 keys and values, unless pyarrow reads it",
+        never,
+        shown_by="tests/sweeps/test_hostile_text.py",
+    ),
+    Row(
+        LIMITS,
+        "a CSV record of more than 20,480 columns, or as many as are declared",
+        never,
+        shown_by="tests/sweeps/test_hostile_text.py",
+    ),
+    Row(
+        LIMITS,
+        "an object beyond the [limits](formats.md#limits) of size and memory",
+        never,
+        shown_by="tests/sweeps/test_hostile_typed.py",
+    ),
+    # --- formats with types ---
+    Row(
+        TYPED_BAD,
+        "Parquet: optional keys of a map; text that is not UTF-8; a wrong checksum of a page; INT96 "
+        "beyond the years 1 to 9999 "
+        "(for Spark any time); shredded VARIANT",
+        never,
+        shown_by="tests/unit/formats/test_parquet.py::test_text_that_is_not_utf8_is_corrupt",
+    ),
+    Row(
+        TYPED_BAD,
+        "ORC: TIMESTAMP of a year before 1678 or after 2261; DECIMAL of Hive 0.11, which has no "
+        "precision; compression with "
+        "LZO; INT into STRING, DOUBLE into FLOAT, and other types that lose something",
+        every(formats("orc"), here_failed),
+        shown_by="tests/unit/formats/test_orc_values.py::test_a_timestamp_is_the_moment_at_the_clock_of_its_writer",
+    ),
+    Row(
+        TYPED_BAD,
+        "Avro: text that is not UTF-8; a declared column that contains itself",
+        never,
+        shown_by="tests/unit/formats/test_avro_types.py::test_a_column_that_is_within_itself_may_be_there_and_is_not_read",
+    ),
+    Row(
+        TYPED,
+        "Parquet: TIMESTAMP in nanoseconds is read, if no digit is lost (Spark refuses it). Local times "
+        "that are declared as "
+        "TIMESTAMP are taken as UTC.",
+        never,
+        shown_by="tests/unit/formats/test_parquet.py::test_a_timestamp_without_a_zone_is_utc_whatever_zone_the_options_have",
+    ),
+    Row(
+        TYPED,
+        "ORC: TIMESTAMP is the moment that was written (for Spark the writer's local time in the zone of "
+        "the reading JVM); "
+        "where the file has no zone, it is UTC (for Spark the zone of the reading JVM).",
+        never,
+        shown_by="tests/unit/formats/test_orc_values.py::test_a_timestamp_is_the_moment_at_the_clock_of_its_writer",
+    ),
+    Row(
+        TYPED,
+        "Avro: `time-millis`, `time-micros` and `timestamp-nanos` are INT and BIGINT (Spark infers TIME "
+        "and nanoseconds, which "
+        "are off by default).",
+        never,
+        shown_by="tests/unit/formats/test_avro.py::test_avro_is_read_by_name_with_all_its_types",
+    ),
+    Row(
+        TYPED,
+        "VARIANT in other formats than json and Parquet, GEOMETRY and GEOGRAPHY are refused when the query starts.",
+        never,
+        shown_by="tests/unit/formats/test_special_types.py"
+        "::test_they_are_refused_when_the_query_starts_with_what_to_declare",
     ),
     # --- otherwise ---
     Row(
         OTHERWISE,
-        "JSON: `Inf` and `-NaN` in a field that is not declared are ignored with it (for Spark a bad record). A bad record "
+        "JSON: `Inf` and `-NaN` in a field that is not declared are ignored with it (for Spark a bad "
+        "record). A bad record "
         "that is not UTF-8 is text with U+FFFD in the column of corrupt records (for Spark its bytes).",
         every(JSON, text(r"[:,\[]\s*(?:[+-]?Inf(?!inity)|-NaN)")),
-        (Example(_json(f"a INT, {BAD}", '{"a":1,"z":Inf}'), "?", "?"),),
+        (Example(_json(f"a INT, {BAD}", '{"a":1,"z":Inf}'), 'null, \'{"a":1,"z":Inf}\'', "1, null"),),
     ),
     Row(
         OTHERWISE,
-        "`encoding` of two or four bytes a character: lines end at characters (for Spark at any byte 0A or 0D, where no "
-        "`lineSep` is set). text is decoded (Spark only looks for `lineSep`). JSON needs no `lineSep` (for Spark it does).",
+        "`encoding` of two or four bytes a character: lines end at characters (for Spark at any byte 0A "
+        "or 0D, where no "
+        "`lineSep` is set). text is decoded (Spark only looks for `lineSep`). JSON needs no `lineSep` "
+        "(for Spark it does).",
         either(
             every(formats("csv"), _many_bytes),
             every(formats("text"), option("encoding")),
             lambda d: "requirement failed" in d.theirs.detail,
         ),
         (
-            Example(_csv("a STRING", "x\ny".encode("utf-16-le"), encoding="UTF-16LE"), "?", "?"),
-            Example(Case("text", "value STRING", {"encoding": "ISO-8859-1"}, b"\xe4"), "?", "?"),
-            Example(_json("a INT", '{"a":1}', encoding="ISO-8859-1"), "?", "?"),
+            Example(_csv("a STRING", "x\ny".encode("utf-16-le"), encoding="UTF-16LE"), "'x' / '礀�'", "'x' / 'y'"),
+            Example(Case("text", "value STRING", {"encoding": "ISO-8859-1"}, b"\xe4"), "'\\\\xe4'", "'ä'"),
+            Example(_json("a INT", '{"a":1}', encoding="ISO-8859-1"), "(failed)", "1"),
         ),
     ),
     Row(
         OTHERWISE,
         "JSON with `encoding`: an object in a STRING column is the text as written; Spark drops its white space.",
         every(JSON, option("encoding"), text(r"[{\[]")),
-        (Example(_json("a STRING", '{"a":{"x": 1}}', encoding="ISO-8859-1", lineSep="\n"), "?", "?"),),
+        (
+            Example(
+                _json("a STRING", '{"a":{"x": 1}}', encoding="ISO-8859-1", lineSep="\n"), "'{\"x\":1}'", "'{\"x\": 1}'"
+            ),
+        ),
     ),
     Row(
         OTHERWISE,
-        'CSV: an escape character right behind a closing quote (`"a"\\b`) is taken as written; Spark continues within the '
+        'CSV: an escape character right behind a closing quote (`"a"\\b`) is taken as written; Spark '
+        "continues within the "
         "quotes.",
         every(CSV, lambda d: bool(d.case.parsed.quote) and d.case.parsed.quote + d.case.parsed.escape in d.text),
-        (Example(_csv("a STRING", '"a"\\b'), "?", "?"),),
+        (Example(_csv("a STRING", '"a"\\b'), "'a\"\\\\b'", "'\"a\"\\\\b'"),),
     ),
     Row(
         OTHERWISE,
-        "CSV with `multiLine`: lines of white space are skipped (Spark: records); `\\r\\n` within quotes stays (Spark may make "
+        'CSV: a quoted field with more behind its closing quote (`"a\\"b"c`) is taken as written; Spark drops escape '
+        "characters.",
+        every(CSV, lambda d: bool(d.case.parsed.quote) and d.case.parsed.escape + d.case.parsed.quote in d.text),
+        (Example(_csv("a STRING", '"a\\"b"c'), '\'"a"b"c\'', '\'"a\\\\"b"c\''),),
+    ),
+    Row(
+        OTHERWISE,
+        "CSV: of two byte order marks at the beginning the second is data (for Spark neither).",
+        every(CSV, lambda d: d.case.bytes.startswith(b"\xef\xbb\xbf\xef\xbb\xbf")),
+        (Example(_csv("a STRING", b"\xef\xbb\xbf\xef\xbb\xbfx"), "'x'", "'\\ufeffx'"),),
+    ),
+    Row(
+        OTHERWISE,
+        "CSV with `multiLine`: lines of white space are skipped (Spark: records); `\\r\\n` within quotes "
+        "stays (Spark may make "
         "it `\\n`).",
         every(CSV, option("multiLine", "true"), text(r"(?:^|[\r\n])[\0- ]*(?:[\r\n]|$)|\r")),
-        (Example(_csv("a STRING", "x\n \ny", multiLine="true"), "?", "?"),),
+        (Example(_csv("a STRING", "x\n \ny", multiLine="true"), "'x' / ' ' / 'y'", "'x' / 'y'"),),
+    ),
+    Row(
+        OTHERWISE,
+        "Compressed objects are known by their first bytes (Spark: by their suffix).",
+        never,
+        shown_by="tests/unit/formats/test_compression.py::test_where_a_name_and_the_bytes_disagree_the_bytes_win",
+    ),
+    Row(
+        OTHERWISE,
+        "[Archives](formats.md#archives) are always read (Spark from 4.3 on, with "
+        "`spark.sql.files.archive.reader.enabled`, by "
+        "their suffix). Spark also reads 7z, does not unpack members (`.gz`), and takes a tar that ends "
+        "early as it is.",
+        never,
+        shown_by="tests/unit/formats/test_archives.py"
+        "::test_members_are_read_one_after_another_whatever_the_archives_name",
+    ),
+    Row(
+        OTHERWISE,
+        "`FAILFAST` makes the object bad (Spark fails the query).",
+        never,
+        (Example(_csv("a INT", "x", mode="FAILFAST"), "(failed)", "(corrupt-object)"),),
     ),
     Row(
         OTHERWISE,
         "Local times that a change of the clock skips become the moment of the change; Spark adds the gap.",
         every(formats("csv", "json"), of_type(_is_instant), _clock_is_put_forward),
-        (Example(_csv("t TIMESTAMP", "2020-03-29 02:30:00", timeZone="Europe/Berlin"), "?", "?"),),
+        (
+            Example(
+                _csv("t TIMESTAMP", "2020-03-29 02:30:00", timeZone="Europe/Berlin"),
+                "1585445400000000",
+                "1585443600000000",
+            ),
+        ),
     ),
 )
 
@@ -370,3 +580,15 @@ TABLE: tuple[Row, ...] = (
 def excuse(differs: Differs) -> str | None:
     """The sentence of the row that says why it differs; None where none does."""
     return next((row.sentence for row in TABLE if row.excuses(differs)), None)
+
+
+def page() -> str:
+    """The page docs/reference/parity.md without its head."""
+    lines = ["Rows are those of Spark's own readers, but for this."]
+    for heading, intro in HEADINGS.items():
+        lines += ["", f"**{heading}**", *(["", intro] if intro else []), ""]
+        for row in TABLE:
+            if row.heading == heading:
+                lines += textwrap.wrap(row.sentence, 116, initial_indent="- ", subsequent_indent="  ",
+                                       break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return "\n".join(lines) + "\n"

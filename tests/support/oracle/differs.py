@@ -6,14 +6,15 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from queue_source.schema.columns import format_columns
 from support.oracle.cases import TEXTUAL, Case
-from support.oracle.rows import Found, general
+from support.oracle.rows import Found, general, read
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,13 @@ class Differs:
 
     @cached_property
     def reasons(self) -> str:
-        """Why something of it is bad here."""
-        return "\n".join([*(reason for _, reason in self.ours.bad), self.ours.detail])
+        """Why something of it is bad here. Where all of it is, a column of corrupt records makes its records tell."""
+        found, case = self.ours, self.case
+        corrupt = case.parsed.column_name_of_corrupt_record
+        if found.failure and case.file_format in ("csv", "json") and corrupt not in case.schema.names:
+            columns = [*case.schema, pa.field(corrupt, pa.string())]
+            found = read(replace(case, ddl=format_columns(columns)))
+        return "\n".join([*(reason for _, reason in found.bad), found.detail, self.ours.detail])
 
     @cached_property
     def types(self) -> list[pa.DataType]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ Row = tuple[Cell, ...]
 class Broken(AssertionError):
     """A relation does not hold. `kind` is the same for what has the same cause, as far as that can be told."""
 
-    def __init__(self, relation: str, case: Scheme, kind: str, detail: str) -> None:
+    def __init__(self, relation: str, case: Any, kind: str, detail: str) -> None:
         super().__init__(f"{relation}: {kind}\n{detail}")
         self.relation, self.case, self.kind, self.detail = relation, case, kind, detail
 

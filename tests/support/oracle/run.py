@@ -13,24 +13,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as with_seed
 from hypothesis.errors import Flaky, FlakyFailure
 
-from support.oracle import beside, counting, parts, spark, ways
-from support.oracle.cases import Case
+from support.oracle import beside, counting, harm, inference, loading, options, packing, parts, spark, stores, ways
 from support.oracle.results import Result, pasted
 from support.oracle.rows import Broken
 from support.oracle.typed import NotWritten
 
-RELATIONS: dict[str, ModuleType] = {module.NAME: module for module in (spark, ways, parts, beside)}
+RELATIONS: dict[str, ModuleType] = {
+    module.NAME: module for module in (spark, ways, parts, beside, packing, harm, inference, stores, options, loading)
+}
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
 A_ROUND = 200
-"""Examples of a round."""
+"""Examples of a round, at most."""
+_SECONDS = 15.0
+"""Of a round of which nothing is found, and of looking for a smaller case."""
 
 
-def check(relation: str, case: Case) -> None:
+def check(relation: str, case: Any) -> None:
     """Try a relation on a case. Raises Broken."""
     RELATIONS[relation].check(case)
 
@@ -52,7 +56,7 @@ def run(
                 result.seconds = time.monotonic() - started
                 return result
             count = A_ROUND if examples is None else min(A_ROUND, examples - number * A_ROUND)
-            until = None if seconds is None else started + seconds
+            until = None if seconds is None else min(started + seconds, time.monotonic() + _SECONDS)
             module, number_of_round = RELATIONS[name], seed * 10_000 + number
             if module is spark:
                 found = spark.one_round(number_of_round, -(-count // spark.AT_ONCE), result, until)
@@ -76,6 +80,7 @@ def one_round(module: ModuleType, seed: int, count: int, result: Result, until: 
     name: str = module.NAME
     chased: list[tuple[str, str]] = []
     smallest: list[Broken] = []
+    found_at = 0.0
 
     @with_seed(seed)
     @settings(
@@ -84,8 +89,10 @@ def one_round(module: ModuleType, seed: int, count: int, result: Result, until: 
         phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck), verbosity=Verbosity.quiet,
     )  # fmt: skip
     @given(module.strategy())
-    def tried(case: Case) -> None:
-        if until is not None and time.monotonic() > until and not chased:
+    def tried(case: Any) -> None:
+        nonlocal found_at
+        late = until if not chased else found_at + 2 * _SECONDS
+        if late is not None and time.monotonic() > late:
             return
         if not chased:
             result.tried[name] += 1
@@ -100,6 +107,7 @@ def one_round(module: ModuleType, seed: int, count: int, result: Result, until: 
                 result.seen[key] += 1
             if key in result.broken or (chased and chased != [key]):
                 return
+            found_at = found_at or time.monotonic()
             chased[:] = [key]
             smallest[:] = [broken]
             raise

@@ -21,13 +21,14 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from queue_source.schema.columns import format_columns
 from support.oracle import cases
-from support.oracle.cases import Case, Scheme
+from support.oracle.cases import Case
 from support.oracle.counting import Draw, one_of_these, reached
 from support.oracle.differences import excuse
 from support.oracle.differs import Differs
@@ -41,6 +42,12 @@ NOT_SPARKS = ("rescuedDataColumn", "readerCaseSensitive", "recordsPath")
 """Options that Spark's own readers lack."""
 AT_ONCE = 40
 """Objects of a scheme that are read in one job."""
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    # many files a task, and none in two
+    "spark.sql.files.openCostInBytes": "0",
+    "spark.sql.files.minPartitionNum": "1",
+}
 _FILE = "__file"
 _OF_ALL = ("requirement failed", "CHARSET")
 """What Spark says of options that it refuses, whatever is in an object."""
@@ -54,14 +61,25 @@ class Reader:
     folder: Path
     numbers: count[int]
 
+    before: dict[str, str | None]
+
     @classmethod
     def of(cls, session: SparkSession) -> Reader:
-        session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
-        session.conf.set("spark.sql.files.openCostInBytes", "0")  # many files a task
-        return cls(session, Path(tempfile.mkdtemp(prefix="oracle-")), count())
+        before = {name: session.conf.get(name, None) for name in _SETTINGS}
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
+        return cls(session, Path(tempfile.mkdtemp(prefix="oracle-")), count(), before)
 
-    def read(self, some: Sequence[Case]) -> list[Found]:
-        """Read objects of one scheme, in one job; those of a job that fails by halves."""
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for name, value in self.before.items():
+            self.session.conf.unset(name) if value is None else self.session.conf.set(name, value)
+
+    def read(self, some: Sequence[Case], *, by_name: bool = True) -> list[Found]:
+        """Read objects of one scheme, in one job; those of a job that fails by halves.
+
+        `by_name`: the columns of csv with a header are declared in the header's order.
+        """
         if not some:
             return []
         folder = self.folder / str(next(self.numbers))
@@ -69,11 +87,11 @@ class Reader:
         for number, case in enumerate(some):
             (folder / f"{number:05}").write_bytes(case.bytes)
         try:
-            table = self._frame(some[0], folder).toArrow()
-        except Exception as error:  # noqa: BLE001 - whatever fails in Spark, it does not read the object
+            table = self._frame(some[0], folder, by_name).toArrow()
+        except (PySparkException, Py4JError) as error:
             if len(some) > 1 and not any(word in str(error) for word in _OF_ALL):
                 middle = len(some) // 2
-                return self.read(some[:middle]) + self.read(some[middle:])
+                return self.read(some[:middle], by_name=by_name) + self.read(some[middle:], by_name=by_name)
             return [Found(failure="failed", detail=_first_line(error))] * len(some)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -86,10 +104,10 @@ class Reader:
             found[name].append(row)
         return [Found(tuple(some_rows)) for some_rows in found.values()]
 
-    def _frame(self, case: Scheme, folder: Path) -> DataFrame:
+    def _frame(self, case: Case, folder: Path, by_name: bool) -> DataFrame:
         options = {name: value for name, value in case.options.items() if name not in NOT_SPARKS}
         declared = parsed(case.ddl or "")
-        read_as, chosen = _by_header(case) if isinstance(case, Case) else (case.schema, None)
+        read_as, chosen = _by_header(case) if by_name else (case.schema, None)
         reader = self.session.read.format(case.file_format).options(**options)
         frame = reader.schema(parsed(format_columns(read_as))).load(folder.as_uri())
         file = f.input_file_name().alias(_FILE)
@@ -157,6 +175,24 @@ def the_reader() -> Reader:
     return _READER[0]
 
 
+def end() -> None:
+    """Forget the session."""
+    while _READER:
+        _READER.pop().close()
+
+
+def shown(case: Case) -> tuple[str, str]:
+    """What Spark reads, and what is read here, for examples: rows, or in brackets why there are none."""
+    problem = refused(case)
+    (theirs,) = the_reader().read([case], by_name=False)
+    ours = Found(failure="refused when the query starts") if problem else read(case)
+    return as_text(theirs), as_text(ours)
+
+
+def as_text(found: Found) -> str:
+    return f"({found.failure})" if found.failure else " / ".join(", ".join(row) for row in found.rows) or "(no rows)"
+
+
 def check(case: Case) -> None:
     """Compare one object. Raises Broken."""
     (broken,) = compared([case])
@@ -168,7 +204,15 @@ def compared(some: Sequence[Case]) -> list[Broken | None]:
     """Compare objects of one scheme: what is broken with each."""
     if refused(some[0]):
         return [None] * len(some)
-    return [_compared(case, theirs, read(case)) for case, theirs in zip(some, the_reader().read(some), strict=True)]
+    alike: dict[object, list[int]] = {}
+    for at, case in enumerate(some):
+        alike.setdefault(tuple(header_of(case) or ()), []).append(at)
+    found: list[Broken | None] = [None] * len(some)
+    for places in alike.values():
+        group = [some[at] for at in places]
+        for at, case, theirs in zip(places, group, the_reader().read(group), strict=True):
+            found[at] = _compared(case, theirs, read(case))
+    return found
 
 
 def _compared(case: Case, theirs: Found, ours: Found) -> Broken | None:

@@ -45,7 +45,9 @@ MICRO = timedelta(microseconds=1)
 @lru_cache(maxsize=2048)
 def decimals() -> Strategy:
     """Every precision and scale, often those that Spark has as defaults and those at the ends."""
-    usual = st.sampled_from([(38, 18), (38, 10), (10, 0), (18, 0), (19, 0), (38, 0), (38, 38), (1, 0), (1, 1), (9, 2)])
+    usual = st.sampled_from(
+        [(38, 18), (38, 10), (38, 18), (38, 10), (10, 0), (18, 0), (38, 0), (38, 38), (1, 1), (9, 2)]
+    )
     some = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p)))
     return edges("decimal type", usual=usual, any=some).map(lambda pair: pa.decimal128(*pair))
 
@@ -59,7 +61,10 @@ PLAIN: dict[str, pa.DataType] = {
 
 @lru_cache(maxsize=2048)
 def plain_types() -> Strategy:
-    return edges("type", **{name: st.just(kind) for name, kind in PLAIN.items()}, DECIMAL=decimals())
+    """Every type, and more often those with the most edges."""
+    each = edges("type", **{name: st.just(kind) for name, kind in PLAIN.items()}, DECIMAL=decimals())
+    often = edges("type", DECIMAL=decimals(), DECIMAL_=decimals(), TIMESTAMP=st.just(PLAIN["TIMESTAMP"]))
+    return st.one_of(each, often)
 
 
 @lru_cache(maxsize=2048)
@@ -403,11 +408,12 @@ def spelled_booleans() -> Strategy:
     )
 
 
+# not CET or EET, which are other zones from one tz database to the next
 _OFFSETS = ("Z", "z", "+00:00", "-00:00", "+01:00", "+05:30", "-08:00", "+18:00", "-18:00", "+18:01", "+19:00", "+1",
             "+01",
             "+0100", "+1:30", "+01:30:15", "UTC", "GMT", "UTC+1", "GMT+01:00", " Z", " UTC", " Europe/Berlin",
             "Europe/Berlin",
-            " +01:00", "PST", "CET", "America/New_York", "x", "[Europe/Berlin]", " America/Sao_Paulo")  # fmt: skip
+            " +01:00", "PST", "America/New_York", "x", "[Europe/Berlin]", " America/Sao_Paulo")  # fmt: skip
 
 
 def _clock(wall: datetime, form: str) -> str:
@@ -500,6 +506,34 @@ def patterned(pattern: str, wall: datetime, zone: str) -> str:
 
 
 @lru_cache(maxsize=2048)
+def well_spelled(kind: pa.DataType, zone: str, pattern: str | None = None) -> Strategy:
+    """Texts as programs write them, which Arrow reads quickly; of decimals also those that do not fit."""
+    if pt.is_integer(kind):
+        return integers(kind.bit_width).map(str)
+    if pt.is_decimal(kind):
+        whole, scale = kind.precision - kind.scale, kind.scale
+        left = digits(st.sampled_from([max(n, 1) for n in (whole - 1, whole, whole, whole + 1, whole + 2, 1)]))
+        right = digits(st.sampled_from([0, min(scale, 1), scale, scale // 2]))
+        large = st.builds(lambda a, b: f"{a}.{b}" if b else a, left, right)
+        exact = unscaled(kind.precision).map(lambda number: format(scaled(number, kind.scale), "f"))
+        return edges("well spelled decimal", exact=exact, digits=large)
+    if pt.is_floating(kind):
+        return st.floats(allow_nan=False, allow_infinity=False, width=64 if kind.bit_width == 64 else 32).map(repr)
+    if pt.is_boolean(kind):
+        return st.sampled_from(["true", "false"])
+    if pt.is_temporal(kind) and pattern is not None:
+        return walls(zone).map(lambda at: patterned(pattern, at, "+01:00"))
+    if pt.is_date(kind):
+        return walls(zone).map(lambda at: _day(at, "iso"))
+    if pt.is_timestamp(kind):
+        form = "Z" if kind.tz is not None else ""
+        ends = st.sampled_from(["", "", "", form])
+        clocks = st.sampled_from(["hms", "Thms", "f3", "f6", "hms"])
+        return st.builds(lambda at, clock, end: _day(at, "iso") + _clock(at, clock) + end, walls(zone), clocks, ends)
+    return st.sampled_from(["x", "a b", "ä", "日本", "it's", "1", "a\\b"])
+
+
+@lru_cache(maxsize=2048)
 def spelled(kind: pa.DataType, zone: str, pattern: str | None = None) -> Strategy:
     """Texts of a type without parts, right and nearly right."""
     if pt.is_integer(kind):
@@ -515,6 +549,11 @@ def spelled(kind: pa.DataType, zone: str, pattern: str | None = None) -> Strateg
     if pt.is_timestamp(kind):
         return spelled_times(zone, day_only=False, pattern=pattern)
     return texts()
+
+
+def is_bare(kind: pa.DataType) -> bool:
+    """Whether JSON has the type without quotes."""
+    return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind) or pt.is_boolean(kind))
 
 
 def good_text(kind: pa.DataType) -> str:

@@ -1,17 +1,23 @@
 """As much of Google Cloud Storage's JSON interface as buckets ask for, in this process: `with gcs_model() as gcs:`.
 
-Unlike the emulator it lists in pages, and keeps conditions and generations.
+Unlike the emulator it lists in pages, keeps conditions and generations, and unpacks what is stored with
+`Content-Encoding: gzip`, as the service does: then there is no length, and `Range` is ignored.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import itertools
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -27,6 +33,8 @@ class Blob(NamedTuple):
     generation: int
     created: str
     metageneration: int = 1  # rises with each change of metadata or storage class
+    encoding: str = ""
+    cache_control: str = ""  # `no-transform`: it is never unpacked
 
 
 class GcsModel:
@@ -38,11 +46,13 @@ class GcsModel:
         self.blobs: dict[tuple[str, str], Blob] = {}
         self.denied: set[str] = set()
         self.listings = 0
+        self.requests: list[str] = []
         self._generations = itertools.count(1)
 
-    def put(self, bucket: str, name: str, body: bytes) -> Blob:
+    def put(self, bucket: str, name: str, body: bytes, encoding: str = "", cache_control: str = "") -> Blob:
         self.buckets.add(bucket)
-        blob = Blob(body, next(self._generations), datetime.now(timezone.utc).isoformat().replace("+00:00", "Z"))
+        created = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+        blob = Blob(body, next(self._generations), created, encoding=encoding, cache_control=cache_control)
         self.blobs[bucket, name] = blob
         return blob
 
@@ -85,6 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _request(self, method: str) -> None:
         gcs: GcsModel = self.server.gcs  # type: ignore[attr-defined]
+        gcs.requests.append(f"{method} {self.path}")
         parts = urlsplit(self.path)
         asked = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         _, _, _, _, bucket, *rest = parts.path.split("/")  # /storage/v1/b/BUCKET/o/...
@@ -105,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif method == "GET" and asked.get("generation") not in (None, str(gcs.blobs[bucket, name].generation)):
             self._fail(404, f"No such object: {bucket}/{name}#{asked['generation']}")
         elif method == "GET" and asked.get("alt") == "media":
-            self._content(gcs.blobs[bucket, name].body)
+            self._content(gcs.blobs[bucket, name])
         elif method == "GET":
             self._answer(200, _resource(bucket, name, gcs.blobs[bucket, name]))
         elif asked.get("ifGenerationMatch") not in (None, str(gcs.blobs[bucket, name].generation)):
@@ -140,16 +151,46 @@ class _Handler(BaseHTTPRequestHandler):
             size = str(len(source.body))
             self._answer(200, {"totalBytesRewritten": size, "objectSize": size, "done": True, "resource": made})
 
-    def _content(self, body: bytes) -> None:
+    def _content(self, blob: Blob) -> None:
+        body, is_packed = blob.body, blob.encoding == "gzip"
+        accepts = "gzip" in self.headers.get("Accept-Encoding", "") or "no-transform" in blob.cache_control
+        if is_packed and not accepts:
+            self._unpacked(body)
+            return
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         start = int(asked[1]) if asked else 0
         end = min(int(asked[2]) + 1, len(body)) if asked and asked[2] else len(body)
         self.send_response(206 if asked else 200)
         if asked:
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(body)}")
+        if is_packed:
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(end - start))
         self.end_headers()
         self.wfile.write(body[start:end])
+
+    def _unpacked(self, body: bytes) -> None:
+        """Answer with all of it, whatever was asked for, in chunks."""
+        self.protocol_version, self.close_connection = "HTTP/1.1", True
+        self.send_response(200)
+        checksum = base64.b64encode(google_crc32c.value(body).to_bytes(4, "big")).decode()
+        for name, value in {
+            "X-Goog-Stored-Content-Encoding": "gzip",
+            "X-Goog-Stored-Content-Length": str(len(body)),
+            "X-Goog-Hash": f"crc32c={checksum}",  # of what is stored
+            "X-Guploader-Response-Body-Transformations": "gunzipped",
+            "Warning": "214 UploadServer gunzipped",
+            "Transfer-Encoding": "chunked",
+            "Connection": "close",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(OSError):  # who has asked for less goes away
+            content = gzip.decompress(body)
+            for at in range(0, len(content), 1 << 16):
+                chunk = content[at : at + (1 << 16)]
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            self.wfile.write(b"0\r\n\r\n")
 
     def _fail(self, status: int, message: str) -> None:
         self._answer(status, {"error": {"code": status, "message": message, "errors": [{"message": message}]}})
@@ -176,4 +217,55 @@ def _resource(bucket: str, name: str, blob: Blob) -> dict[str, Any]:
         "crc32c": checksum,
         "timeCreated": blob.created,
         "updated": blob.created,
+        **({"contentEncoding": blob.encoding} if blob.encoding else {}),
+        **({"cacheControl": blob.cache_control} if blob.cache_control else {}),
     }
+
+
+@dataclass
+class GcsProcess:
+    """A model in a process of its own: pyarrow keeps Python from running while it waits for some of its answers."""
+
+    url: str
+    _process: subprocess.Popen[str]
+
+    def put(self, bucket: str, name: str, body: bytes, encoding: str = "", cache_control: str = "") -> None:
+        self._ask(["put", bucket, name, base64.b64encode(body).decode(), encoding, cache_control])
+
+    def requests(self) -> list[str]:
+        """Return what was asked since the last call."""
+        found: list[str] = self._ask(["requests"])
+        return found
+
+    def _ask(self, question: list[str]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+
+@contextmanager
+def gcs_process() -> Iterator[GcsProcess]:
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", __name__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield GcsProcess(process.stdout.readline().strip(), process)
+        process.stdin.close()
+
+
+def _serve() -> None:
+    with gcs_model() as gcs:
+        print(gcs.url, flush=True)  # noqa: T201 - to who has started this process
+        for line in sys.stdin:
+            what, *arguments = json.loads(line)
+            if what == "put":
+                bucket, name, body, *facts = arguments
+                gcs.put(bucket, name, base64.b64decode(body), *facts)
+            asked, gcs.requests[:] = [*gcs.requests], []
+            print(json.dumps(asked), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    _serve()

@@ -2,6 +2,7 @@
 
 with tcp_proxy(port) as proxy:          # connect to proxy.port
     proxy.cut_all()                     # every connection that is open now
+    proxy.swallows = True               # nothing arrives any more, on either side, and connections stay open
 with commit_cutter(port) as proxy:
     proxy.cut = "before"                # the next COMMIT never reaches the server
     proxy.cut = "after"                 # the next COMMIT is carried out, and the client never hears of it
@@ -30,6 +31,7 @@ class TcpProxy:
 
     def __init__(self, target: int) -> None:
         self._target = target
+        self.swallows = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._open: set[socket.socket] = set()
@@ -59,7 +61,8 @@ class TcpProxy:
                     data = ready.recv(65536)
                     if not data or (ready is client and self._cuts_at(data, client, server)):
                         return
-                    (server if ready is client else client).sendall(data)
+                    if not self.swallows:
+                        (server if ready is client else client).sendall(data)
 
     def _cuts_at(self, data: bytes, client: socket.socket, server: socket.socket) -> bool:
         """Whether the connection ends here, with what a client has just sent."""

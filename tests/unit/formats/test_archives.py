@@ -7,9 +7,11 @@ import contextlib
 import gzip
 import io
 import lzma
+import posixpath
 import re
 import struct
 import tarfile
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from queue_source.errors import BadObject
 from queue_source.formats import compression
@@ -382,3 +386,85 @@ def test_a_zip_whose_members_share_their_bytes_is_refused_and_no_row_comes_twice
 
     assert len(read_bytes(zipped(1), SCHEMA, FormatOptions("csv"))) == 1000
     assert refused(zipped(2), SCHEMA, FormatOptions("csv")).cause == "corrupt-object"
+
+
+versions = st.lists(
+    st.tuples(
+        st.sampled_from(["a.csv", "./a.csv", "b.csv", ".//b.csv", "d/a.csv", "./d/./a.csv", "é.csv"]),
+        st.one_of(st.none(), st.lists(st.integers(0, 99), max_size=3)),  # None: nothing of it can be read
+    ),
+    max_size=7,
+)
+
+
+def last_rows(members: list[tuple[str, list[int] | None]]) -> list[dict[str, Any]] | None:
+    """What reading the files gives that unpacking leaves; None where one of them is bad."""
+    left: dict[str, list[int] | None] = {}
+    for name, ids in members:
+        path = posixpath.normpath(name)
+        left.pop(path, None)
+        left[path] = ids
+    if any(ids is None for ids in left.values()):
+        return None
+    return [{"id": number, "name": "n"} for ids in left.values() for number in ids or ()]
+
+
+@settings(max_examples=120, deadline=None)
+@given(versions, st.sampled_from(["tar", "gnu", "tar.gz", "zip"]), st.sampled_from(["PERMISSIVE", "FAILFAST"]))
+@example([("a.csv", [1]), ("b.csv", [2]), ("./a.csv", [3])], "tar", "PERMISSIVE")
+@example([("a.csv", None), ("a.csv", [3])], "tar.gz", "FAILFAST")
+@example([("a.csv", [1]), ("a.csv", [])], "zip", "PERMISSIVE")
+def test_of_several_versions_of_a_member_the_last_is_read_as_unpacking_leaves_it(
+    members: list[tuple[str, list[int] | None]], form: str, mode: str
+) -> None:
+    contents = [
+        (name, b"other,header\n1,x\n" if ids is None else b"" if not ids else csv_of(ids)) for name, ids in members
+    ]
+    packed = io.BytesIO()
+    if form == "zip":
+        with zipfile.ZipFile(packed, "w") as zipped, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says that a name is there twice
+            for name, data in contents:
+                zipped.writestr(name, data)
+    else:
+        kind = tarfile.GNU_FORMAT if form == "gnu" else tarfile.PAX_FORMAT
+        with tarfile.open(fileobj=packed, mode="w:gz" if form == "tar.gz" else "w", format=kind) as archive:
+            for name, data in contents:
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+    expected, options = last_rows(members), FormatOptions("csv", header=True, mode=mode)
+    if expected is None:
+        with pytest.raises(BadObject, match="wrong-columns"):
+            read_with_problems(packed.getvalue(), SCHEMA, options)
+    else:
+        assert read_bytes(packed.getvalue(), SCHEMA, options) == expected
+
+
+def csv_of(ids: list[int]) -> bytes:
+    return b"id,name\n" + b"".join(b"%d,n\n" % number for number in ids)
+
+
+def test_bad_records_of_a_version_that_was_replaced_do_not_count() -> None:
+    members = [("a.csv", b"id,name\nx,1\n"), ("a.csv", csv_of([7]))]
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    assert read_bytes(packed.getvalue(), SCHEMA, CSV) == [{"id": 7, "name": "n"}]
+
+
+def test_a_link_or_a_folder_of_its_name_is_what_it_is_when_unpacked() -> None:
+    """A link to itself, as tar writes a file that it is given twice, replaces nothing; another link does."""
+    files = {"a.csv": csv_of([1]), "b.csv": csv_of([2])}
+    itself = special("a.csv", tarfile.LNKTYPE)
+    itself.linkname = "./a.csv"
+    assert len(read_bytes(tar_of(files, more=[itself, special("b.csv/", tarfile.DIRTYPE)]), SCHEMA, CSV)) == 2
+    assert read_bytes(tar_of(files, more=[special("a.csv", tarfile.SYMTYPE)]), SCHEMA, CSV) == [{"id": 2, "name": "n"}]
+
+
+def test_two_names_that_are_no_text_are_not_one() -> None:
+    packed = tar_of({f"{chr(0xDC00 + byte)}.csv": csv_of([byte]) for byte in (0xFE, 0xFF)}, tarfile.GNU_FORMAT)
+    assert len(read_bytes(packed, SCHEMA, CSV)) == 2

@@ -21,7 +21,7 @@ from queue_source.formats.metadata import path_columns
 from queue_source.formats.text.blocks import Block
 from queue_source.formats.text.csv import CsvReader
 from queue_source.formats.text.json import JsonReader
-from queue_source.formats.types import instants, local_times
+from queue_source.formats.types import cast_exactly, instants, local_times
 from queue_source.options.content import FormatOptions
 from support.reading import read_with_problems
 
@@ -139,6 +139,23 @@ def test_a_decimal_of_another_type_keeps_its_value_or_the_object_is_bad(
         assert read_typed(written(column, form), declared, form) == expected
 
 
+def test_a_decimal_within_a_struct_is_cast_to_its_value_or_not_at_all() -> None:
+    """As where published files are read as the type that was published last."""
+    kind, target = pa.decimal128(38, 0), pa.decimal128(38, 18)
+    structs, lists = pa.struct([("x", kind)]), pa.struct([("x", pa.list_(kind))])
+    for value, source, wanted in (
+        ({"x": Decimal(7)}, structs, pa.struct([("x", target)])),
+        ({"x": [Decimal(7), None]}, lists, pa.struct([("x", pa.list_(target))])),
+    ):
+        assert cast_exactly(pa.array([value, None], source), wanted).to_pylist() == [value, None]
+    for large, source, wanted in (
+        ({"x": Decimal(4 * 10**20)}, structs, pa.struct([("x", target)])),
+        ({"x": [Decimal(4 * 10**20)]}, lists, pa.struct([("x", pa.list_(target))])),
+    ):
+        with pytest.raises(pa.ArrowInvalid):
+            cast_exactly(pa.array([large], source), wanted)
+
+
 @pytest.mark.parametrize("digits", [38, 60, 76])
 def test_a_decimal_of_256_bits_in_parquet_keeps_its_value_or_the_object_is_bad(digits: int) -> None:
     data = written(pa.array([Decimal("4" * (digits - 3))], pa.decimal256(digits, 0)), "parquet")
@@ -243,3 +260,15 @@ def test_the_first_and_the_last_day_are_the_same_by_the_quick_and_by_the_slow_wa
         options = FormatOptions(form, timezone=zone)
         quick, slow = both_ways(data, schema, options)
         assert quick.equals(slow)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["-0", "-0.0", "0", "-0e1", "-1", "null", "1.5"]), min_size=1, max_size=4))
+@example(["-0", "1.5"])
+def test_a_whole_number_of_json_has_no_negative_zero_and_another_has(texts: list[str]) -> None:
+    schema = pa.schema([("a", pa.float64()), ("b", pa.list_(pa.float32())), ("c", pa.string())])
+    data = "".join(f'{{"a":{text},"b":[{text}],"c":"2024-01-01"}}\n' for text in texts)
+    expected = [None if text == "null" else 0.0 if text == "-0" else float(text) for text in texts]
+    found = read_with_problems(data.encode(), schema, FormatOptions("json")).rows
+    assert repr([row["a"] for row in found]) == repr(expected)
+    assert repr([row["b"][0] for row in found]) == repr(expected)

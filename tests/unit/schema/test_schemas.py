@@ -163,6 +163,23 @@ def test_two_samples_have_the_narrowest_type_for_both(first: str, second: str, b
     assert ddl(merged(schemas, textual=True)) == both
 
 
+@pytest.mark.parametrize(
+    ("names", "as_text", "as_types"),
+    [
+        ("a BIGINT, A BOOLEAN", "a STRING", "a BIGINT"),
+        ("b INT, a BIGINT, A DOUBLE", "b INT, a DOUBLE", "b INT, a BIGINT"),
+        ("s STRUCT<x: BIGINT, X: BOOLEAN>", "s STRUCT<x: STRING>", "s STRUCT<x: BIGINT>"),
+        ("s ARRAY<STRUCT<x: DATE, X: TIMESTAMP>>", "s ARRAY<STRUCT<x: TIMESTAMP>>", "s ARRAY<STRUCT<x: DATE>>"),
+    ],
+)
+def test_names_of_one_sample_that_differ_in_case_are_the_column_that_they_are_in_two(
+    names: str, as_text: str, as_types: str
+) -> None:
+    schema = parse_columns(names)
+    assert ddl(merged([schema], textual=True)) == ddl(merged([schema, schema], textual=True)) == as_text
+    assert ddl(merged([schema], textual=False)) == ddl(merged([schema, schema], textual=False)) == as_types
+
+
 _WIDER = {
     "TINYINT": "SMALLINT INT BIGINT DECIMAL(12,2) DOUBLE",
     "SMALLINT": "INT BIGINT DECIMAL(12,2) DOUBLE",

@@ -75,6 +75,7 @@ _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 _NO_OBJECT = re.compile(rb"[ \t]*[^ \t\n{]")
 _LATER_NO_OBJECT = re.compile(rb"\n" + _NO_OBJECT.pattern)  # ten times as quick as `^`
 _OTHER_FIELD = "unexpected field"  # pyarrow's words
+_NEGATIVE_ZERO = re.compile(rb"-0(?![.\deE])")  # which has a sign for pyarrow alone
 _ODD_NUMBER = re.compile(rb"[:,\[]\s*(?:-?Inf(?!inity)|-NaN)")
 
 
@@ -138,9 +139,11 @@ class JsonReader:
             rescues, declared = self._shape.rescued is not None, pa.struct(list(self._shape.data))
             if self._infers and more(declared, pa.struct(list(parsed.schema)), exactly=rescues):
                 return None  # to be rescued, or a reason to stop
-            numbers = (array for array in _arrays(parsed.columns) if pt.is_floating(array.type))
+            numbers = [array for array in _arrays(parsed.columns) if pt.is_floating(array.type)]
             # pyarrow takes `Inf` and `-NaN`, which Spark refuses
             if any(pc.all(pc.is_finite(array)).as_py() is False for array in numbers) and _ODD_NUMBER.search(text):
+                return None
+            if any(map(_has_negative_zero, numbers)) and _NEGATIVE_ZERO.search(text):
                 return None
             check_decimals(parsed)
             columns = [conform_column(parsed.column(i), field, self._leaf) for i, field in enumerate(self._shape.data)]
@@ -368,6 +371,12 @@ def _arrays(columns: Sequence[pa.ChunkedArray]) -> Iterator[pa.Array]:
         yield array
         if pt.is_struct(array.type) or pt.is_list(array.type):
             arrays += array.flatten() if pt.is_struct(array.type) else [array.flatten()]
+
+
+def _has_negative_zero(numbers: pa.Array) -> bool:
+    """Tell whether -0.0 is among floating-point numbers: no other of their length has the first bit alone."""
+    bits = pa.int64() if pt.is_float64(numbers.type) else pa.int32()
+    return bool(pc.any(pc.equal(numbers.view(bits), -(1 << bits.bit_width - 1))).as_py())
 
 
 def _is_only_read_slowly(kind: pa.DataType) -> bool:

@@ -234,7 +234,7 @@ def _convert_float(value: Any) -> float:
         return _SPECIAL[value]
     if not isinstance(value, Number):
         raise _unexpected("a number", value)
-    return float(value)
+    return float(value) if value != "-0" else 0.0  # a whole number, as to Spark, has no sign of its zero
 
 
 def _decode_base64(value: Any) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from io import StringIO
@@ -34,8 +35,9 @@ from queue_source.formats.compression import (
     decompressed,
     refuse_archive,
 )
+from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.text import blocks
-from queue_source.formats.text.archives import read_members
+from queue_source.formats.text.archives import read_members, require_no_versions
 from queue_source.formats.text.blocks import (
     BOM,
     Block,
@@ -267,7 +269,9 @@ class TextObject:
         *,
         name: str = "",
         ahead: int = _AHEAD,
+        left_out: frozenset[int] | None = frozenset(),
     ) -> None:
+        self._left_out = left_out
         self.uri = uri
         self.options = options
         self.bad = bad
@@ -282,12 +286,12 @@ class TextObject:
         """Read ahead: at the beginning of an object a whole block, elsewhere enough for its codec and header."""
         expansion = Expansion(source.size, options.max_expansion)
         ahead = _AHEAD if part.start else blocks.BLOCK_SIZE
-        return cls(source.uri, source.file, options, bad, expansion, ahead=ahead)
+        return cls(source.uri, source.file, options, bad, expansion, ahead=ahead, left_out=source.left_out)
 
     def members(self) -> Iterator[TextObject]:
         """Yield what is read as an object: the members of an archive, each before the next is opened, or else itself.
 
-        Raises BadObject for an archive that cannot be read, or is none of records.
+        Raises BadObject for an archive that cannot be read, or is none of records, and EarlierVersions.
         """
         if self.codec is not None:
             self.archive = archive_of(self._content.peek(TAR_HEADER))
@@ -296,7 +300,7 @@ class TextObject:
             return
         if not self.uri:
             raise BadObject("archive", f"a message's body is a {self.archive} archive, of which objects alone are read")
-        for member, content in read_members(self.archive, self._content, self._expansion):
+        for member, content in read_members(self.archive, self._content, self._expansion, self._left_out):
             self.bad.member = member
             text = TextObject(self.uri, content, self.options, self.bad, self._expansion, name=member)
             if archive_of(text._content.peek(TAR_HEADER)) is not None:
@@ -306,6 +310,12 @@ class TextObject:
                 pass
             self.bad.before += text.stream.tell()
             self.bad.member = None
+
+    def require_no_versions(self) -> None:
+        """Raise EarlierVersions where an archive has a name twice; nothing but its headers is looked at."""
+        if self.codec is not None:
+            self.archive = archive_of(self._content.peek(TAR_HEADER))
+        require_no_versions(self.archive, self._content)
 
     def read_blocks(self, separator: Separator, part: Part | None = None) -> Iterator[Block]:
         """Read the records that begin in the part, in blocks."""
@@ -409,19 +419,28 @@ class LineFormat(Format):
         text = TextObject.of(source, options, bad, part)
         is_packed = text.codec is not None or text.archive is not None
         if not is_packed and self.splittable(options):
-            rows = self._read_members(text, part, schema)
+            rows = self._read_members(source, text, part, schema)
         else:
-            rows = self._read_members(text, Part(), schema) if part.start == 0 else iter(())
+            rows = self._read_members(source, text, Part(), schema) if part.start == 0 else iter(())
         return Tables(rows, may_fail_late=is_packed or bad.fails or options.records_path is not None)
 
-    def _read_members(self, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Read all members of an archive, or the part of another object. An error names its member."""
+    def _read_members(self, source: OpenObject, text: TextObject, part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+        """Read all members of an archive, or the part of another object. An error names its member.
+
+        Where a member is bad, EarlierVersions may say that it does not count.
+        """
         bad = text.bad
         try:
             for member in text.members():
                 yield from self.read(member, part, schema)
-        except BadObject as error:
+        except (BadObject, NewColumns) as error:
             if bad.member is None:
+                raise
+            if source.left_out is None:
+                source.file.seek(0)
+                with suppress(BadObject):  # of the archive itself, behind the bad member
+                    TextObject.of(source, text.options, BadRecords("PERMISSIVE"), Part()).require_no_versions()
+            if isinstance(error, NewColumns):
                 raise
             where = shorten(f"member {bad.member!r}: {error.detail}")
             problem = BadObject(error.cause, where, bad.before + error.offset)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from queue_source.options import SinkOptions
+from queue_source.sinks import takeover
 from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.delta.files import Target, TaskFiles, write_files
 from shard_store.failpoints import reach
@@ -45,6 +46,7 @@ class DeltaSink(Sink):
 
         maker = TableMaker(self._options, self._opened)
         self._target = maker.ready(schema, store.database.patience).target()
+        takeover.note(store, self._options)
 
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         from queue_source.sinks.delta.tables import TableMaker

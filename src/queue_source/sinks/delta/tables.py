@@ -172,10 +172,13 @@ class TableMaker:
     columns is refused, and so is the commit of files that do not fit any more.
     """
 
-    def __init__(self, options: SinkOptions, opened: OpenTable | None = None) -> None:
+    def __init__(
+        self, options: SinkOptions, opened: OpenTable | None = None, storage: StorageOptions | None = None
+    ) -> None:
+        """Reach the table by the options of the sink, or by other ones of `storage`."""
         assert options.delta is not None
         self._options, self._delta = options, options.delta
-        self._uri, self._opened, self.storage = options.delta.uri, opened, options.storage
+        self._uri, self._opened, self.storage = options.delta.uri, opened, storage or options.storage
         self._place = delta_uri(self._uri)
 
     def open(self) -> OpenTable | None:
@@ -235,7 +238,7 @@ class TableMaker:
         added_fields(self._uri, [], columns)  # names that no table can have
         check_partitioning(self._uri, columns, self._delta.partition_by, new=True)
         # files of others would be none of its own, and its `vacuum` deletes such
-        filesystem, place = resolve(f"{self._uri}/any", self._options.storage)
+        filesystem, place = resolve(f"{self._uri}/any", self.storage)
         folder = pafs.FileSelector(place.rpartition("/")[0], allow_not_found=True)
         try:
             entries = filesystem.get_file_info(folder)
@@ -263,7 +266,7 @@ class TableMaker:
                 raise
 
     def _access(self) -> dict[str, str] | None:
-        return delta_storage_options(self._uri, self._options.storage) or None
+        return delta_storage_options(self._uri, self.storage) or None
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
 from queue_source.options import SinkOptions
+from queue_source.sinks import takeover
 from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.history import History, is_older
@@ -223,6 +224,7 @@ class IcebergSink(Sink):
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where needed: field ids must be known before files are written."""
         self._target = Target.of(TableMaker(self._options).ready(store, iceberg_schema(schema)))
+        takeover.note(store, self._options)
 
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         table = store.database.read(TableMaker(self._options).find_inside)

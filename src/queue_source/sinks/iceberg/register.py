@@ -21,6 +21,7 @@ from queue_source.errors import BadObject, CuesqueueError, ObjectRefused, Option
 from queue_source.options import SinkOptions
 from queue_source.read.objects import ExpectedObject, Refusals, check_unchanged
 from queue_source.read.partitions import PlanStore
+from queue_source.sinks import takeover
 from queue_source.sinks.base import Batch, Sink, check_object_columns
 from queue_source.sinks.iceberg.commits import IcebergTarget
 from queue_source.sinks.iceberg.footers import Footer, read_footer
@@ -233,6 +234,7 @@ class RegisteringSink(Sink):
             maker.check_place()
         self._target = None if table is None else Target.of(table)
         self._store = PlanStore.of(self._options.store, store)
+        takeover.note(store, self._options)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskObjects:
         assert self._store is not None
@@ -297,7 +299,13 @@ class _Task:
         try:
             end = Requested(named.uri, named.size, None, LEAST).range()
             with open_object(named.uri, self._options.storage, first=end) as file:
-                check_unchanged(named.uri, file, file.size(), named.expected)
+                check_unchanged(named.uri, file, named.expected)
+                if file.size() != file.version.stored_size or not file.version.tells_size:
+                    raise BadObject(
+                        "corrupt-object",
+                        "its store unpacks it (Content-Encoding), so readers of the table would not find its bytes "
+                        "where its footer says; store it without",
+                    )
                 return read_footer(file)
         except (BadObject, ObjectRefused) as error:
             return error

@@ -1,0 +1,180 @@
+"""Relation (e): what is loaded into a target, and what is registered in one, is what the reader gives as rows.
+
+The same objects, with the same options, through a sink's own calls as Spark makes them: into files (`path`), a Delta
+table, an Iceberg table; of Parquet objects also by `register`. Rows, what is bad, and which objects are, are the same.
+A target may refuse columns that it cannot have.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from hypothesis import strategies as st
+
+from queue_source.errors import OptionError
+from support.iceberg_tables import Lake
+from support.oracle import cases
+from support.oracle.cases import TEXTUAL, Case
+from support.oracle.counting import reached
+from support.oracle.rows import Broken, Row, general, rows_of
+from support.oracle.tasks import Announced, Read, read_task
+from support.oracle.values import Strategy
+from support.registering import Loading, Referencing, Registering
+from support.store_backends import StoreBackend, rows
+
+NAME = "loaded-is-read"
+TARGETS = ("path", "delta", "iceberg")
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An object and those beside it, in two tasks, into a target."""
+
+    case: Case
+    target: str
+
+    def count(self) -> None:
+        self.case.count()
+        reached(f"loaded into {self.target}: {self.case.file_format}")
+
+
+def strategy() -> Strategy:
+    def of(file_format: str) -> Strategy:
+        if file_format in TEXTUAL:
+            some = cases.schemes(file_format).flatmap(
+                lambda scheme: st.builds(
+                    lambda content, others: cases.case_of(scheme, content, beside=others),
+                    cases.objects(scheme, 5),
+                    st.lists(cases.objects(scheme, 2), max_size=2),
+                )
+            )
+            return st.builds(Loaded, some, st.sampled_from(TARGETS))
+        typed = cases.typed_cases(file_format)
+        loaded = st.builds(Loaded, typed, st.sampled_from(TARGETS))
+        if file_format != "parquet":
+            return loaded
+        as_written = typed.map(_as_written)
+        return st.one_of(loaded, st.builds(Loaded, as_written, st.just("register")))
+
+    return st.sampled_from(["csv", "json", "text", "parquet", "parquet", "avro", "orc"]).flatmap(of)
+
+
+def _as_written(case: Case) -> Case:
+    assert case.made is not None
+    return replace(case, ddl=case.made.ddl, options={})
+
+
+def check(loaded: Loaded) -> None:
+    case = loaded.case
+    options = {"timeZone": "Europe/Berlin", **case.options} if case.file_format in ("csv", "json") else case.options
+    with tempfile.TemporaryDirectory(prefix="cuesqueue-oracle-") as name:
+        folder, contents = Path(name), [case.bytes, *case.beside]
+        paths = [folder / "in" / f"{at}.data" for at in range(len(contents))]
+        (folder / "in").mkdir()
+        for path, content in zip(paths, contents, strict=True):
+            path.write_bytes(content)
+        assert case.ddl is not None
+        try:
+            read = read_task([_announced(path) for path in paths], case.file_format, case.ddl, options)
+        except (OptionError, ValueError):
+            reached(f"loaded, the end of {loaded.target}: not read")
+            return  # the reader would not start
+        query = _query(loaded, folder, options)
+        try:
+            query.objects(*[paths[at::2] for at in range(2) if paths[at::2]])
+        except OptionError:
+            reached(f"loaded, the end of {loaded.target}: refused")
+            return
+        except Exception as error:
+            raise Broken(
+                NAME, loaded, f"{loaded.target}: {case.file_format}: {type(error).__name__}", str(error)
+            ) from error
+        _compare(loaded, read, query, folder)
+
+
+def _announced(path: Path) -> Announced:
+    return Announced(f"file://{path}", path.stat().st_size)
+
+
+@cache
+def _store() -> StoreBackend:
+    folder = tempfile.mkdtemp(prefix="cuesqueue-oracle-store-")
+    backend = StoreBackend("sqlite", f"sqlite:///{folder}/store.db")
+
+    def end() -> None:
+        backend.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    backend.open()
+    return backend
+
+
+def _query(loaded: Loaded, folder: Path, options: dict[str, str]) -> Referencing:
+    backend, number = _store(), next(_numbers)
+    name, given = f"p{number}", {"store": backend.url}
+    if loaded.target in ("path", "delta"):
+        given[loaded.target] = str(folder / "out")
+    else:
+        given |= {"table": f"db.t{number}", "warehouse": str(folder / "warehouse")}
+    reading = {"type": "sql", "uri": backend.url}
+    lake = Lake(backend.views[0], given, reading, name=f"db.t{number}")
+    if loaded.target == "register":
+        return Registering(lake, name)
+    return Loading(lake, name, {"load": loaded.case.file_format, "schema": str(loaded.case.ddl), **options})
+
+
+def _stored(loaded: Loaded, query: Referencing, folder: Path) -> list[Row]:
+    """The rows of the target in the columns and types that were declared."""
+    if loaded.target == "path":
+        here = [split["path"] for split in rows(_store().views[0], "splits") if str(folder) in split["path"]]
+        tables = [pq.read_table(path, partitioning=None) for path in here]
+    elif loaded.target == "delta":
+        is_table = DeltaTable.is_deltatable(str(folder / "out"))
+        tables = [pa.table(DeltaTable(str(folder / "out")).scan())] if is_table else []
+    else:
+        tables = []
+        with query.lake.catalog() as catalog:
+            if catalog.table_exists(query.lake.name):
+                tables = [catalog.load_table(query.lake.name).scan().to_arrow()]
+    schema = loaded.case.schema
+    found: list[Row] = []
+    for table in tables:
+        columns = [table.column(field.name).cast(field.type) for field in schema]
+        found += rows_of([pa.Table.from_arrays(columns, schema=schema)]) if table.num_rows else []
+    return found
+
+
+def _compare(loaded: Loaded, read: Read, query: Referencing, folder: Path) -> None:
+    case, target = loaded.case, loaded.target
+    expected = Counter(row for rows_of_one in read.rows.values() for row in rows_of_one)
+    try:
+        found = Counter(_stored(loaded, query, folder))
+    except (pa.ArrowException, KeyError) as error:
+        raise Broken(NAME, loaded, f"{target}: {case.file_format}: cannot be compared", repr(error)) from error
+    if target == "register" and not found and query.causes():
+        reached(f"loaded, the end of {target}: refused")
+        return  # a file whose types are stored in another way than the table's specification wants
+    if expected != found:
+        only_read, only_loaded = expected - found, found - expected
+        kind = "other rows"
+        if expected.total() == found.total():
+            pairs = zip(next(iter(only_read)), next(iter(only_loaded)), case.schema, strict=True)
+            kind = next((f"another {general(field.type)}" for one, other, field in pairs if one != other), kind)
+        raise Broken(NAME, loaded, f"{target}: {case.file_format}: {kind}", f"{only_read}\n  or\n{only_loaded}")
+    reached(f"loaded, the end of {target}: {'rows' if expected else 'no rows'}")
+    bad = Counter(row["scope"] for row in query._rows("errors"))
+    known = Counter({"object": len(read.verdicts), "record": sum(read.bad_records.values())})
+    if +bad != +known and target != "register":
+        raise Broken(NAME, loaded, f"{target}: {case.file_format}: other errors", f"{known}\n  or\n{bad}")
