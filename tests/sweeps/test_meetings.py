@@ -1,4 +1,4 @@
-"""Other steps come in between any two transactions of a step, as the seed says, and wait for the locks of each other."""
+"""Other steps come in between any two transactions of a step, as the seed says, and wait for each other's locks."""
 
 from __future__ import annotations
 
