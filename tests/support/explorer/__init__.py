@@ -5,4 +5,5 @@ steps that can be left out. `objects.py` has the objects with their versions and
 a commit of their own, `world.py` all that outlives every process. `reader.py` is one reader process, or a receiver, a
 step at a time, `query.py` Spark's part and the sinks, `lives.py` how queries start, fail and end, `disasters.py` what
 people lose and put back. `explorer.py` chooses what happens next, by a seed.
+`meetings.py` lets other steps come in between any two transactions of a step.
 """

@@ -21,6 +21,7 @@ KINDS = {
     "orders": "a query of several pipelines names them in another order when it starts again",
     "lost-checkpoints": "the checkpoint of an unfinished batch is lost",
     "restores": "store, tables and checkpoints are put back to one moment, each or not",
+    "meetings": "between any two transactions of a step others come in, of the same process and of others; or it dies",
     "certificates": "what is there is compared with the store, and the certificate with what was published",
     "failpoints": "a process dies at any failpoint of the code, or between two transactions of the store",
     "limits": "pages, statements and caps of the code are so small that a few objects reach them",

@@ -24,6 +24,7 @@ from support.explorer.casts import casts_of, kinds_taken
 from support.explorer.disasters import Disasters
 from support.explorer.limits import small_limits
 from support.explorer.lives import Lives, Noticed
+from support.explorer.meetings import Meetings
 from support.explorer.objects import FILES, Event
 from support.explorer.points import OF_CODE, OURS, POINTS, Death
 from support.explorer.promises import Broken
@@ -85,9 +86,11 @@ class Explorer:
         cast = casts[seed % len(casts)]
         sources = sorted({source for kind in cast.kinds for _, source in kind.pipelines})
         endings = (".json", ".json", ".json", ".json.gz") if "versions" in takes else (".json",)
-        number = self.choose.randint(3, 7)
+        # where there are few objects, what comes in between is more often about the same one
+        few = "meetings" in takes and random.Random(f"{seed} objects").random() < 0.5
+        number = 2 if few else self.choose.randint(3, 7)
         names = {
-            source: [f"o{n}{endings[n % len(endings)]}" for n in range(number if cast.shared else self._some())]
+            source: [f"o{n}{endings[n % len(endings)]}" for n in range(number if cast.shared or few else self._some())]
             for source in sources
         }
         forms = ("whole", "whole", "large") if "versions" in takes else ("whole",)
@@ -118,6 +121,7 @@ class Explorer:
         for steps_of in (*OWN, *MODULES):
             self.steps |= steps_of(self)
         self.world.between_tasks = self.usual.while_a_batch_is_read
+        self.meetings = Meetings(self)
 
     def _some(self) -> int:
         return self.choose.randint(3, 7)
@@ -163,7 +167,7 @@ class Explorer:
         TAKEN[name] += 1
         point = self.choose.choice((*OF_CODE, *OURS)) if self.choose.random() < self.dies else None
         try:
-            with POINTS.dying(point, self.choose.randrange(3) if point in OURS else 0):
+            with self.meetings.step(number), POINTS.dying(point, self.choose.randrange(3) if point in OURS else 0):
                 self.steps[name][1]()
         except Death as death:  # in no process of a query's or a command's: the machine fails
             self.log(f"  all die at {death}")
@@ -225,18 +229,19 @@ class Explorer:
         with POINTS.calm():
             for _ in range(_ROUNDS):
                 self.world.now += LEASE + STALE
-                if self.world.cast.routed:
-                    lives.route(None)
-                for kind in lives.kinds:
-                    if kind not in lives.queries:
-                        lives.start(kind)
-                    query = lives.queries[kind]
-                    query.die_at = None
-                    for _ in range(2):
-                        calls: list[Callable[[], object]]
-                        calls = [call for reader in query.readers for call in (reader.heartbeat, reader.work)]
-                        calls += [query.trigger, *(reader.acknowledge for reader in query.readers)]
-                        all(lives.guarded(query, call) for call in calls)  # until one fails, and the query has ended
+                with self.meetings.step("end"):
+                    if self.world.cast.routed:
+                        lives.route(None)
+                    for kind in lives.kinds:
+                        if kind not in lives.queries:
+                            lives.start(kind)
+                        query = lives.queries[kind]
+                        query.die_at = None
+                        for _ in range(2):
+                            calls: list[Callable[[], object]]
+                            calls = [call for reader in query.readers for call in (reader.heartbeat, reader.work)]
+                            calls += [query.trigger, *(reader.acknowledge for reader in query.readers)]
+                            all(lives.guarded(query, call) for call in calls)  # until one fails: the query has ended
                 if self._is_through():
                     return
         raise Broken(f"something is stuck: {self.world.shard_states()}, {self.world.waiting_messages()} messages")
@@ -284,7 +289,8 @@ def explore(
             small_limits(seed, kinds),
         ):
             explorer = Explorer(seed, folder, takes=kinds, log=log)
-            ending = explorer.run(steps)
+            with explorer.meetings.armed():
+                ending = explorer.run(steps)
             TAKEN[f"ended: {ending}"] += 1
             return ending
     except Exception as error:

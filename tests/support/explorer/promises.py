@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shard_store.completeness.comparing import MEASURED
@@ -105,9 +105,11 @@ class Promises:
                 found.append(f"{name_of(uri)} of {source} ({state}, in the target: {self._rows_of(rows, of)})")
         return found
 
-    def check_may_be_acknowledged(self, source: str, uris: Sequence[str]) -> None:
-        """What was opened again since then has another message that waits for it."""
-        excused = self._world.opened_again()
+    def check_may_be_acknowledged(self, source: str, uris: Sequence[str], others: Callable[[], set[str]]) -> None:
+        """What was opened again since then has another message (of these `others`) that waits for it, or a person."""
+        excused, announced = self._world.opened_again()
+        if not self._world.went_back and any((source, uri) in announced for uri in uris):
+            excused -= announced - {(source, uri) for uri in others()}
         if unpublished := self._unpublished((source, uri) for uri in uris if (source, uri) not in excused):
             raise Broken(f"a message is acknowledged, and this is not published: {unpublished}")
 

@@ -173,7 +173,7 @@ class Query:
 
     def _planned_sink(self) -> tuple[PlanIdentity, ...]:
         noted = noted_plans(self.world.driver)
-        return tuple(self.world.store.take_plan(name, None, SINK, noted) for name in self.order)
+        return tuple(self.world.store.take_plan(name, self.world.driver.name, SINK, noted) for name in self.order)
 
     def _publish(
         self, identities: tuple[PlanIdentity, ...], rows: list[str], number: int, winners: frozenset[int]
@@ -209,8 +209,9 @@ class Query:
         return winners
 
     def _deliver(self, rows: list[str], number: int) -> None:
-        in_driver = mock.patch("queue_source.foreach_batch.presence_folder", return_value=self.world.driver)
-        with in_driver, delivery(self.world.store, self.order, number) as batch:
+        in_driver = mock.patch("queue_source.foreach_batch.presence_folder", side_effect=lambda: self.world.driver)
+        named = mock.patch("queue_source.foreach_batch.driver_identity", side_effect=lambda: self.world.driver.name)
+        with in_driver, named, delivery(self.world.store, self.order, number) as batch:
             self.world.promises.check_hash(batch.hash, (self.checkpoint.name, number))
             with batch.output("audit", self.world.elsewhere) as output:
                 if not output.already:

@@ -86,6 +86,7 @@ class Reader:
                     store,
                     {queue.name: queue for queue in queues},
                     stat_objects,
+                    driver=world.driver.name,
                     error_queue=errors,
                     open_bucket=lambda prefix: world.open_bucket(prefix, source),
                     look=looking(store.store_id(), options.content.storage),

@@ -80,11 +80,11 @@ class Usual:
         uris = sorted({uri for uris in self.world.names.values() for uri in uris})
         lately = [*self.world.lately] if self.choose.random() < (0.9 if self.lives.is_batch_left else 0.5) else []
         uri = self.choose.choice(lately or uris)
-        self._overwrite(uri, [form for form in (*FORMS, "whole") if form != "damaged" or uri.endswith(".gz")])
+        self.overwrite(uri, [form for form in (*FORMS, "whole") if form != "damaged" or uri.endswith(".gz")])
         if self.choose.random() < 0.7:
             self.explorer.tell(self.explorer.events.pop())
 
-    def _overwrite(self, uri: str, forms: Sequence[str]) -> None:
+    def overwrite(self, uri: str, forms: Sequence[str]) -> None:
         version = self.world.objects.write(uri, self.choose.choice(forms), self.world.now)
         self.explorer.events.append(self.world.objects.event(uri, facts=True))
         self._log(f"  {self.explorer.events[-1].name} is {version.form}")
@@ -95,7 +95,7 @@ class Usual:
             return  # files keep no versions
         if "versions" in self.takes and uris and not self.world.is_calm and self.choose.random() < 0.1:
             uri = self.choose.choice(uris)
-            self._overwrite(uri, [self.world.objects.newest(uri).form, "whole"])
+            self.overwrite(uri, [self.world.objects.newest(uri).form, "whole"])
 
     def work(self) -> None:
         if query := self.lives.running():

@@ -103,8 +103,15 @@ class WatchedQueue(SimQueue):
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         for receipt in receipts:
-            self.world.before_acknowledged(self.of, self.world.bodies[receipt])
+            self.world.before_acknowledged(self.of, self.world.bodies[receipt], lambda: self._others(receipts))
         return super().acknowledge(receipts)
+
+    def _others(self, receipts: Sequence[Receipt]) -> set[str]:
+        """What other messages in the queue announce, leased or not."""
+        with closing(sqlite3.connect(self.world.folder / "queues" / f"{self.of}.sim.db")) as file:
+            query = "SELECT receipt, body FROM cuesqueue_messages WHERE queue = ?"
+            rows = file.execute(query, [self.of]).fetchall()
+        return {uri for receipt, body in rows if receipt not in receipts for uri in uris_in(body)}
 
 
 class WatchedBucket(LocalBucket):
@@ -200,6 +207,7 @@ class World:
     log: Callable[[str], None] = lambda line: None
     between_tasks: Callable[[Sequence[str]], None] = lambda uris: None
     is_calm: bool = False
+    went_back: bool = False
     is_telling: bool = False
     lists: frozenset[str] = frozenset()
     remembers: bool = False
@@ -301,12 +309,12 @@ class World:
         for source in self.names if queue == ROUTES else [queue]:
             self.objects.announce(source, [Event(uri, self.objects.newest(uri), False) for uri in uris])
 
-    def before_acknowledged(self, queue: str, uris: Sequence[str]) -> None:
+    def before_acknowledged(self, queue: str, uris: Sequence[str], others: Callable[[], set[str]]) -> None:
         self.log(f"  acknowledged: {' '.join(map(name_of, uris))}")
         if queue == ROUTES:
             self.promises.check_is_recorded(uris)
         else:
-            self.promises.check_may_be_acknowledged(queue, uris)
+            self.promises.check_may_be_acknowledged(queue, uris, others)
         self.acknowledged += [(source, uri) for source in (self.names if queue == ROUTES else [queue]) for uri in uris]
 
     def waiting_messages(self) -> int:
@@ -418,6 +426,7 @@ class World:
         Of a batch of another sink nothing but the store knows what its tasks have found bad: without that it is done.
         """
         bad = self._bad_of_other_sinks()
+        self.went_back = True
         moment.store.backup(self._file)
         self.in_tables = {kind: set(rows) for kind, rows in moment.in_tables.items()}
         self.forgotten |= bad - self._bad_of_other_sinks()
@@ -497,15 +506,16 @@ class World:
         """The objects of a source that a pipeline has got from another one."""
         return {(s, uri) for s, uris in self.names.items() for uri in uris if shard_key(s, uri) in self.passed}
 
-    def opened_again(self) -> set[tuple[str, str]]:
-        """What was bad, or empty, and is read again: another message waits for it."""
+    def opened_again(self) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+        """What was bad, or empty, and is read again; and what of it a message has opened last, which waits for it."""
         pages = self.store.pages("errors", columns=["source", "subject", "state"])
         bad = {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
-        by_announcement = sa.select(shard_changes.c.source, shard_changes.c.shard_id).where(
-            shard_changes.c.action == "announced again"
-        )
-        rows = self.store.database.read(lambda transaction: transaction.execute(by_announcement).all())
-        return bad | {(row.source, row.shard_id) for row in rows}
+        c = shard_changes.c
+        changes = sa.select(c.source, c.shard_id, c.action).where(c.action != "quarantine").order_by(c.id)
+        rows = self.store.database.read(lambda transaction: transaction.execute(changes).all())
+        last = {(row.source, row.shard_id): row.action for row in rows}
+        announced = {of for of, action in last.items() if action == "announced again"}
+        return bad | announced, announced
 
     def known_unread(self) -> set[tuple[str, str]]:
         """What is quarantined, and of which the store knows that nothing was read."""
