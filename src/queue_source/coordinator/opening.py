@@ -314,9 +314,7 @@ class Ownership:
     _look: Look = lambda left: "its reader does not know how to look there"
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
     _has_taken: bool = False  # what stopped pipelines have left
-    waits: Mapping[str, str] = field(
-        default_factory=dict
-    )  # stopped pipelines, and why none takes their shards
+    waits: Mapping[str, str] = field(default_factory=dict)  # stopped pipelines, and why none takes their shards
 
     def resolve(self, shards: Iterable[Shard], look: int) -> None:
         """Route these shards, as this look at the store has found them (`InFlight.look`).
