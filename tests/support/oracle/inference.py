@@ -30,7 +30,7 @@ from queue_source.schema.columns import common_type, format_type, parse_columns
 from queue_source.schema.sampling import inferred_columns
 from shard_store.model import Content, Payload
 from support.oracle.counting import edges, reached
-from support.oracle.rows import Broken
+from support.oracle.rows import Broken, rows_of
 from support.oracle.values import Strategy
 from support.sessions import LEAST
 
@@ -241,11 +241,11 @@ def _same(samples: Samples, what: str, one: pa.Schema | str, other: pa.Schema | 
 def _check_within(samples: Samples, alone: pa.Schema, schema: pa.Schema) -> None:
     """No column of one sample is missing in those of all, and its type is no wider."""
     textual = samples.file_format in ("csv", "json")
-    both = common_type(pa.struct(list(schema)), pa.struct(list(alone)), textual=textual)
     names = {field.name.casefold() for field in schema}
     if missing := [field.name for field in alone if field.name.casefold() not in names]:
         raise Broken(NAME, samples, f"{samples.file_format}: a column is dropped", str(missing))
     if not any(pt.is_nested(field.type) for field in alone) and not _has_nulls(alone, schema):
+        both = common_type(pa.struct(list(schema)), pa.struct(list(alone)), textual=textual)
         _same(samples, "a larger sample", schema, pa.schema([both.field(at) for at in range(both.num_fields)]))
 
 
@@ -302,16 +302,16 @@ def _check_reading(samples: Samples, content: ContentOptions, contents: Sequence
             except BadObject as error:
                 found.append((error.cause, 0, []))
                 continue
-            rows = [row for table in tables for row in table.to_pylist()]
+            rows = [dict(zip(whole.names, row, strict=True)) for row in rows_of(tables)]
             found.append((bad.reported[0].reason if bad.count else "", bad.count, rows))
         (_, bad_texts, rows_of_texts), (reason, bad_typed, rows) = found
         if bad_typed > bad_texts or (reason and not rows and rows_of_texts):
             raise Broken(NAME, samples, f"{samples.file_format}: does not read its sample", f"{schema}: {reason}")
         for row, text in zip(rows, rows_of_texts, strict=True):
             rescued, rescued_text = row.pop("_rescued_data"), text.pop("_rescued_data")
-            if rescued and not rescued_text and not _has_name_twice(samples.objects):
+            if rescued != "null" and rescued_text == "null" and not _has_name_twice(samples.objects):
                 raise Broken(NAME, samples, f"{samples.file_format}: data is rescued", f"{schema}: {rescued}")
-            null = content.format.null_value
-            lost = [name for name in row if row[name] is None and text[name] not in (None, null)]
+            nulls = ("null", repr(content.format.null_value))
+            lost = [name for name in row if row[name] == "null" and text[name] not in nulls]
             if lost and not bad_typed:
                 raise Broken(NAME, samples, f"{samples.file_format}: a value is lost", f"{schema}: {lost} of {text}")

@@ -183,6 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if one.encoding == "gzip" and "gzip" not in self.headers.get("Accept-Encoding", ""):
             headers["Warning"] = "214 UploadServer gunzipped"
+            headers["X-Guploader-Response-Body-Transformations"] = "gunzipped"  # by which clients know: no checksum
             with suppress(OSError, EOFError):
                 self._content(200, headers, gzip.decompress(data), fault or "chunked")
                 return
