@@ -505,7 +505,8 @@ class World:
             shard_changes.c.action == "announced again"
         )
         rows = self.store.database.read(lambda transaction: transaction.execute(by_announcement).all())
-        return bad | {(row.source, row.shard_id) for row in rows}
+        reopened = bad | {(row.source, row.shard_id) for row in rows}
+        return {(source, shard_id.partition("#")[0]) for source, shard_id in reopened}
 
     def known_unread(self) -> set[tuple[str, str]]:
         """What is quarantined, and of which the store knows that nothing was read."""
