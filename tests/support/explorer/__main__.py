@@ -32,7 +32,7 @@ def say(text: str) -> None:
 def hangs(number: int, frame: FrameType | None) -> None:
     """End an exploration that does not end: by the time of the processor, since this machine may be busy."""
     del number
-    where = "" if frame is None else f" in {frame.f_code.co_qualname}"
+    where = "" if frame is None else f" in {frame.f_code.co_name}"
     raise Broken(f"it hangs: {_LONGEST:.0f} s of processor time ('{where}')")
 
 

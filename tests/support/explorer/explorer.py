@@ -143,9 +143,11 @@ class Explorer:
         return "whole"
 
     def _chosen(self) -> Iterator[Taken]:
+        goes_back = random.Random(f"{self.seed} goes back").randint(15, 45)
         for number in range(_STEPS):
             which = random.Random(f"{self.seed} which {number}")
-            yield number, self.choose_step(which)
+            is_due = number == goes_back and self.world.tables and "put_back" in self.steps
+            yield number, "put_back" if is_due else self.choose_step(which)
 
     def choose_step(self, which: random.Random, among: Collection[str] | None = None) -> str:
         """Choose the name of a step; `among`: one of these."""

@@ -73,7 +73,7 @@ class Restores:
         table = world.tables[kind]
         state = moment.tables.get(kind)
         if (kind.sink == "iceberg-inside" and state is None) or not table.put_back(state, spelling, choose):
-            return None
+            return False
         others = choose.choice(_OTHERS if kind.sink == "delta" else (0, 0, 1, 3))
         table.others(others)
         cleans = choose.random() < 0.5

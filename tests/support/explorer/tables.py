@@ -32,7 +32,8 @@ class Table(Protocol):
     `spellings`: the ways in which `put_back` does so. `others` is so many commits of other programs.
     """
 
-    spellings: Sequence[str]
+    @property
+    def spellings(self) -> Sequence[str]: ...
 
     def options(self, pipelines: Sequence[str]) -> SinkOptions: ...
 
@@ -42,7 +43,7 @@ class Table(Protocol):
 
     def put_back(self, state: Any, spelling: str, choose: random.Random) -> bool: ...
 
-    def others(self, number: int) -> None: ...
+    def others(self, number: int, /) -> None: ...
 
     def clean_up(self) -> None: ...
 
@@ -254,6 +255,8 @@ class Iceberg:
 
 class IcebergInside(Iceberg):
     """A table in the catalog in the store's database, which goes back with it."""
+
+    spellings = ("rollback", "set-current", "timestamp")
 
     def __init__(self, folder: Path, store_url: str) -> None:
         super().__init__(folder, store_url)
