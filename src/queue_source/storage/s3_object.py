@@ -42,8 +42,8 @@ _SIGNED = re.compile(rb"AWS4-HMAC-SHA256 Credential=[^/]+/\d+/([^/]+)/s3/")
 class _Answer(NamedTuple):
     """Bytes of an object, and what its headers say; `size` is the whole object's.
 
-    `whole`: all of it, where the service does not answer with less. `stored`: the size by which the service counts it,
-    where that is said, and is another one.
+    `whole`: all of it, where the service does not answer with less. `stored`: the size by which the service counts it;
+    None where the answer has none.
     """
 
     data: bytes
