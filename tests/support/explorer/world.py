@@ -510,21 +510,15 @@ class World:
         """What was bad, or empty, and is read again; and what of it a message has opened last, which waits for it."""
         pages = self.store.pages("errors", columns=["source", "subject", "state"])
         bad = {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
-<<<<<<< HEAD
         c = shard_changes.c
         changes = sa.select(c.source, c.shard_id, c.action).where(c.action != "quarantine").order_by(c.id)
         rows = self.store.database.read(lambda transaction: transaction.execute(changes).all())
         last = {(row.source, row.shard_id): row.action for row in rows}
         announced = {of for of, action in last.items() if action == "announced again"}
-        return bad | announced, announced
-=======
-        by_announcement = sa.select(shard_changes.c.source, shard_changes.c.shard_id).where(
-            shard_changes.c.action == "announced again"
-        )
-        rows = self.store.database.read(lambda transaction: transaction.execute(by_announcement).all())
-        reopened = bad | {(row.source, row.shard_id) for row in rows}
-        return {(source, shard_id.partition("#")[0]) for source, shard_id in reopened}
->>>>>>> w-explorer
+        known = [
+            {(source, shard_id.partition("#")[0]) for source, shard_id in of} for of in (bad | announced, announced)
+        ]
+        return known[0], known[1]
 
     def known_unread(self) -> set[tuple[str, str]]:
         """What is quarantined, and of which the store knows that nothing was read."""
