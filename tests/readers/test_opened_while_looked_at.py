@@ -96,7 +96,7 @@ class Scene:
         self.world.now += 100
         self.take()
 
-    def _before_acknowledged(self, queue: str, uris: Sequence[str]) -> None:
+    def _before_acknowledged(self, queue: str, uris: Sequence[str], others: Callable[[], set[str]]) -> None:
         states = self.world.shard_states()
         self.acknowledged.update(uris)
         self.acknowledged_unread += [
