@@ -106,8 +106,8 @@ def reopen(
     Nothing of a quarantined range was published, so that its rows come once. Size and ETag are forgotten, since the
     object may have been repaired: the next announcement has them. Safe to call again, also for what is open by now.
 
-    They are released, for the reader that gets their announcement. What a listing has found gets none: its pipeline sees
-    that it is open again.
+    They are released, for the reader that gets their announcement. What a listing has found gets none: its pipeline
+    sees that it is open again.
     """
     keys = {error.shard_key for error in stored_errors if error.shard_key is not None}
     known = owners(transaction, sorted(keys), lock=not dry_run)
