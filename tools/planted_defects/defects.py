@@ -398,7 +398,7 @@ DEFECTS = (
         "t7-open-without-a-message",
         "Objects that were open without owner and message stayed so, whatever command an operator ran.",
         "shard_store/operators/repair.py",
-        "elif _is_left(row, known) and not _needs_message(row, message_uri):",
+        "elif _is_left(row, of_owners) and not _needs_message(row, message_uri):",
         "elif False:",
     ),
     Defect(

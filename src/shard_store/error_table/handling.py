@@ -110,7 +110,7 @@ def reopen(
     sees that it is open again.
     """
     keys = {error.shard_key for error in stored_errors if error.shard_key is not None}
-    known = owners(transaction, sorted(keys), lock=not dry_run)
+    of_owners = owners(transaction, sorted(keys), lock=not dry_run)
     locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, keys)
     rows = {ShardKey(bytes(row.shard_key)): row for row in locked}
     naming = transaction.execute(sa.select(sources.c.source, sources.c.naming))
@@ -138,7 +138,7 @@ def reopen(
             version = row.shard_id[len(uri) + 1 :]
             announced[key] = Reopened(key, uri, version, row.queue, row.message_group, known=True)
     if not dry_run:
-        listed = {key for key in starts if rows[key].queue == LISTING and rows[key].owner in known}
+        listed = {key for key in starts if rows[key].queue == LISTING and rows[key].owner in of_owners}
         put_back(transaction, {key: starts[key] for key in starts.keys() - listed}, owner=None, incarnation=None)
         newest = sa.select(pipelines.c.incarnation).where(pipelines.c.pipeline == shards.c.owner).scalar_subquery()
         pending = Pending.REOPENED.value
@@ -147,7 +147,7 @@ def reopen(
         changed = [(rows[key], {**after, "position": start}) for key, start in starts.items()]
         for row, then in changed:
             if row.shard_key in listed:
-                then |= {"publish_token": f"{row.owner}/{known[row.owner].incarnation}", "pending": pending}
+                then |= {"publish_token": f"{row.owner}/{of_owners[row.owner].incarnation}", "pending": pending}
         record_changes(transaction, "requeue", audit or Audit(""), changed)
     return Reopening(announced, refused)
 

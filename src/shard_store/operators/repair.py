@@ -89,14 +89,14 @@ def reopen(
     An open shard that no pipeline works on, since its message is lost, is from now on like one that a listing has
     found: the next reader of its source that starts, or lists, takes it.
     """
-    known = owners(transaction, keys, lock=not dry_run)
+    of_owners = owners(transaction, keys, lock=not dry_run)
     rows = _rows(transaction, keys, dry_run)
     ended = endings(transaction, [row for row in rows if row.state == ShardState.QUARANTINED.value])
-    done, withdrawn, back, left = ShardsChanged(), list[Row[Any]](), list[Row[Any]](), list[Row[Any]]()
+    done, withdrawn, back, unheld = ShardsChanged(), list[Row[Any]](), list[Row[Any]](), list[Row[Any]]()
     for row in rows:
         problem = ""
         if row.state == ShardState.QUARANTINED.value:
-            problem = _cannot_reopen(row, known, ended, message_uri)
+            problem = _cannot_reopen(row, of_owners, ended, message_uri)
             if not problem:
                 back.append(row)
         elif row.state == ShardState.DONE.value:
@@ -104,13 +104,13 @@ def reopen(
             problem = f"{_unpublished(row) or published}; see `cuesqueue shards forget`"
         elif row.pending == Pending.QUARANTINE.value:
             withdrawn.append(row)
-        elif _is_left(row, known) and not _needs_message(row, message_uri):
-            left.append(row)
+        elif _is_left(row, of_owners) and not _needs_message(row, message_uri):
+            unheld.append(row)
         else:
             done.unchanged += 1
         if problem:
             done.refused[row.shard_id] = problem
-    done.changed = len(back) + len(withdrawn) + len(left)
+    done.changed = len(back) + len(withdrawn) + len(unheld)
     if dry_run:
         return done
     pending = {"pending": Pending.REOPENED.value}
@@ -119,12 +119,12 @@ def reopen(
     put_back(transaction, starts, incarnation=newest, **pending, reference=None, later=None)
     mark_reopened(transaction, [error for row in back for error in ended[row.shard_key].errors])
     transaction.change_among(shards.update().values(pending), shards.c.shard_key, [row.shard_key for row in withdrawn])
-    found = {"queue": LISTING}
-    transaction.change_among(shards.update().values(found), shards.c.shard_key, [row.shard_key for row in left])
+    as_listed = {"queue": LISTING}
+    transaction.change_among(shards.update().values(as_listed), shards.c.shard_key, [row.shard_key for row in unheld])
     after: dict[str, Any] = {**pending, "state": ShardState.OPEN.value, **_UNKNOWN}
     changed: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
     changed += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
-    changed += [(row, found) for row in left]
+    changed += [(row, as_listed) for row in unheld]
     record_changes(transaction, "reopen", audit, changed)
     return done
 
@@ -200,14 +200,16 @@ def _needs_message(row: Row[Any], message_uri: str) -> bool:
     return row.uri == message_uri or row.message_group is not None
 
 
-def _is_left(row: Row[Any], known: Mapping[str, Owner]) -> bool:
+def _is_left(row: Row[Any], of_owners: Mapping[str, Owner]) -> bool:
     """Return whether an open shard waits for a message, since no pipeline that lives has it."""
-    is_held = row.owner in known and known[row.owner].alive and known[row.owner].incarnation == row.incarnation
+    is_held = (
+        row.owner in of_owners and of_owners[row.owner].alive and of_owners[row.owner].incarnation == row.incarnation
+    )
     return not is_held and row.queue not in WITHOUT_MESSAGE
 
 
 def _cannot_reopen(
-    row: Row[Any], known: Mapping[str, Owner], ended: Mapping[ShardKey, Ending], message_uri: str
+    row: Row[Any], of_owners: Mapping[str, Owner], ended: Mapping[ShardKey, Ending], message_uri: str
 ) -> str:
     """Return why the shard cannot be opened again, or ""."""
     if _needs_message(row, message_uri):
@@ -218,6 +220,6 @@ def _cannot_reopen(
             "deleted. Look for its rows where they went; if none are there, `cuesqueue shards forget` lets all of it "
             "be read again when it is announced, and any that are there would come twice"
         )
-    if row.owner not in known:
+    if row.owner not in of_owners:
         return f"the store does not know its pipeline {row.owner!r} any more: `cuesqueue errors requeue` announces it"
     return ""

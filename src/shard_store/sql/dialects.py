@@ -293,9 +293,9 @@ def _in_array(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.Column
 
 
 def _postgresql_settings(settings: Mapping[str, str]) -> str:
-    wanted = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
-    known = f"(VALUES {wanted}) AS wanted(name, value) JOIN pg_settings USING (name)"  # servers before 12 lack one
-    return f"SELECT set_config(name, value, false) FROM {known}"
+    pairs = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
+    of_server = f"(VALUES {pairs}) AS wanted(name, value) JOIN pg_settings USING (name)"  # servers before 12 lack one
+    return f"SELECT set_config(name, value, false) FROM {of_server}"
 
 
 def _mysql_settings(settings: Mapping[str, str]) -> str:
