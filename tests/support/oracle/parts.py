@@ -37,7 +37,10 @@ def check(case: Case) -> None:
         if len(data) > 2:
             third = len(data) // 3
             _same(case, whole, read_in_parts(case, [third, third + 1, 2 * third + 1]), "in four parts")
-    if case.file_format in TEXTUAL:
+    is_document = case.options.get("multiLine") == "true" and case.file_format == "json"
+    if (
+        case.file_format in TEXTUAL and not is_document
+    ):  # of a large one the text of a bad record is in its first row only
         for size in _BLOCKS:
             with small_blocks(size):
                 _same(case, whole, read(case), f"in blocks of {size}")
@@ -67,6 +70,8 @@ def places(case: Case, data: bytes) -> list[int]:
 def _same(case: Case, whole: Found, others: Found, how: str) -> None:
     if whole.failure and others.failure:
         return  # which of its faults is told first depends on where it is cut
+    if others.failure in ("corrupt-object", "wrong-columns") and "blocks" in how:
+        return  # by the first block, of 16 MB, an object may be judged as a whole
     kind, detail = difference(case, whole, others)
     if kind:
         raise Broken(NAME, case, f"{kind}, {' '.join(how.split()[:2])}", f"whole or {how}: {detail}")
