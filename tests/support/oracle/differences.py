@@ -12,7 +12,6 @@ import re
 import textwrap
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -465,15 +464,15 @@ TABLE: tuple[Row, ...] = (
     Row(
         TYPED,
         "Read, and not by Spark: columns of other types than declared, if no value is lost; ORC's "
-        "fractions of a second before "
-        "1970 as pyarrow writes them; a DECIMAL of Avro that has no bytes (0).",
+        "fractions of a second "
+        "before 1970 as pyarrow writes them.",
         every(formats("parquet", "orc", "avro"), lambda d: bool(d.theirs.failure) and not d.ours.failure),
         (
             Example(Case("orc", "t TIMESTAMP", made=Made("pyarrow", "t TIMESTAMP", ((-1,),))), "(failed)", "-1"),
             Example(
-                Case("avro", "a DECIMAL(38, 0)", made=Made("pyarrow", "a DECIMAL(38, 0)", ((Decimal(0),),))),
-                "Decimal('0')",
-                "Decimal('0')",
+                Case("avro", "a TINYINT", made=Made("pyarrow", "a TINYINT", ((1,),))),
+                "(failed)",
+                "1",
             ),
             Example(Case("parquet", "a INT", made=Made("pyarrow", "a BIGINT", ((1,),))), "(failed)", "1"),
         ),
