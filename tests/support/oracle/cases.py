@@ -188,6 +188,8 @@ def some_options(draw: Draw, file_format: str, without: Sequence[str] = ()) -> d
 def schemes(draw: Draw, file_format: str, without: Sequence[str] = ()) -> Scheme:
     """Draw a scheme of a format of text, with declared columns."""
     options = some_options(draw, file_format, without)
+    if file_format == "csv" and draw(one_of_these((False, False, True))):
+        options["header"] = "true"
     if file_format == "text":
         return _taken(Scheme("text", "value STRING", options))
     kinds = [draw(v.types(nested=file_format == "json")) for _ in range(draw(one_of_these((1, 1, 2, 3))))]
@@ -300,7 +302,8 @@ def csv_header(draw: Draw, scheme: Scheme) -> str:
     """Draw the names of the columns as users write them: as declared, or nearly so."""
     sep, quote = scheme.parsed.sep, scheme.parsed.quote
     names = list(scheme.data.names)
-    way = pick(draw, "header", "same", "same", "spaces", "spaces before", "quoted", "upper", "other order", "more",
+    way = pick(draw, "header", "same", "same", "spaces", "spaces", "spaces before", "quoted", "upper", "other order",
+    "more",
     "fewer",
                "twice", "nameless")  # fmt: skip
     if way == "spaces":

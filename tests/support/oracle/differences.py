@@ -34,6 +34,7 @@ from support.oracle.differs import (
     said,
     text,
 )
+from support.oracle.typed import Made
 
 CSV, JSON = formats("csv"), formats("json")
 BAD = "_corrupt_record STRING"
@@ -459,6 +460,22 @@ TABLE: tuple[Row, ...] = (
         "where the file has no zone, it is UTC (for Spark the zone of the reading JVM).",
         never,
         shown_by="tests/unit/formats/test_orc_values.py::test_a_timestamp_is_the_moment_at_the_clock_of_its_writer",
+    ),
+    Row(
+        TYPED,
+        "Read, and not by Spark: columns of other types than declared, if no value is lost; ORC's "
+        "fractions of a second "
+        "before 1970 as pyarrow writes them.",
+        every(formats("parquet", "orc", "avro"), lambda d: bool(d.theirs.failure) and not d.ours.failure),
+        (
+            Example(Case("orc", "t TIMESTAMP", made=Made("pyarrow", "t TIMESTAMP", ((-1,),))), "(failed)", "-1"),
+            Example(
+                Case("avro", "a TINYINT", made=Made("pyarrow", "a TINYINT", ((1,),))),
+                "(failed)",
+                "1",
+            ),
+            Example(Case("parquet", "a INT", made=Made("pyarrow", "a BIGINT", ((1,),))), "(failed)", "1"),
+        ),
     ),
     Row(
         TYPED,

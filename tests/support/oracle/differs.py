@@ -135,7 +135,7 @@ def either(*excuses: Excuse) -> Excuse:
 
 def null_here(d: Differs) -> bool:
     """Whether there is less here."""
-    return d.what != "cell" or d.is_corrupt or "null" in d.our
+    return d.what != "cell" or d.is_corrupt or "null" in d.our or (d.our[0] in "[{" and len(d.our) < len(d.their))
 
 
 def null_in_spark(d: Differs) -> bool:
