@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,9 +104,8 @@ class WatchedQueue(SimQueue):
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         for receipt in receipts:
-            self.world.before_acknowledged(
-                self.of, self.world.bodies[receipt], lambda r=receipt: self._others(r, receipts)
-            )
+            others = partial(self._others, receipt, receipts)
+            self.world.before_acknowledged(self.of, self.world.bodies[receipt], others)
         return super().acknowledge(receipts)
 
     def _others(self, receipt: Receipt, receipts: Sequence[Receipt]) -> set[str]:
