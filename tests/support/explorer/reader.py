@@ -80,6 +80,7 @@ class Reader:
         errors = SimQueue(world.queue_url("errors"), clock=lambda: world.now) if world.tells_errors else None
         still = StillThreads()
         try:
+            look = looking(store.store_id(), options.content.storage)
             with mock.patch("queue_source.coordinator.start.Threads", return_value=still):
                 coordinator = prepare(
                     options,
@@ -89,7 +90,7 @@ class Reader:
                     driver=world.driver.name,
                     error_queue=errors,
                     open_bucket=lambda prefix: world.open_bucket(prefix, source),
-                    look=looking(store.store_id(), options.content.storage),
+                    look=look,
                     answers_with_facts=(lambda uri: True) if world.spares else None,
                     clock=lambda: world.now,
                 )

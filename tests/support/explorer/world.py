@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,15 +104,18 @@ class WatchedQueue(SimQueue):
 
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         for receipt in receipts:
-            self.world.before_acknowledged(self.of, self.world.bodies[receipt], lambda: self._others(receipts))
+            others = partial(self._others, receipt, receipts)
+            self.world.before_acknowledged(self.of, self.world.bodies[receipt], others)
         return super().acknowledge(receipts)
 
-    def _others(self, receipts: Sequence[Receipt]) -> set[str]:
-        """What other messages in the queue announce, leased or not."""
+    def _others(self, receipt: Receipt, receipts: Sequence[Receipt]) -> set[str]:
+        """What other messages in the queue announce, leased or not; but not what waits for this message itself."""
         with closing(sqlite3.connect(self.world.folder / "queues" / f"{self.of}.sim.db")) as file:
-            query = "SELECT receipt, body FROM cuesqueue_messages WHERE queue = ?"
+            query = "SELECT receipt, message_id, body FROM cuesqueue_messages WHERE queue = ?"
             rows = file.execute(query, [self.of]).fetchall()
-        return {uri for receipt, body in rows if receipt not in receipts for uri in uris_in(body)}
+        ids = [message_id for its, message_id, _ in rows if its == receipt]
+        waiting = {uri for its, _, body in rows if its not in receipts for uri in uris_in(body)}
+        return waiting - {uri for source, uri in self.world.opened_by(ids) if source == self.of}
 
 
 class WatchedBucket(LocalBucket):
@@ -519,6 +523,12 @@ class World:
             {(source, shard_id.partition("#")[0]) for source, shard_id in of} for of in (bad | announced, announced)
         ]
         return known[0], known[1]
+
+    def opened_by(self, ids: Sequence[str]) -> set[tuple[str, str]]:
+        """What one of these messages has opened again, as the last change to it."""
+        rows = self._file.execute("SELECT source, shard_id, message_id FROM cuesqueue_shard_changes ORDER BY id")
+        last = {(source, shard_id): message_id for source, shard_id, message_id in rows}
+        return {of for of, message_id in last.items() if message_id in ids}
 
     def known_unread(self) -> set[tuple[str, str]]:
         """What is quarantined, and of which the store knows that nothing was read."""
