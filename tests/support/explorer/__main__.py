@@ -67,7 +67,7 @@ def main() -> int:
             if is_new:
                 steps: list[Taken] = error.taken  # type: ignore[attr-defined]
                 after = f"after {time.monotonic() - began:.0f} s, {number + 1} explorations"
-                say(f"\n=== {kind} ({after})")
+                say(f"\nFOUND {kind} seed {seed} ({after})")
                 failure = Failure(seed, takes, error, steps)
                 say((shrink(failure, seconds=chosen.shrink) if chosen.shrink else failure).text())
         number, seed = number + 1, seed + chosen.stride

@@ -22,6 +22,7 @@ from shard_store.model import ShardState
 from support.explorer import operators, restores
 from support.explorer.casts import casts_of, kinds_taken
 from support.explorer.disasters import Disasters
+from support.explorer.engines import shared_dialects
 from support.explorer.limits import small_limits
 from support.explorer.lives import Lives, Noticed
 from support.explorer.meetings import Meetings
@@ -30,6 +31,7 @@ from support.explorer.points import OF_CODE, OURS, POINTS, Death
 from support.explorer.promises import Broken
 from support.explorer.usual import Steps, Usual
 from support.explorer.world import LEASE, STALE, World
+from support.temporary import MEMORY
 
 __all__ = ["MODULES", "TAKEN", "Explorer", "explore"]
 
@@ -289,6 +291,7 @@ def explore(
             mock.patch.dict(DIALECTS, {"files": FILES}),
             mock.patch.object(failpoints, "_armed", POINTS),
             small_limits(seed, kinds),
+            shared_dialects(),
         ):
             explorer = Explorer(seed, folder, takes=kinds, log=log)
             with explorer.meetings.armed():
@@ -305,8 +308,11 @@ def explore(
 
 @contextmanager
 def _folder(seed: int) -> Iterator[Path]:
-    """A folder of the same name each time, unless two run at once: the keys of shards are made of their paths."""
-    place = Path(tempfile.gettempdir()) / f"cuesqueue-explorer-{seed}"
+    """A folder of the same name each time, unless two run at once: the keys of shards are made of their paths.
+
+    In memory, as all temporary files of tests: a third of the time went to the disk.
+    """
+    place = (MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())) / f"cuesqueue-explorer-{seed}"
     try:
         place.mkdir()
     except FileExistsError:

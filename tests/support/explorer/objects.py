@@ -140,6 +140,13 @@ def _facts(event: Event, with_versions: bool) -> dict[str, Any]:
     return {"uri": event.uri, **facts, **({"version": f"v{version.number}"} if with_versions else {})}
 
 
+def shard_ids_in(body: bytes) -> dict[str, str]:
+    """By URI the ids that a source with versions in its ids gives to what a message announces."""
+    value = None if body.startswith(b"file:") else json.loads(body)
+    files = value["Files"] if isinstance(value, dict) else ()
+    return {item["uri"]: f"{item['uri']}#{item.get('version', item['etag'])}" for item in files}
+
+
 def uris_in(body: bytes) -> list[str]:
     if body.startswith(b"file:"):  # of a command
         return [body.decode()]

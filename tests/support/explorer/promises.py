@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from shard_store.completeness.comparing import MEASURED
 from shard_store.model import ShardState
-from support.explorer.objects import Version, name_of
+from support.explorer.objects import Version, etag_of, name_of
 
 if TYPE_CHECKING:
     from support.explorer.casts import Kind
@@ -105,13 +105,29 @@ class Promises:
                 found.append(f"{name_of(uri)} of {source} ({state}, in the target: {self._rows_of(rows, of)})")
         return found
 
-    def check_may_be_acknowledged(self, source: str, uris: Sequence[str], others: Callable[[], set[str]]) -> None:
-        """What was opened again since then has another message (of these `others`) that waits for it, or a person."""
+    def check_may_be_acknowledged(
+        self, source: str, uris: Sequence[str], others: Callable[[], set[str]], versions: Mapping[str, str]
+    ) -> None:
+        """What was opened again since then has another message (of these `others`) that waits for it, or a person.
+
+        `versions`: of some URIs the ids of the versions that the message announced, each a shard of its own.
+        """
+        uris = [uri for uri in uris if uri not in versions or not self._is_through(source, uri, versions[uri])]
         excused, announced = self._world.opened_again()
         if not self._world.went_back and any((source, uri) in announced for uri in uris):
             excused -= announced - {(source, uri) for uri in others()}
         if unpublished := self._unpublished((source, uri) for uri in uris if (source, uri) not in excused):
             raise Broken(f"a message is acknowledged, and this is not published: {unpublished}")
+
+    def _is_through(self, source: str, uri: str, shard_id: str) -> bool:
+        """Whether this version of an object is published, or given up; the others of it may be what they are."""
+        world = self._world
+        state = world.state_of(source, shard_id)
+        if state != ShardState.DONE.value:
+            return state == ShardState.QUARANTINED.value
+        rows = world.published()
+        its = [v for v in world.objects.versions[uri] if shard_id in (f"{uri}#v{v.number}", f"{uri}#{etag_of(v)}")]
+        return all(rows[f"{source}|{row}"] for version in its for row in version.rows)
 
     def check_is_recorded(self, uris: Sequence[str]) -> None:
         states = self._world.shard_states()

@@ -28,7 +28,7 @@ from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import shard_changes
 from shard_store.store import ShardStore, open_store
 from support.explorer.casts import TABLES, Cast, Kind
-from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, path_of, uris_in
+from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, path_of, shard_ids_in, uris_in
 from support.explorer.points import POINTS, SENT, TRANSACTION
 from support.explorer.promises import Broken, Promises
 from support.explorer.tables import Table, open_table
@@ -92,7 +92,7 @@ class WatchedQueue(SimQueue):
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         messages = super()._receive(max_messages, lease, wait)
         for message in messages:
-            self.world.bodies[message.receipt] = uris_in(message.body)
+            self.world.bodies[message.receipt] = message.body
         return messages
 
     def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
@@ -206,7 +206,7 @@ class World:
     first_form: Callable[[], str] = lambda: "whole"
     now: float = field(default_factory=time.time)
     taken: dict[tuple[str, int], list[str]] = field(default_factory=dict)
-    bodies: dict[Receipt, list[str]] = field(default_factory=dict)
+    bodies: dict[Receipt, bytes] = field(default_factory=dict)
     acknowledged: list[tuple[str, str]] = field(default_factory=list)
     log: Callable[[str], None] = lambda line: None
     between_tasks: Callable[[Sequence[str]], None] = lambda uris: None
@@ -313,12 +313,14 @@ class World:
         for source in self.names if queue == ROUTES else [queue]:
             self.objects.announce(source, [Event(uri, self.objects.newest(uri), False) for uri in uris])
 
-    def before_acknowledged(self, queue: str, uris: Sequence[str], others: Callable[[], set[str]]) -> None:
+    def before_acknowledged(self, queue: str, body: bytes, others: Callable[[], set[str]]) -> None:
+        uris = uris_in(body)
         self.log(f"  acknowledged: {' '.join(map(name_of, uris))}")
         if queue == ROUTES:
             self.promises.check_is_recorded(uris)
         else:
-            self.promises.check_may_be_acknowledged(queue, uris, others)
+            versions = shard_ids_in(body) if queue in self.cast.versioned else {}
+            self.promises.check_may_be_acknowledged(queue, uris, others, versions)
         self.acknowledged += [(source, uri) for source in (self.names if queue == ROUTES else [queue]) for uri in uris]
 
     def waiting_messages(self) -> int:
@@ -495,6 +497,11 @@ class World:
             before = states.setdefault((source, uri or shard_id), state)
             states[source, uri or shard_id] = min(state, before, key=_LEAST_FAR.index)
         return states
+
+    def state_of(self, source: str, shard_id: str) -> str | None:
+        query = "SELECT state FROM cuesqueue_shards WHERE source = ? AND shard_id = ?"
+        row = self._file.execute(query, [source, shard_id]).fetchone()
+        return None if row is None else str(row[0])
 
     def owned_open_shards(self) -> list[str]:
         """The ids of open shards that a pipeline has."""
