@@ -8,11 +8,8 @@ has none of these.
 from __future__ import annotations
 
 import codecs
-import re
 import textwrap
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -130,33 +127,8 @@ def _bad_for_spark_too(d: Differs) -> bool:
     return bool(d.theirs.rows[d.row][d.case.schema.names.index(name)] != "null")
 
 
-def _clock_is_put_forward(d: Differs) -> bool:
-    """Whether what is read here is the moment of such a change, and Spark's a bit later."""
-    zone, ours, theirs = d.case.zone, re.findall(r"-?\d+", d.our), re.findall(r"-?\d+", d.their)
-    if d.what != "cell" or zone[:1] in "+-" or len(ours) != len(theirs):
-        return False
-    differing = [(int(ours), int(theirs)) for ours, theirs in zip(ours, theirs, strict=True) if ours != theirs]
-    return bool(differing) and all(
-        _is_change(zone, our) and 0 < their - our <= 3 * 3600 * 10**6 for our, their in differing
-    )
-
-
-def _is_change(zone: str, moment: int) -> bool:
-    """Whether a zone's clock is put forward at a moment."""
-    try:
-        at = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=moment)
-        before, after = (one.astimezone(ZoneInfo(zone)).utcoffset() for one in (at - timedelta(seconds=1), at))
-    except OverflowError:
-        return False
-    return before is not None and after is not None and after > before
-
-
 def _many_bytes(d: Differs) -> bool:
     return codecs.lookup(d.case.parsed.encoding).name.startswith(("utf-16", "utf-32"))
-
-
-def _zero_of_spark(d: Differs) -> bool:
-    return d.what == "cell" and "1" in re.findall(r"\w+", d.our) and "0" in re.findall(r"\w+", d.their)
 
 
 TABLE: tuple[Row, ...] = (
@@ -287,12 +259,6 @@ TABLE: tuple[Row, ...] = (
                 "1593604800000000, null",
             ),
         ),
-    ),
-    Row(
-        READ_HERE,
-        "JSON: `-0` into DOUBLE and FLOAT is -0.0 (for Spark 0.0)",
-        every(JSON, of_type(_is_float), text(r"-0"), _zero_of_spark),
-        (Example(_json("a DOUBLE", '{"a":-0}'), "0", "1"),),
     ),
     Row(
         READ_HERE,
@@ -578,18 +544,6 @@ TABLE: tuple[Row, ...] = (
         "`FAILFAST` makes the object bad (Spark fails the query).",
         never,
         (Example(_csv("a INT", "x", mode="FAILFAST"), "(failed)", "(corrupt-object)"),),
-    ),
-    Row(
-        OTHERWISE,
-        "Local times that a change of the clock skips become the moment of the change; Spark adds the gap.",
-        every(formats("csv", "json"), of_type(_is_instant), _clock_is_put_forward),
-        (
-            Example(
-                _csv("t TIMESTAMP", "2020-03-29 02:30:00", timeZone="Europe/Berlin"),
-                "1585445400000000",
-                "1585443600000000",
-            ),
-        ),
     ),
 )
 
