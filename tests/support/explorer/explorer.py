@@ -96,6 +96,8 @@ class Explorer:
             for source in sources
         }
         forms = ("whole", "whole", "large") if "versions" in takes else ("whole",)
+        if few and "versions" in takes:
+            forms = ("whole", "empty", "empty", "large")  # what was empty at first may be opened again
         self.world = World(folder, cast, names, lambda: self.choose.choice(forms))
         self.lives = Lives(self.world, self.choose, reorders="orders" in takes)
         self.disasters = Disasters(self.lives)

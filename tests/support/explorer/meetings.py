@@ -51,11 +51,24 @@ MET: Counter[tuple[str, str]] = Counter()
 REACHED: Counter[str] = Counter()
 """How often each point was reached at which a guest might have come."""
 
-RATES = (0.02, 0.05, 0.1)
+RATES = (0.005, 0.02, 0.05)
 """How often, of an exploration, a guest comes where a step reaches a point; less often where it has reached it before.
 
 So that what a step reaches once is not lost among what it reaches a hundred times.
 """
+FOCUS = (
+    "progress",
+    "progress",
+    "opening",
+    "acknowledging",
+    "coordinator",
+    "errors",
+    "cleaning",
+    "backfill",
+    "receivers",
+)
+"""Modules of the coordinator: an exploration looks closely at what one of these has begun, since windows are short."""
+_CLOSELY = 0.3
 _NO_GUESTS = frozenset(("work", "trigger", "route", "clean", "pass_time", "take_over", "wake_a_zombie", "die", "stop"))
 _NO_GUESTS |= {"restore", "go_back", "lose_a_checkpoint", "take_a_foreign_checkpoint", "lose_the_checkpoint_of_a_batch"}
 _NO_GUESTS |= {"reset", "vacuum", "put_back", "list_objects"}
@@ -136,6 +149,7 @@ class Meetings:
         self._explorer, self._world, self._lives = explorer, explorer.world, explorer.lives
         moods = random.Random(f"{explorer.seed} meetings")
         self._rate = moods.choice(RATES)
+        self._focus = f"coordinator/{moods.choice(FOCUS)}.py"
         self._dies = moods.choice((0.0, 0.03, 0.1))
         self._stops = moods.choice((0.0, 0.1, 0.5))
         self._moods = {name: moods.choice((0.0, 0.5, 1.0, 1.0, 4.0)) for name in (g.name for g in self._guests())}
@@ -203,7 +217,8 @@ class Meetings:
         place = _place(what)
         REACHED[place] += 1
         self._visits[place] += 1
-        if self.turn.is_hurried or self._draw.random() >= self._rate / self._visits[place]:
+        rate = _CLOSELY if _is_within(self._focus) else self._rate
+        if self.turn.is_hurried or self._draw.random() >= rate / self._visits[place]:
             return
         self._meet(place)
         self._end_the_dead()
@@ -627,6 +642,13 @@ def _wrapped(method: Callable[..., Any], around: Callable[..., Any]) -> Callable
 
     call.__name__ = method.__name__
     return call
+
+
+def _is_within(file: str) -> bool:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and not frame.f_code.co_filename.endswith(file):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _place(what: str) -> str:
