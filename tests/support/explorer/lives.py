@@ -79,6 +79,8 @@ class Lives:
         return False
 
     def notice(self, error: Exception) -> None:
+        if self.world.half_reset and "a reset of source" in str(error):
+            return
         if not self.may_notice:
             raise Broken(f"a loss was told where nothing was lost: {error}") from error
         raise Noticed(str(error)) from error

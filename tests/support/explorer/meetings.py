@@ -31,7 +31,7 @@ import greenlet
 
 from queue_source.coordinator.in_flight import InFlight
 from queue_source.errors import CuesqueueError
-from shard_store.errors import ShardStoreError
+from shard_store.errors import ShardStoreError, StoreConfigurationError
 from shard_store.sql.database import Database
 from support.explorer import reader as readers
 from support.explorer.casts import Kind
@@ -71,7 +71,7 @@ FOCUS = (
 _CLOSELY = 0.3
 _NO_GUESTS = frozenset(("work", "trigger", "route", "clean", "pass_time", "take_over", "wake_a_zombie", "die", "stop"))
 _NO_GUESTS |= {"restore", "go_back", "lose_a_checkpoint", "take_a_foreign_checkpoint", "lose_the_checkpoint_of_a_batch"}
-_NO_GUESTS |= {"reset", "vacuum", "put_back", "list_objects"}
+_NO_GUESTS |= {"reset", "vacuum", "put_back", "list_objects", "adopt", "forget"}
 """Steps that come as guests of another kind, or that end queries, or put things back: these do not come as guests."""
 _DEPTH = 3  # turns within each other
 _GUESTS = 12  # of one step
@@ -568,8 +568,12 @@ class Meetings:
             self._turning.remove(mine)
 
     def _operate(self, name: str, step: Callable[[], object]) -> None:
-        with self._as(name):
-            step()
+        try:
+            with self._as(name):
+                step()
+        except StoreConfigurationError:
+            if not self._world.half_reset:
+                raise
 
     def _around_command(self, invoke: Callable[..., Said], operators: Operators, name: str, words: Any) -> Said:
         before = self._come

@@ -36,6 +36,7 @@ COMMANDS: Counter[str] = Counter()
 
 MEANWHILE = ("announce", "work", "trigger", "trigger", "reset", "prune_data", "quarantine", "die", "stop", "pass_time")
 _DEADLY = (TRANSACTION, TRANSACTION, SENT, *(point for point in OF_CODE if point.startswith("files-")))
+_RESET = "reset of source"
 _REASON = ("--reason", "to see what becomes of it")
 
 
@@ -59,7 +60,10 @@ class Operators:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def call(self, *words: str, codes: Collection[int] = (0,)) -> Said | None:
-        """Call a command; None where it was killed, and nobody has called it again. It may end with one of `codes`."""
+        """Call a command, which may end with one of `codes`.
+
+        None where it was killed, and nobody has called it again; or where it was refused, since a reset runs.
+        """
         name = " ".join(word for word in words[:2] if not word.startswith("-") and "/" not in word)
         fate, after = self.choose.random(), self.choose.choice((0, 0, 1, 2))
         if self._busy or fate < 0.5:
@@ -78,6 +82,8 @@ class Operators:
             point = self.choose.choice((*OUTSIDE, *["files-joined"] * 6) if name == "compact" else OUTSIDE)
             with POINTS.meanwhile(point, 0 if point == "files-joined" else after, self._something):
                 said = self._invoke(name, words)._replace(alone=False)
+        if said.code and self.world.half_reset and _RESET in said.text:
+            return said if words[0] == "reset" else None
         if said.code not in codes:
             raise Broken(f"the command {name} ends with {said.code}: {said.text}")
         return said
@@ -206,13 +212,20 @@ class Operators:
         anew = {of for of in known if of[0] in stays}
         before = set(world.anew)
         world.anew |= anew
-        said = self.call("reset", *sorted(sources), "--yes", "--lose-rows", *_REASON, codes=(0, 1, 2))
+        world.half_reset = sorted(sources)
+        words = ("reset", *sorted(sources), "--yes", "--lose-rows", *_REASON)
+        said = self.call(*words, codes=(0, 1, 2))
+        if said is None:  # its pipelines are refused until it has come to its end
+            lives.end_all()
+            world.now += 2 * STALE
+            said = self._invoke("reset", words)
+        world.half_reset = []
         gone = known - world.shard_states().keys()
-        if said is None or said.code:
+        if said.code:
             world.anew = before | (anew if gone else set())
         for source in sorted(sources):
             self._tell_again(source, {uri for of, uri in gone if of == source})
-        if gone or (said and not said.code):
+        if gone or not said.code:
             for kind in kinds:
                 world.in_tables.pop(kind, None)
             world.forget_earlier_states()

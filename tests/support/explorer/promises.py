@@ -120,11 +120,16 @@ class Promises:
             raise Broken(f"a message is acknowledged, and this is not published: {unpublished}")
 
     def _is_through(self, source: str, uri: str, shard_id: str) -> bool:
-        """Whether this version of an object is published, or given up; the others of it may be what they are."""
+        """Whether this version of an object is published, or given up; the others of it may be what they are.
+
+        What a command announces has no version in its text: then any of them is.
+        """
         world = self._world
-        state = world.state_of(source, shard_id)
-        if state != ShardState.DONE.value:
-            return state == ShardState.QUARANTINED.value
+        states = world.states_of(source, uri)
+        if not shard_id:
+            return any(self._is_through(source, uri, each) for each in states)
+        if states.get(shard_id) != ShardState.DONE.value:
+            return states.get(shard_id) == ShardState.QUARANTINED.value
         rows = world.published()
         its = [v for v in world.objects.versions[uri] if shard_id in (f"{uri}#v{v.number}", f"{uri}#{etag_of(v)}")]
         return all(rows[f"{source}|{row}"] for version in its for row in version.rows)

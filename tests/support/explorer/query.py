@@ -236,8 +236,13 @@ class Query:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        while self.readers:  # one that fails on its way has ended, too
-            self.readers.pop(0).stop()
+        """Spark calls nothing of it any more. A reader that fails on its way has ended, too."""
+        readers, self.readers = self.readers, []
+        try:
+            while readers:
+                readers.pop(0).stop()
+        finally:
+            self.readers = readers
 
     def die(self) -> None:
         for reader in self.readers:

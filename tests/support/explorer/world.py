@@ -197,7 +197,7 @@ class World:
     sources with listings. `spares`: objects that a URI alone announces are planned without a look-up, as those of S3.
     `first_form`: of an object. `in_tables`: the rows that the store has published, by the table that has them;
     `spelled`: how it was put back. `beginnings`: moments before any batch; `before_tables`: before commits of tables.
-    `sent`: all messages, in order.
+    `sent`: all messages, in order. `half_reset`: sources of which a reset runs, or was killed.
     """
 
     folder: Path
@@ -230,6 +230,7 @@ class World:
     tells_errors: bool = False
     beginnings: deque[Moment] = field(default_factory=lambda: deque(maxlen=3))
     before_tables: deque[Moment] = field(default_factory=lambda: deque(maxlen=5))
+    half_reset: list[str] = field(default_factory=list)
     sent: list[tuple[str, str]] = field(default_factory=list)
     in_tables: dict[Kind, set[str]] = field(default_factory=dict)
     spelled: dict[Kind, str] = field(default_factory=dict)
@@ -319,7 +320,9 @@ class World:
         if queue == ROUTES:
             self.promises.check_is_recorded(uris)
         else:
-            versions = shard_ids_in(body) if queue in self.cast.versioned else {}
+            versions: dict[str, str] = {}
+            if queue in self.cast.versioned:
+                versions = dict.fromkeys(uris, "") | shard_ids_in(body)
             self.promises.check_may_be_acknowledged(queue, uris, others, versions)
         self.acknowledged += [(source, uri) for source in (self.names if queue == ROUTES else [queue]) for uri in uris]
 
@@ -498,10 +501,10 @@ class World:
             states[source, uri or shard_id] = min(state, before, key=_LEAST_FAR.index)
         return states
 
-    def state_of(self, source: str, shard_id: str) -> str | None:
-        query = "SELECT state FROM cuesqueue_shards WHERE source = ? AND shard_id = ?"
-        row = self._file.execute(query, [source, shard_id]).fetchone()
-        return None if row is None else str(row[0])
+    def states_of(self, source: str, uri: str) -> dict[str, str]:
+        """The states of the versions of an object, by their ids."""
+        query = "SELECT shard_id, state FROM cuesqueue_shards WHERE source = ? AND coalesce(uri, shard_id) = ?"
+        return dict(self._file.execute(query, [source, uri]).fetchall())
 
     def owned_open_shards(self) -> list[str]:
         """The ids of open shards that a pipeline has."""
