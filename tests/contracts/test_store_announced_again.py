@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -327,8 +328,28 @@ def test_the_version_with_the_greater_sequence_wins_in_whatever_order_they_come(
     for batch in [[first, second]] if together else [[first], [second]]:
         shard = announce(us, *batch)
     expected = (first, second)[wins]
+    if expected is second and second.sequence is None:
+        expected = second._replace(sequence=first.sequence)  # an event from before is older than that URI
     assert shard.content == expected
     assert us.look("a")["a"].content == expected
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["at once", "one by one"])
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=lambda order: "".join(map(str, order)))
+def test_an_older_event_that_comes_behind_a_uri_alone_does_not_count(
+    store: ShardStore, order: tuple[int, ...], together: bool
+) -> None:
+    """A URI alone means what is there: an event that is older than what was known before brings nothing back."""
+    events = [said("m1", 1, "1", "s01"), said("m2", 2, "2", "s02"), said("m3", 3, "3", "s03"), said("m4", None)]
+    us = Pipeline.start(store)
+    announce(us, events[order[0]])
+    rest = [events[number] for number in order[1:]]
+    for some in [rest] if together else [[one] for one in rest]:
+        shard = announce(us, *some)
+    expected = {"3", None} if order.index(3) > order.index(2) else {"3"}
+    assert shard.content.etag in expected
+    assert us.look("a")["a"].content.etag in expected
+    assert {etag for _, etag in version(publish(us, us.look("a")["a"]))} <= expected
 
 
 def test_the_newest_version_is_known_after_a_restart(store: ShardStore) -> None:

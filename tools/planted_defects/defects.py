@@ -583,4 +583,12 @@ DEFECTS = (
         "if not (stale := self._settled({shard.key: shard for shard in others if shard.stale})):",
         "if not (stale := {shard.key: shard for shard in others if shard.stale}):",
     ),
+    Defect(
+        "older-event-behind-a-uri",
+        "An older event that was delivered behind a URI alone brought its version back, and the object, which was whole, "
+        "was quarantined.",
+        "shard_store/shards/announcing.py",
+        "    if content.sequence is not None:\n        return content\n",
+        "    if earlier:\n        return content\n",
+    ),
 )

@@ -61,7 +61,7 @@ def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Conten
         key = shard_key(source, content.shard_id)
         earlier = newest.get(key)
         if earlier is None or not _is_older(content, earlier):
-            newest[key] = content
+            newest[key] = content if earlier is None else _after(content, earlier)
     return newest
 
 
@@ -140,6 +140,7 @@ def take_up(
     ended = [row for row in news.values() if row.finished_at is not None]
     reopened = _reopen(transaction, token, announced, ended) if ended else set()
     noted = {key: row for key, row in news.items() if key not in reopened and _is_noted(announced[key], row)}
+    announced = {key: _after(announced[key], *filter(None, (row.later, row))) for key, row in news.items()}
     row_set = transaction.row_set(key=shards.c.shard_key, later=shards.c.later)
     update = shards.update().where(shards.c.shard_key == row_set.c["key"]).values(later=row_set.c["later"])
     for chunk in chunks(sorted(noted)):
@@ -268,6 +269,17 @@ def _is_older(content: Content, stored: Content | Row[Any]) -> bool:
     return mine is not None and other is not None and mine[0] == other[0] and mine < other
 
 
+def _after(content: Content, *earlier: Content | Row[Any]) -> Content:
+    """Return an announcement that takes the place of earlier ones, the newest of them first.
+
+    One without an order, such as a URI alone, is of what is there now: it has the place of the newest event that was
+    known by then, so that an older one, which is delivered late, does not bring back its version.
+    """
+    if content.sequence is not None:
+        return content
+    return content._replace(sequence=next((one.sequence for one in earlier if one.sequence is not None), None))
+
+
 def _is_redelivered(content: Content, message_id: str) -> bool:
     """Return whether the message is delivered again; of equal ones without an id, each first delivery is another."""
     return content.message_id == message_id and (content.named or content.receive_count > 1)
@@ -335,7 +347,10 @@ def _reopen(
         incarnation=None if token is None else token.incarnation,
     )
     for chunk in chunks(sorted(chosen)):
-        values = [(key, (c := announced[key]).group, *(getattr(c, name) for name in names)) for key in chunk]
+        values = []
+        for key in chunk:
+            c = _after(announced[key], *filter(None, (chosen[key].later, chosen[key])))
+            values.append((key, c.group, *(getattr(c, name) for name in names)))
         row_set.execute(transaction.connection, update, values)
     mark_reopened(transaction, [error for key in chosen.keys() & ended.keys() for error in ended[key].errors])
     owner = {"publish_token": None if token is None else str(token)}
