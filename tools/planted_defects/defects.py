@@ -585,7 +585,7 @@ DEFECTS = (
     ),
     Defect(
         "older-event-behind-a-uri",
-        "An older event that was delivered behind a URI alone brought its version back, and the object, which was whole, "
+        "An older event that was delivered behind a URI alone brought its version back: the object, which was whole, "
         "was quarantined.",
         "shard_store/shards/announcing.py",
         "    if content.sequence is not None:\n        return content\n",
