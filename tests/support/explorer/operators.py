@@ -95,7 +95,7 @@ class Operators:
             then = MEANWHILE[:4] if first else MEANWHILE
             for name in [*first, *(self.choose.choice(then) for _ in range(self.choose.randint(1, 8)))]:
                 self.log(f"  meanwhile {name}")
-                self.explorer.steps[name][1]()
+                self.explorer.every[name][1]()
         finally:
             self._busy = False
 
