@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shard_store.completeness.comparing import MEASURED
@@ -52,8 +52,9 @@ class Promises:
         self._hashes: dict[tuple[str, int], str] = {}
         self._before_loss: set[tuple[str, int]] = set()
 
-    def note_that_batches_come_anew(self) -> None:
-        self._before_loss = set(self._hashes)
+    def note_that_batches_come_anew(self, checkpoints: Collection[str] | None = None) -> None:
+        """Those of these checkpoints, or of all."""
+        self._before_loss |= {batch for batch in self._hashes if checkpoints is None or batch[0] in checkpoints}
 
     # --- 1 ------------------------------------------------------------------------------------------------------------
 
