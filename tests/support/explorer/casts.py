@@ -64,7 +64,7 @@ class Cast(NamedTuple):
     routed: bool = False
     cleans: str | None = None
     versioned: tuple[str, ...] = ()
-    steps: Mapping[str, float] = {}  # noqa: RUF012 - of a tuple
+    steps: Mapping[str, float] = {}
     without: frozenset[str] = frozenset()
 
     @property
@@ -123,7 +123,7 @@ CASTS = (
         announce=5, trigger=6, clean=5, write=3,
     ),
     _cast(("p:s", "ours"), ("q:s", "ours"), needs="meetings", announce=4, trigger=5, work=5, write=4),
-    _cast(("p:s", "ours"), needs="beginnings", without="meetings", announce=4, trigger=6, work=2, go_back=3, put_back=3),
+    _cast(("p:s", "ours"), needs="beginnings", without="meetings", announce=4, trigger=6, go_back=3, put_back=3),
     _cast(("p:s", "delivery"), needs="beginnings", without="meetings", announce=4, trigger=6, go_back=3, put_back=3),
 )  # fmt: skip
 """One of these is chosen for each exploration.
