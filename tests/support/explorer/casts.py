@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,7 +55,8 @@ class Kind:
 class Cast(NamedTuple):
     """Some queries. `routed`: their sources are fed by routes, with the same objects; `cleans`: one deletes them.
 
-    `versioned`: sources whose ids have versions (`allowOverwrites`).
+    `versioned`: sources whose ids have versions (`allowOverwrites`). `steps`: the only steps, with their weights, of a
+    short exploration, without the kinds of `without`: what is rare among all steps comes often there.
     """
 
     kinds: tuple[Kind, ...]
@@ -63,6 +64,8 @@ class Cast(NamedTuple):
     routed: bool = False
     cleans: str | None = None
     versioned: tuple[str, ...] = ()
+    steps: Mapping[str, float] = {}
+    without: frozenset[str] = frozenset()
 
     @property
     def shared(self) -> bool:
@@ -76,10 +79,12 @@ def _cast(
     routed: bool = False,
     cleans: str | None = None,
     versioned: tuple[str, ...] = (),
+    without: str = "",
+    **steps: float,
 ) -> Cast:
     """Of each query its pipelines with their sources (`p:s x:t`), and its sink."""
     kinds = [Kind(tuple((name[0], name[2]) for name in names.split()), sink) for names, sink in queries]
-    return Cast(tuple(kinds), needs, routed, cleans, versioned)
+    return Cast(tuple(kinds), needs, routed, cleans, versioned, steps, frozenset(without.split()))
 
 
 CASTS = (
@@ -102,7 +107,25 @@ CASTS = (
     _cast(("p:s", "ours"), ("q:t", "delivery"), needs="clones", cleans="s", versioned=("s",)),
     _cast(("p:s", "iceberg-inside"), needs="spellings"),
     _cast(("p:s x:t", "iceberg-inside"), ("q:u", "ours"), needs="spellings"),
-)
+    # short ones: tables that are put back, what is bad in a table's batch, files that are joined, what is deleted,
+    # what is looked at by two, and stores that go back to their beginning
+    _cast(("p:s", "delta"), needs="spellings", without="meetings failpoints", announce=4, trigger=6),
+    _cast(("p:s", "iceberg"), needs="spellings", without="meetings failpoints", announce=4, trigger=6),
+    _cast(("p:s", "iceberg-inside"), needs="spellings", without="meetings failpoints", announce=4, trigger=6),
+    _cast(("p:s", "delta"), needs="tables", without="meetings", announce=4, trigger=6, change_an_object=4),
+    _cast(("p:s", "ours"), needs="operators", announce=4, trigger=6, compact=4, reset=1, prune_data=1, vacuum=1),
+    _cast(
+        ("p:s", "ours"), ("q:t", "ours"), needs="clones", cleans="s", versioned=("t",), without="meetings limits",
+        announce=5, trigger=6, clean=5, write=3,
+    ),
+    _cast(
+        ("p:s", "ours"), ("q:t", "ours"), needs="clones", cleans="s", versioned=("s",), without="meetings limits",
+        announce=5, trigger=6, clean=5, write=3,
+    ),
+    _cast(("p:s", "ours"), ("q:s", "ours"), needs="meetings", announce=4, trigger=5, work=5, write=4),
+    _cast(("p:s", "ours"), needs="beginnings", without="meetings", announce=4, trigger=6, go_back=3, put_back=3),
+    _cast(("p:s", "delivery"), needs="beginnings", without="meetings", announce=4, trigger=6, go_back=3, put_back=3),
+)  # fmt: skip
 """One of these is chosen for each exploration.
 
 A query with a sink of another kind has its source for itself: such a sink is not fenced, and may publish what another

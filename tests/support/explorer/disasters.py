@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from shard_store.model import ShardState
 from support.explorer.casts import TABLES
 from support.explorer.lives import Lives, Noticed
+from support.explorer.promises import Object
 from support.explorer.query import OF_TABLES, POINTS
 from support.explorer.world import Checkpoint, Moment, Offsets
 
@@ -136,11 +137,17 @@ class Disasters:
             world.lost_messages |= set(world.acknowledged[moment.acknowledged :])
 
     def excuse_finished(self, gone: set[str]) -> None:
+        self.world.excused |= self.finished_with(gone)
+
+    def finished_with(self, rows: set[str]) -> set[Object]:
+        """The objects that are not open, and have any of these rows in one of their versions."""
         world = self.world
-        for (source, uri), state in world.shard_states().items():
-            held = any(f"{source}|{row}" in gone for version in world.objects.versions[uri] for row in version.rows)
-            if held and state != ShardState.OPEN.value:
-                world.excused.add((source, uri))
+        return {
+            (source, uri)
+            for (source, uri), state in world.shard_states().items()
+            if state != ShardState.OPEN.value
+            and any(f"{source}|{row}" in rows for version in world.objects.versions[uri] for row in version.rows)
+        }
 
     def take_a_foreign_checkpoint(self) -> None:
         """A query is started with the checkpoint of another one, by mistake; and with its own afterwards."""

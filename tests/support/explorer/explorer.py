@@ -11,7 +11,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -51,14 +51,15 @@ RARE = frozenset(
 )
 """Steps that not all explorations take."""
 _STEPS = 60
+_FEW_STEPS = 18  # of a cast that has few kinds of them
 _ROUNDS = 60  # of the fair end: then something is stuck
 
 
 class Moods(dict[str, float]):
     """How much more or less often than usual each step comes, so that explorations differ."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__()
+    def __init__(self, seed: int, fixed: Mapping[str, float]) -> None:
+        super().__init__(fixed)
         self._seed = seed
 
     def __missing__(self, name: str) -> float:
@@ -82,10 +83,11 @@ class Explorer:
     def __init__(
         self, seed: int, folder: Path, *, takes: Collection[str], log: Callable[[str], None] = lambda line: None
     ) -> None:
-        self.seed, self.takes = seed, takes
         self.choose = random.Random(f"{seed} world")
         casts = casts_of(takes)
         cast = casts[seed % len(casts)]
+        takes = frozenset(takes) - cast.without
+        self.seed, self.takes, self.length = seed, takes, _FEW_STEPS if cast.steps else _STEPS
         sources = sorted({source for kind in cast.kinds for _, source in kind.pipelines})
         endings = (".json", ".json", ".json", ".json.gz") if "versions" in takes else (".json",)
         # where there are few objects, what comes in between is more often about the same one
@@ -106,7 +108,7 @@ class Explorer:
         self.world.remembers = self.choose.random() < (0.8 if often else 0.4)  # store and tables may go back, once
         self.world.spares = random.Random(f"sizes {seed}").random() < 0.5  # what a URI alone announces is not looked up
         self.world.keeps_beginnings, self.world.keeps_queues = "beginnings" in takes, "spellings" in takes
-        if often and "spellings" in takes:
+        if (often and "spellings" in takes) or "go_back" in cast.steps:
             self.world.remembers = True
         if "listings" in takes and not cast.routed and not cast.versioned and self.choose.random() < 0.5:
             self.world.lists = frozenset(sources)
@@ -117,13 +119,20 @@ class Explorer:
         self.disasters.begins = "beginnings" in takes
         self.dies = self.choose.choice((0.0, 0.1, 0.3)) if "failpoints" in takes else 0.0
         POINTS.repeats = self.choose if self.dies and self.choose.random() < 0.5 else None
-        self.moods = Moods(seed)
+        self.moods = Moods(seed, dict.fromkeys(cast.steps, 1.0))
         self.taken: list[Taken] = []
         self.log = self.world.log = log
         self.usual = Usual(self)
         self.steps: Steps = {}
         for steps_of in (*OWN, *MODULES):
             self.steps |= steps_of(self)
+        self.every = dict(self.steps)  # also those that come only in the middle of a command
+        if cast.steps:
+            self.steps = {
+                name: (cast.steps.get(name, 1.0), call)
+                for name, (weight, call) in self.steps.items()
+                if name in cast.steps or (name == "put_back" and weight and self.world.tables)
+            }
         self.world.between_tasks = self.usual.while_a_batch_is_read
         self.meetings = Meetings(self)
 
@@ -147,8 +156,8 @@ class Explorer:
         return "whole"
 
     def _chosen(self) -> Iterator[Taken]:
-        goes_back = random.Random(f"{self.seed} goes back").randint(15, 45)
-        for number in range(_STEPS):
+        goes_back = random.Random(f"{self.seed} goes back").randint(self.length // 4, self.length * 3 // 4)
+        for number in range(self.length):
             which = random.Random(f"{self.seed} which {number}")
             is_due = number == goes_back and self.world.tables and "put_back" in self.steps
             yield number, "put_back" if is_due else self.choose_step(which)

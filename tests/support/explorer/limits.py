@@ -13,7 +13,7 @@ from shard_store.sql import database
 
 PAGES = "ROWS_PER_STATEMENT"
 LIMITS = (
-    ("shard_store.error_table.records", "_IN_MARK", 1),
+    ("shard_store.error_table.records", "_NAMED", 0),
     ("shard_store.operators.shards", "_LISTED", 2),
     ("shard_store.operators.views", "_PAGE", 2),
     ("shard_store.shards.ownership", "_RECENT", 2),

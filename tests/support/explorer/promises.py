@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shard_store.completeness.comparing import MEASURED
@@ -52,8 +52,9 @@ class Promises:
         self._hashes: dict[tuple[str, int], str] = {}
         self._before_loss: set[tuple[str, int]] = set()
 
-    def note_that_batches_come_anew(self) -> None:
-        self._before_loss = set(self._hashes)
+    def note_that_batches_come_anew(self, checkpoints: Collection[str] | None = None) -> None:
+        """Those of these checkpoints, or of all."""
+        self._before_loss |= {batch for batch in self._hashes if checkpoints is None or batch[0] in checkpoints}
 
     # --- 1 ------------------------------------------------------------------------------------------------------------
 
@@ -134,6 +135,12 @@ class Promises:
         its = [v for v in world.objects.versions[uri] if shard_id in (f"{uri}#v{v.number}", f"{uri}#{etag_of(v)}")]
         return all(rows[f"{source}|{row}"] for version in its for row in version.rows)
 
+    def _waits(self, source: str, uri: str) -> bool:
+        """Whether the version that was there last is a shard of the source, and not through."""
+        newest = self._world.objects.newest(uri)
+        ids = {f"{uri}#v{newest.number}", f"{uri}#{etag_of(newest)}"} & self._world.states_of(source, uri).keys()
+        return not all(self._is_through(source, uri, shard_id) for shard_id in ids)
+
     def check_is_recorded(self, uris: Sequence[str]) -> None:
         states = self._world.shard_states()
         if missing := [name_of(uri) for s in self._world.names for uri in uris if (s, uri) not in states]:
@@ -144,6 +151,7 @@ class Promises:
         told = [source for source, other in self._world.objects.announced if other == uri]
         if not self._world.cast.routed:  # what waits in a queue is known to nobody
             told = [source for source in told if (source, uri) in states]
+        told = [source for source in told if source not in self._world.cast.versioned or self._waits(source, uri)]
         if unpublished := self._unpublished((source, uri) for source in told):
             raise Broken(f"an object is deleted that another source still needs: {unpublished}")
 

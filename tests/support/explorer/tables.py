@@ -111,10 +111,10 @@ class DeltaLake:
         now = time.time()
         newest = self.state()
         for number in range(newest + 1):
-            at = now - 10.0 * (newest + 1 - number)
+            at = now - 1.0 * (newest + 1 - number)
             os.utime(self._file(number), (at, at))
             self._move_commit(number, at + choose.uniform(-0.9, 0.9))
-        return datetime.fromtimestamp(now - 10.0 * (newest + 1 - version) + choose.uniform(0.0, 0.5), timezone.utc)
+        return datetime.fromtimestamp(now - 1.0 * (newest + 1 - version) + choose.uniform(0.0, 0.95), timezone.utc)
 
     def _move_commit(self, number: int, at: float) -> None:
         file = self._file(number)

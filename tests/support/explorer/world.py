@@ -136,10 +136,13 @@ class WatchedBucket(LocalBucket):
         return Page(objects, page.cursor, now, page.skipped)
 
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
-        for known in objects:
-            self.world.log(f"  to be deleted: {name_of(known.uri)}")
-            self.world.promises.check_may_be_deleted(known.uri)
-        return super().delete(objects)
+        there = [known.uri for known in objects if self.world.objects.is_there(known.uri)]
+        outcomes = super().delete(objects)
+        for uri in there:
+            if not self.world.objects.is_there(uri):  # else it was another version, which stays
+                self.world.log(f"  deleted: {name_of(uri)}")
+                self.world.promises.check_may_be_deleted(uri)
+        return outcomes
 
 
 def watch(database: Database) -> None:
