@@ -583,4 +583,25 @@ DEFECTS = (
         "if not (stale := self._settled({shard.key: shard for shard in others if shard.stale})):",
         "if not (stale := {shard.key: shard for shard in others if shard.stale}):",
     ),
+    Defect(
+        "f4-first-part-without-a-value",
+        "A first part without a value was a bad object, where the whole has the text of a bad record behind it.",
+        "queue_source/formats/text/json.py",
+        "if not all(map(is_all_null, read_block(other, beginning))):",
+        "if not any(True for _ in read_block(other, beginning)):",
+    ),
+    Defect(
+        "f5-empty-fields-not-rescued",
+        "Whether a field without a column that holds [] or {} was rescued depended on the records beside it.",
+        "queue_source/formats/text/json.py",
+        "exactly=rescues, empties=rescues)",
+        "exactly=rescues)",
+    ),
+    Defect(
+        "f6-utf16-under-a-packed-name",
+        "Plain text in UTF-16 under a name that ends in .gz was a bad object.",
+        "queue_source/formats/text/records.py",
+        "codec_of(name or uri, first, _named(options.encoding, first))",
+        "codec_of(name or uri, first)",
+    ),
 )
