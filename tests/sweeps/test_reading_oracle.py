@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from support.oracle.cases import Case
+from support.oracle.packing import Packed
 from support.oracle.run import RELATIONS, check, run
 
 EXAMPLES = 250
@@ -24,9 +25,28 @@ def test_a_relation_holds_for_what_is_drawn(relation: str) -> None:
 FOUND = [
     # a part begins within the first bytes, which are fewer than a line's end has
     ("parts-are-the-whole", Case("csv", "a TINYINT", {"lineSep": "\r\n", "sep": ";"}, b"-128")),
+    # the only value of the beginning is a bad record's text, or what is rescued, behind the first part
+    ("parts-are-the-whole", Case("json", "a ARRAY<TINYINT>, _corrupt_record STRING", content=b"{}\nnull")),
+    ("parts-are-the-whole", Case("json", "a INT, _rest STRING", {"rescuedDataColumn": "_rest"}, b'{}\n{"z":1}')),
+    *(  # fields that hold nothing, rescued the slow way alone
+        (
+            "quick-is-slow",
+            Case("json", f"a INT, {column}_rest STRING", {"rescuedDataColumn": "_rest"}, b'{"a":1}\n' + line % value),
+        )
+        for value in (b"[]", b"{}", b"null", b"[null]", b'{"x":null}', b"[{}]")
+        for column, line in (("", b'{"z":%s}'), ("b ARRAY<STRUCT<k: INT>>, ", b'{"b":[{"k":1,"z":%s}]}'))
+    ),
+    # text in UTF-16 has bytes that are zero
+    *(
+        (
+            "any-packing-is-the-same",
+            Packed(Case("csv", "a TINYINT", {"encoding": "UTF-16"}, b"\xff\xfe-\x001\x00"), way),
+        )
+        for way in ("plain under a packed name", "plain under another packed name")
+    ),
 ]
 
 
 @pytest.mark.parametrize(("relation", "case"), FOUND, ids=str)
-def test_what_once_broke_a_relation_does_not(relation: str, case: Case) -> None:
+def test_what_once_broke_a_relation_does_not(relation: str, case: Case | Packed) -> None:
     check(relation, case)

@@ -6,6 +6,7 @@ memory; and one that expands beyond all measure is refused. What is in an archiv
 
 from __future__ import annotations
 
+import codecs
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -37,7 +38,9 @@ _TAR = re.compile(rb"[ \0]*([0-7]+)[ \0]")  # the checksum of a member's header
 TAR_HEADER = 512
 """Bytes by which every archive is known."""
 _BZ2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # a block, or the end; text too may begin with BZh
-_TEXT = re.compile(rb"(?!BZh|\(\xb5)[^\0-\x08\x0e-\x1a\x1c-\x1f\x7f]+")  # no codec begins so, even damaged
+_DAMAGED = re.compile(rb"BZh|\(\xb5|\x1f\x8b")
+_TEXT = re.compile(rb"[^\0-\x08\x0e-\x1a\x1c-\x1f\x7f]+")  # no codec begins so
+_WHITE = dict.fromkeys(map(ord, "\t\n\v\f\r\x1e\x85\xa0\ufeff"))
 _GZIP = 31  # zlib's number for this format
 _ZEROS = re.compile(rb"\0+")
 CHUNK = 1 << 20  # not more: pyarrow makes room for all that it is asked for, however little there is
@@ -50,10 +53,11 @@ class Readable(Protocol):
     def read(self, size: int) -> bytes: ...
 
 
-def codec_of(uri: str, first: bytes) -> str | None:
+def codec_of(uri: str, first: bytes, encoding: str = "UTF-8") -> str | None:
     """Return the codec of an object by its first bytes, else by the suffix of its name; None for plain content.
 
     Text is plain whatever the name says: clients and proxies unpack what they hand on, and leave the name.
+    `encoding`: that of text, as Python names it.
     """
     if _BZ2.match(first):
         return "bz2"
@@ -62,7 +66,19 @@ def codec_of(uri: str, first: bytes) -> str | None:
     name = uri.rpartition("/")[2].lower()
     by_name = next((codec for suffix, codec in _SUFFIXES.items() if name.endswith(suffix)), None)
     has_magic = by_name not in ("snappy", "deflate")
-    return None if has_magic and _TEXT.fullmatch(first[:TAR_HEADER]) else by_name
+    return None if has_magic and _is_text(first[:TAR_HEADER], encoding) else by_name
+
+
+def _is_text(first: bytes, encoding: str) -> bool:
+    if _DAMAGED.match(first):
+        return False
+    if _TEXT.fullmatch(first):
+        return True
+    try:  # of several bytes each, characters may be without the last one's end
+        text = "" if encoding == "UTF-8" else codecs.getincrementaldecoder(encoding)().decode(first)
+    except UnicodeError:
+        return False
+    return text.translate(_WHITE).isprintable() and bool(text)
 
 
 def archive_of(first: bytes) -> str | None:

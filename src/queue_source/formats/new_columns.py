@@ -106,10 +106,10 @@ def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) ->
         raise NewColumns(pa.schema([(name, pa.string()) for name in dict.fromkeys(names)]))
 
 
-def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False) -> Tree | None:
+def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False, empties: bool = False) -> Tree | None:
     """Return the parts of a written type that the declared one lacks, {} for none.
 
-    `exactly`: names match in their case too.
+    `exactly`: names match in their case too. `empties`: arrays and objects that hold nothing are parts, too.
     """
     if special_struct(declared) is not None:
         return {}  # what is in it are no columns
@@ -122,14 +122,14 @@ def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False) 
         for field in fields_of(written):
             name = field.name if field.name in kinds else folded.get(field.name.casefold())
             if name is not None:
-                inner = more(kinds[name], field.type, exactly=exactly)
+                inner = more(kinds[name], field.type, exactly=exactly, empties=empties)
                 if inner:
                     tree[field.name] = inner
-            elif not holds_nothing(field.type):
+            elif not (pt.is_null(field.type) if empties else holds_nothing(field.type)):
                 tree[field.name] = None
         return tree
     if (pt.is_list(declared) or pt.is_large_list(declared)) and (pt.is_list(written) or pt.is_large_list(written)):
-        return more(declared.value_type, written.value_type, exactly=exactly)
+        return more(declared.value_type, written.value_type, exactly=exactly, empties=empties)
     if pt.is_map(declared) and pt.is_map(written):
-        return more(declared.item_type, written.item_type, exactly=exactly)
+        return more(declared.item_type, written.item_type, exactly=exactly, empties=empties)
     return {}

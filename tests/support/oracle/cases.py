@@ -416,7 +416,19 @@ def _json_record(draw: Draw, scheme: Scheme, columns: list[pa.Field]) -> str:
     return f"[{text},{other}]" if way == "array" else f"{text}{between}{other}"
 
 
-_MORE = ('"z":1', '"z":{"a":1}', '"z":"x"', '"z":NaN', '"z":[1,{}]', '"Z":null', "z:1")
+_MORE = (
+    '"z":[]',
+    '"z":{}',
+    '"z":[null]',
+    '"z":null',
+    '"z":1',
+    '"z":{"a":1}',
+    '"z":"x"',
+    '"z":NaN',
+    '"z":[1,{}]',
+    '"Z":null',
+    "z:1",
+)
 
 
 def json_struct(draw: Draw, scheme: Scheme, columns: Sequence[pa.Field]) -> str:

@@ -70,6 +70,8 @@ _MEMBERS = ("a", "b", "c.csv", "d/e.json", "a", "./a", "d//e.json", "d/./e.json"
 def check(packed: Packed) -> None:
     case, way = packed.case, packed.way
     if way in CODECS:
+        if way.startswith("plain") and not _is_text(case):
+            return  # what is no text may be damaged
         name, data = CODECS[way](case.bytes)
         if case.bytes:  # an object of no bytes has no rows in any format; of no content it has those of the format
             found = read(replace(case, content=data, name=name))
@@ -81,6 +83,14 @@ def check(packed: Packed) -> None:
         known, found = read(case), read(other)
         names = [] if way == "Records" else [case.options.get("columnNameOfCorruptRecord", cases.CORRUPT)]
         _same(packed, _rows_alone(case, known, names), _rows_alone(case, found, names))
+
+
+def _is_text(case: Case) -> bool:
+    try:
+        text = case.bytes.decode(case.options.get("encoding", "UTF-8"))
+    except UnicodeError:
+        return False
+    return text.isprintable() or all(c.isprintable() or c in "\t\n\r\x1e\ufeff\xa0" for c in text)
 
 
 def _same(packed: Packed, plain: Found, found: Found) -> None:
@@ -128,6 +138,8 @@ CODECS: dict[str, Callable[[bytes], tuple[str, bytes]]] = {
     "bz2": lambda data: ("object.bz2", bz2.compress(data)),
     "bz2 in two streams": lambda data: ("object", _halves(data, bz2.compress)),
     "lz4": lambda data: ("object.lz4", _LZ4(data)),
+    "plain under a packed name": lambda data: ("object.gz", data),
+    "plain under another packed name": lambda data: ("object.zst", data),
 }
 
 

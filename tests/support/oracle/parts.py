@@ -72,9 +72,6 @@ def _same(case: Case, whole: Found, others: Found, how: str) -> None:
         return  # which of its faults is told first depends on where it is cut
     if others.failure in ("corrupt-object", "wrong-columns") and "blocks" in how:
         return  # by the first block, of 16 MB, an object may be judged as a whole
-    data = [at for at, name in enumerate(case.schema.names) if name in case.data.names]
-    if others.failure and all(row[at] == "null" for row in whole.rows for at in data):
-        return  # it has no value at all: a bad object, unless the text of a bad record is seen beside it
     kind, detail = difference(case, whole, others)
     if kind:
         raise Broken(NAME, case, f"{kind}, {' '.join(how.split()[:2])}", f"whole or {how}: {detail}")

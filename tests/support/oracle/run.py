@@ -45,7 +45,7 @@ def run(
     seconds: float | None = None,
     examples: int | None = None,
     relations: Sequence[str] = (),
-    report: Callable[[str], None] = lambda text: None,
+    report: Callable[[Broken], None] = lambda broken: None,
 ) -> Result:
     """Try relations by turns until the time is over, or each has had so many examples."""
     result, started = Result(), time.monotonic()
@@ -63,7 +63,7 @@ def run(
             else:
                 found = one_round(module, number_of_round, count, result, until)
             for broken in found:
-                report(pasted(broken))
+                report(broken)
     result.seconds = time.monotonic() - started
     return result
 
@@ -119,6 +119,11 @@ def one_round(module: ModuleType, seed: int, count: int, result: Result, until: 
     return smallest
 
 
+def _print(broken: Broken) -> None:
+    """`tools/planted_defects` and `tools/fuzz.py` read the first line."""
+    print(f"FOUND {broken.relation}: {broken.kind}\n{pasted(broken)}", flush=True)  # noqa: T201
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m support.oracle", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=5.0)
@@ -127,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--relation", action="append", choices=sorted(RELATIONS), default=[])
     given_ = parser.parse_args(arguments)
     seconds = None if given_.examples else given_.minutes * 60
-    result = run(given_.seed, seconds=seconds, examples=given_.examples, relations=given_.relation, report=print)
+    result = run(given_.seed, seconds=seconds, examples=given_.examples, relations=given_.relation, report=_print)
     print(counting.report())  # noqa: T201
     print(f"\nseed {given_.seed}: {len(result.broken)} kinds of failures in {result.seconds:.0f} s\n{result}")  # noqa: T201
     return 1 if result.broken else 0

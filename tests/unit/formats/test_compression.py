@@ -77,6 +77,18 @@ def test_where_a_name_and_the_bytes_disagree_the_bytes_win(suffix: str) -> None:
         assert refused(damaged, TEXT, LINES, f"o{suffix}").cause == "corrupt-object"
 
 
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32", "cp037", "windows-1252"])
+def test_text_of_another_encoding_under_a_packed_name_is_plain(suffix: str, encoding: str) -> None:
+    """Its bytes have zeros, which text in UTF-8 has not."""
+    lines = replace(LINES, encoding=encoding)
+    for text in ("1,x\n2,\ty", "1,x\n" * 5_000):
+        for content in (text.encode(encoding), PACKERS[suffix](text.encode(encoding))):
+            assert [row["value"] for row in read_bytes(content, TEXT, lines, f"o{suffix}")] == text.splitlines()
+    for damaged in (b"\0" + PACKERS[suffix](CONTENT)[1:], b"\0\0\0\0", b"\x1f"):
+        assert refused(damaged, TEXT, lines, f"o{suffix}").cause == "corrupt-object"
+
+
 def test_gzip_within_gzip_is_unpacked_once_more() -> None:
     """As CloudWatch Logs and Firehose make it: the inner one has many members, and no suffix says that there is one."""
     inner = b"".join(gzip.compress(CONTENT[start : start + 50_000]) for start in range(0, len(CONTENT), 50_000))

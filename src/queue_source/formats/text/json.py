@@ -137,7 +137,8 @@ class JsonReader:
             if lines.count_filled(guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
             rescues, declared = self._shape.rescued is not None, pa.struct(list(self._shape.data))
-            if self._infers and more(declared, pa.struct(list(parsed.schema)), exactly=rescues):
+            found = pa.struct(list(parsed.schema))
+            if self._infers and more(declared, found, exactly=rescues, empties=rescues):
                 return None  # to be rescued, or a reason to stop
             numbers = [array for array in _arrays(parsed.columns) if pt.is_floating(array.type)]
             # pyarrow takes `Inf` and `-NaN`, which Spark refuses
@@ -393,11 +394,15 @@ def _read_blocks(text: TextObject, reader: JsonReader, part: Part) -> Iterator[B
     return text.read_blocks(reader.separator, part)
 
 
-def _require_a_column(text: TextObject, reader: JsonReader, part: Part, data: bytes) -> None:
+def _require_a_column(text: TextObject, reader: JsonReader, part: Part, data: bytes, schema: pa.Schema) -> None:
     """Raise BadObject for the first block of a part if no record names a column, nor one of the object's beginning."""
     if part != Part() and (beginning := text.first_block(reader.separator, _ENOUGH)) is not None:
         with suppress(BadObject):
             return reader.require_a_column(beginning.data)
+        # a bad record's text and what is rescued are values, too
+        other = JsonReader(schema, text.options, BadRecords(text.options.mode), text.uri)
+        if not all(map(is_all_null, read_block(other, beginning))):
+            return None
     return reader.require_a_column(data)
 
 
@@ -430,7 +435,7 @@ class Json(LineFormat):
                         if is_document and text.bad.count > before:
                             reason = "" if text.bad.omitted else f"; {text.bad.reported[-1].reason}"
                             raise BadObject("corrupt-object", shorten(f"the document cannot be read{reason}"))
-                        _require_a_column(text, reader, part, block.data)
+                        _require_a_column(text, reader, part, block.data, schema)
                     unseen = False
                 yield table
             del block  # it is not held while the next one is read

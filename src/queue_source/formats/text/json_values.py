@@ -101,7 +101,9 @@ class ObjectReader:
             values.append(converted)
         if self._rescues:
             taken = self._names.union(spelled.values()) if spelled else self._names
-            rescued.update([(name, inner) for name, inner in value.items() if name not in taken])
+            # a null is nothing to be rescued, as a field of csv without a text
+            others = ((name, inner) for name, inner in value.items() if name not in taken)
+            rescued.update([(name, inner) for name, inner in others if inner is not None])
         return values, rescued
 
 

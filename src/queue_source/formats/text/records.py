@@ -278,7 +278,7 @@ class TextObject:
         self._expansion = expansion
         first = file.peek(ahead)
         self.archive = archive_of(first)
-        self.codec = None if self.archive else codec_of(name or uri, first)
+        self.codec = None if self.archive else codec_of(name or uri, first, _named(options.encoding, first))
 
     @classmethod
     def of(cls, source: OpenObject, options: FormatOptions, bad: BadRecords, part: Part) -> TextObject:
@@ -368,15 +368,20 @@ def _mark(error: UnicodeError) -> tuple[str | bytes, int]:
 codecs.register_error("cuesqueue.mark", _mark)
 
 
+def _named(encoding: str, first: bytes) -> str:
+    """Return the encoding of a text that begins so as Python names it."""
+    marks = _MARKS.get(codecs.lookup(encoding).name)
+    # without a mark as to Java, where Python refuses it
+    return encoding if marks is None or first.startswith(marks) else f"{encoding}-be"
+
+
 def _decode_pieces(stream: Readable, encoding: str) -> Iterator[bytes]:
     """Decode another character set to UTF-8. What is no text becomes a byte that is none in UTF-8: its record is bad.
 
     Raises BadObject("corrupt-object") where the decoder itself fails.
     """
     first = stream.read(_DECODED_AT_ONCE)
-    marks = _MARKS.get(codecs.lookup(encoding).name)
-    if marks is not None and not first.startswith(marks):
-        encoding += "-be"  # as to Java, where Python refuses it
+    encoding = _named(encoding, first)
     try:
         pieces = chain((first,), iter(lambda: stream.read(_DECODED_AT_ONCE), b""))
         for text in codecs.iterdecode(pieces, encoding, "cuesqueue.mark"):
