@@ -590,6 +590,8 @@ DEFECTS = (
         "shard_store/shards/announcing.py",
         "    if content.sequence is not None:\n        return content\n",
         "    if earlier:\n        return content\n",
+    ),
+    Defect(
         "f4-first-part-without-a-value",
         "A first part without a value was a bad object, where the whole has the text of a bad record behind it.",
         "queue_source/formats/text/json.py",
