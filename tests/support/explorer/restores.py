@@ -83,6 +83,8 @@ class Restores:
         PUT_BACK[f"{kind.sink}: {others} commits of others, {'cleaned up' if cleans else 'not cleaned up'}"] += 1
         world.log(f"  {kind.sink} of {kind.names}: {spelling}, {others} others, {'cleaned up' if cleans else ''}")
         world.spelled[kind] = spelling
+        if spelling == "metadata":  # an older copy of the table, marks and all: the pages say that it is not noticed
+            world.in_tables[kind] = set(moment.in_tables.get(kind, ()))
         return True
 
 
