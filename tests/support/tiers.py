@@ -16,7 +16,7 @@ import pytest
 FOLDERS = {"browser", "prove", "sweeps"}
 """Folders of which all tests are thorough, but for those of `ALWAYS`."""
 
-ALWAYS = {"test_reading_oracle.py"}
+ALWAYS = {"test_explorer.py", "test_reading_oracle.py"}
 """Searches with a fixed seed, a minute of each."""
 
 ELSEWHERE = re.compile(

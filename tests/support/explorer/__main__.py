@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="all", help="kinds of steps: all, default, names; -NAME leaves out")
     parser.add_argument("--shrink", type=float, default=60.0, metavar="SECONDS", help="for each kind of failure")
     parser.add_argument("--most", type=int, default=20, metavar="N", help="end after so many kinds of failures")
+    parser.add_argument("--explorations", type=int, metavar="N", help="so many, instead of minutes")
     parser.add_argument("--stride", type=int, default=1, metavar="N", help="take every Nth seed")
     chosen = parser.parse_args()
     names = chosen.kinds.split(",")
@@ -55,7 +56,13 @@ def main() -> int:
     signal.signal(signal.SIGVTALRM, hangs)
     found: dict[str, list[int]] = {}
     began, number, seed, spent = time.monotonic(), 0, chosen.seed, time.process_time()
-    while time.monotonic() - began < chosen.minutes * 60 and len(found) < chosen.most:
+
+    def goes_on() -> bool:
+        if chosen.explorations is not None:
+            return number < chosen.explorations
+        return time.monotonic() - began < chosen.minutes * 60 and len(found) < chosen.most
+
+    while goes_on():
         signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
         try:
             explore(seed, takes=takes)

@@ -82,6 +82,9 @@ class Disasters:
             return
         steps = self.choose.randint(1, 5)
         stopped = self.choose.random() < 0.5  # as the page on backups says; else a standby is promoted
+        moment = self.beginning() or world.moment(steps)
+        if stopped and moment.is_unknown:
+            return
         world.log(f"  by {steps}" + ", with all queries stopped" * stopped)
         for query in [*lives.queries.values()]:
             if stopped:
@@ -90,7 +93,7 @@ class Disasters:
                 all(lives.guarded(query, reader.acknowledge) for reader in query.readers)
         if stopped:
             lives.end_router()
-        world.go_back(self.beginning() or world.moment(steps))
+        world.go_back(moment)
         for reader in [reader for query in lives.queries.values() for reader in query.readers]:
             reader.lose_connections()
         self.went_back = lives.may_notice = True
@@ -114,6 +117,8 @@ class Disasters:
         if earlier and self.choose.random() < 0.6:
             parts = ["store", "checkpoints"]  # nothing but the marks of the table says so
             moment = self.choose.choice(earlier)
+        if moment.is_unknown:
+            return
         world.log(f"  {', '.join(parts)}")
         if "store" in parts:
             world.go_back(moment)

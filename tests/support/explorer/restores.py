@@ -34,7 +34,7 @@ class Restores:
         parts = ["store", "checkpoints", "queues", *["tables"] * 6 * bool(world.tables)]
         chosen = {choose.choice(parts), *([choose.choice(parts)] if choose.random() < 0.4 else [])}
         moment, name = self._moment("tables" in chosen)
-        if moment is None:
+        if moment is None or moment.is_unknown:
             return
         spellings = {kind: choose.choice(table.spellings) for kind, table in world.tables.items()}
         lives.end_all()
@@ -83,6 +83,8 @@ class Restores:
         PUT_BACK[f"{kind.sink}: {others} commits of others, {'cleaned up' if cleans else 'not cleaned up'}"] += 1
         world.log(f"  {kind.sink} of {kind.names}: {spelling}, {others} others, {'cleaned up' if cleans else ''}")
         world.spelled[kind] = spelling
+        if spelling == "metadata":  # an older copy of the table, marks and all: the pages say that it is not noticed
+            world.in_tables[kind] = set(moment.in_tables.get(kind, ()))
         return True
 
 

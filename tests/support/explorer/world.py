@@ -67,7 +67,10 @@ class Checkpoint:
 
 
 class Moment(NamedTuple):
-    """What may be put back: store, tables, checkpoints, what other sinks had taken; and how many messages had ended."""
+    """What may be put back: store, tables, checkpoints, what other sinks had taken; and how many messages had ended.
+
+    `is_unknown`: a first batch has a plan, and its sink has not made itself known: only a query that ran since notices.
+    """
 
     store: sqlite3.Connection
     tables: Mapping[Kind, Any]
@@ -77,6 +80,7 @@ class Moment(NamedTuple):
     in_tables: Mapping[Kind, set[str]]
     queues: Mapping[str, sqlite3.Connection]
     sent: int
+    is_unknown: bool
 
     def close(self) -> None:
         for database in (self.store, *self.queues.values()):
@@ -366,7 +370,8 @@ class World:
         if not self.remembers:
             return
         unknown = self._file.execute("SELECT pipeline FROM cuesqueue_pipelines WHERE plan_hash > '' AND sink IS NULL")
-        if not self.keeps_beginnings and self.own_sinks & {pipeline for (pipeline,) in unknown}:
+        is_unknown = bool(self.own_sinks & {pipeline for (pipeline,) in unknown})
+        if not self.keeps_beginnings and is_unknown:
             return
         tables = {kind: table.state() for kind, table in self.tables.items()}
         version = self._file.execute("PRAGMA data_version").fetchone(), tables
@@ -381,7 +386,7 @@ class World:
         in_tables = {kind: set(rows) for kind, rows in self.in_tables.items()}
         queues = self._copies_of_queues() if self.keeps_queues else {}
         told, sent = len(self.acknowledged), len(self.sent)
-        moment = Moment(store, tables, checkpoints, dict(self.taken), told, in_tables, queues, sent)
+        moment = Moment(store, tables, checkpoints, dict(self.taken), told, in_tables, queues, sent, is_unknown)
         if self._file.execute("SELECT 1 FROM cuesqueue_attempts").fetchone() is None:
             _keep(self.beginnings, moment)
         if self.states and self.states[-1].tables != tables:
