@@ -190,6 +190,8 @@ def schemes(draw: Draw, file_format: str, without: Sequence[str] = ()) -> Scheme
     options = some_options(draw, file_format, without)
     if file_format == "csv" and draw(one_of_these((False, False, True))):
         options["header"] = "true"
+    if file_format == "csv" and draw(one_of_these((False, False, False, True))):
+        options["nullValue"] = draw(one_of_these(OPTIONS["csv"]["nullValue"]))  # then Arrow parses all columns as text
     if file_format == "text":
         return _taken(Scheme("text", "value STRING", options))
     kinds = [draw(v.types(nested=file_format == "json")) for _ in range(draw(one_of_these((1, 1, 2, 3))))]

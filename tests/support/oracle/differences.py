@@ -164,6 +164,12 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         DROPPED,
+        "CSV with a header that has a declared name twice (Spark goes by position)",
+        every(CSV, here_failed, option("header", "true"), said("is there more than once")),
+        (Example(_csv("a STRING, b INT", "a,a\n9,1", header="true"), "'9', 1", "(wrong-columns)"),),
+    ),
+    Row(
+        DROPPED,
         "CSV and text with bytes outside of their `encoding` (they become U+FFFD, as for Spark)",
         every(formats("csv", "text", "json"), said("not [A-Z0-9_-]+: ")),
         (Example(_csv(f"a INT, b STRING, {BAD}", b"1,\xff"), "1, '�', null", "1, '�', '1,�'"),),
