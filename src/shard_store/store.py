@@ -255,8 +255,8 @@ class ShardStore:
 
         Returns for which of them nothing tells, and why: their shards must not be taken.
         """
-        left = self._read(takeover.may_have_left, names) if names else []
-        reasons = {name: self._write(takeover.settle, name, look, repeats=repeats) for name in left}
+        stopped = self._read(takeover.may_have_left, names) if names else []
+        reasons = {name: self._write(takeover.settle, name, look, repeats=repeats) for name in stopped}
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def release(self, token: PublishToken, keys: Sequence[ShardKey]) -> None:

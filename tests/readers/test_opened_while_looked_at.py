@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -23,7 +23,7 @@ from queue_source.coordinator.in_flight import InFlight
 from shard_store.model import ShardState
 from shard_store.sql.database import Database
 from support.explorer.casts import Cast, Kind
-from support.explorer.objects import FILES
+from support.explorer.objects import FILES, uris_in
 from support.explorer.query import Query
 from support.explorer.world import World
 
@@ -96,7 +96,8 @@ class Scene:
         self.world.now += 100
         self.take()
 
-    def _before_acknowledged(self, queue: str, uris: Sequence[str], others: Callable[[], set[str]]) -> None:
+    def _before_acknowledged(self, queue: str, body: bytes, others: Callable[[], set[str]]) -> None:
+        uris = uris_in(body)
         states = self.world.shard_states()
         self.acknowledged.update(uris)
         self.acknowledged_unread += [

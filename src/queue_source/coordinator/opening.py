@@ -311,7 +311,7 @@ class Ownership:
     _in_flight: InFlight
     _stat: Stat
     sizes: Sizes
-    _look: Look = lambda left: "its reader does not know how to look there"
+    _look: Look = lambda stopped: "its reader does not know how to look there"
     _acquiring: threading.Lock = field(default_factory=threading.Lock)
     _has_taken: bool = False  # what stopped pipelines have left
     waits: Mapping[str, str] = field(default_factory=dict)  # stopped pipelines, and why none takes their shards

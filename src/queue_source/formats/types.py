@@ -415,12 +415,14 @@ def _known_until(zone: str) -> int:
     starts = [datetime(year, month, 1) for year in range(1970, 2038) for month in (1, 4, 7, 10)]
     walls = pa.array(starts, pa.timestamp("us"))
     try:
-        known = pc.assume_timezone(walls, zone, ambiguous="earliest", nonexistent="latest").cast(pa.int64()).to_pylist()
+        theirs = (
+            pc.assume_timezone(walls, zone, ambiguous="earliest", nonexistent="latest").cast(pa.int64()).to_pylist()
+        )
     except pa.ArrowInvalid:  # it has no database of zones, where Python has one of its own
         return _YEAR_1
     clock, epoch = clock_of(zone), datetime(1970, 1, 1, tzinfo=timezone.utc)
     right = [(start.replace(tzinfo=clock) - epoch) // timedelta(microseconds=1) for start in starts]
-    wrong = next((at for at, (a, b) in enumerate(zip(known, right, strict=True)) if a != b), len(starts))
+    wrong = next((at for at, (a, b) in enumerate(zip(moments.to_pylist(), right, strict=True)) if a != b), len(starts))
     return (starts[max(wrong - 1, 0)] - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 
 

@@ -196,6 +196,11 @@ class FormatOptions:
         return self.max_record_bytes // 60
 
     @property
+    def is_of_records(self) -> bool:
+        """Tell whether samples are measured in bytes of records, and not in files whose footers have their types."""
+        return self.file_format in RECORD_FORMATS
+
+    @property
     def plain_utf8(self) -> bool:
         """Tell whether the bytes of an object are taken as they are."""
         return codecs.lookup(self.encoding).name == "utf-8"

@@ -216,7 +216,7 @@ class PlanToLoad:
                 bad = store.found_bad(self.identity)
             pieces = [piece for piece in pieces if (piece.planned.key, piece.planned.start) not in bad]
         content = in_zone(self.content, batch.zone or machine_time_zone())
-        repeated = reading is None or reading.repeated
+        repeated = reading is not None and reading.repeated
         return Work(self.identity, pieces, content, self.store, isolation, max_attempts, repeated=repeated)
 
 

@@ -243,17 +243,17 @@ def _unprovable(target: Target, delivery_hash: str, why: str) -> Unsure:
     )
 
 
-def look_for(target: Target, store_id: str, left: Left) -> Committed | None:
+def look_for(target: Target, store_id: str, stopped: Left) -> Committed | None:
     """Return the last batch of a stopped pipeline, if the target has it, and the store has not published it.
 
     Raises Unsure.
     """
-    plan = left.plan
-    if not target.open(left.transaction):
+    plan = stopped.plan
+    if not target.open(stopped.transaction):
         return None
     mark = Mark(store_id, (plan,), 0, plan.delivery_hash, "")
     noted = target.noted(mark)
-    if noted is None or noted.ends.get(plan.token.pipeline, 0) <= left.published:
+    if noted is None or noted.ends.get(plan.token.pipeline, 0) <= stopped.published:
         return None
     replaced = False
     for commit in target.lineage():

@@ -27,9 +27,9 @@ def note(store: ShardStore, options: SinkOptions) -> None:
     if options.delta is not None:
         target: dict[str, Any] = {"kind": DELTA, "delta": options.delta.uri}
     elif options.table is not None and options.table.properties:
-        known = {name: _noted(name, value) for name, value in options.table.properties.items()}
+        properties = {name: _noted(name, value) for name, value in options.table.properties.items()}
         target = {"kind": ICEBERG, "table": options.table.name, "catalog": options.table.catalog}
-        target |= {f"catalog.{name}": value for name, value in known.items() if value is not None}
+        target |= {f"catalog.{name}": value for name, value in properties.items() if value is not None}
         if options.table.warehouse is not None:
             target["warehouse"] = options.table.warehouse
     else:
@@ -50,25 +50,25 @@ def note_output(store: ShardStore, plans: Sequence[PlanIdentity], digest: str, n
 def looking(store_id: str, storage: StorageOptions) -> Look:
     """Return what looks into targets, with the credentials of a reader."""
 
-    def look(left: Left) -> Committed | str | None:
+    def look(stopped: Left) -> Committed | str | None:
         try:
-            return _look(store_id, storage, left)
+            return _look(store_id, storage, stopped)
         except Exception as error:  # noqa: BLE001 # of any library: the reader waits, and tells why
             return redact_text(str(error)) or type(error).__name__
 
     return look
 
 
-def _look(store_id: str, storage: StorageOptions, left: Left) -> Committed | str | None:
+def _look(store_id: str, storage: StorageOptions, stopped: Left) -> Committed | str | None:
     from queue_source.sinks.base import Batch
     from queue_source.sinks.marks import Target, look_for
 
-    noted = dict(left.target)
-    kind, batch = noted.pop("kind"), Batch((left.plan,))
+    noted = dict(stopped.target)
+    kind, batch = noted.pop("kind"), Batch((stopped.plan,))
     if kind == OUTPUTS:
-        return _output(left.plan, noted)
+        return _output(stopped.plan, noted)
     target: Target
-    options = parse_sink_options({"storeUrl": "sqlite:////", "pipeline": left.plan.token.pipeline, **noted})
+    options = parse_sink_options({"storeUrl": "sqlite:////", "pipeline": stopped.plan.token.pipeline, **noted})
     if kind == DELTA:
         from queue_source.sinks.delta.commits import DeltaTarget
         from queue_source.sinks.delta.tables import TableMaker
@@ -81,7 +81,7 @@ def _look(store_id: str, storage: StorageOptions, left: Left) -> Committed | str
         assert options.table is not None
         factory = CatalogFactory(options.table, storage)
         target = IcebergTarget(factory, options.table.name, store_id, (), set(), batch.digest[:12])
-    return look_for(target, store_id, left)
+    return look_for(target, store_id, stopped)
 
 
 def _output(plan: PlanIdentity, noted: Mapping[str, Any]) -> str | None:
@@ -111,7 +111,7 @@ def _has_output(place: str, digest: str, name: str) -> bool:
 
 def _noted(name: str, value: Secret) -> str | None:
     """Return a property as the store may have it: references lead each machine to its own secret."""
-    given = value.as_given()
-    if is_reference(given):
-        return given
-    return (redact_url(given) if "://" in given else given) if name in _PLAIN else None
+    text = value.as_given()
+    if is_reference(text):
+        return text
+    return (redact_url(text) if "://" in text else text) if name in _PLAIN else None

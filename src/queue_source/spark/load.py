@@ -22,7 +22,6 @@ from queue_source.options import ReaderOptions, connection_options, parse_reader
 from queue_source.options.content import (
     INFERRED_FORMATS,
     MOST_SAMPLES,
-    RECORD_FORMATS,
     ContentOptions,
     SchemaOptions,
 )
@@ -170,7 +169,7 @@ class LoadQuery:
         format, schema = self.content.format, self.content.schema
         assert format is not None
         option, size = "schemaSampleFiles", min(2 * schema.schema_sample_files, MOST_SAMPLES)
-        if format.file_format in RECORD_FORMATS:
+        if format.is_of_records:
             option, size = "schemaSampleBytes", 2 * schema.schema_sample_bytes
         others = {name: text for name, text in self.writing.items() if not name.lower().endswith(option.lower())}
         return replace(self, writing={**others, option: str(size)})

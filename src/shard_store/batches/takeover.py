@@ -77,13 +77,13 @@ def settle(transaction: Transaction, pipeline: str, look: Look, *, repeats: bool
     plan = _plan_of(row)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(attempts.c.pipeline == pipeline)
     published = max(row.confirmed_seq, transaction.execute(newest).scalar() or 0)
-    found = look(Left(transaction, plan, published, json.loads(row.target)))
-    if isinstance(found, Committed):
-        found = _publish(transaction, found)
-        if found is None:
+    said = look(Left(transaction, plan, published, json.loads(row.target)))
+    if isinstance(said, Committed):
+        said = _publish(transaction, said)
+        if said is None:
             return None
-    if found is not None and not repeats:
-        return found
+    if said is not None and not repeats:
+        return said
     changes: dict[str, Any] = {"target": None}
     if plan.end_seq > published:  # its driver may only be slow: it is fenced before its shards are taken
         changes["incarnation"] = row.incarnation + 1

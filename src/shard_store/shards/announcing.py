@@ -277,7 +277,7 @@ def _after(content: Content, *earlier: Content | Row[Any]) -> Content:
     """
     if content.sequence is not None:
         return content
-    return content._replace(sequence=next((one.sequence for one in earlier if one.sequence is not None), None))
+    return content._replace(sequence=next((event.sequence for event in earlier if event.sequence is not None), None))
 
 
 def _is_redelivered(content: Content, message_id: str) -> bool:

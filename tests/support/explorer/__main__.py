@@ -59,8 +59,8 @@ def main() -> int:
 
     def goes_on() -> bool:
         if chosen.explorations is not None:
-            return number < chosen.explorations
-        return time.monotonic() - began < chosen.minutes * 60 and len(found) < chosen.most
+            return bool(number < chosen.explorations)
+        return bool(time.monotonic() - began < chosen.minutes * 60 and len(found) < chosen.most)
 
     while goes_on():
         signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)

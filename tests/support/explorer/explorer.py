@@ -97,7 +97,7 @@ class Explorer:
             source: [f"o{n}{endings[n % len(endings)]}" for n in range(number if cast.shared or few else self._some())]
             for source in sources
         }
-        forms = ("whole", "whole", "large") if "versions" in takes else ("whole",)
+        forms: tuple[str, ...] = ("whole", "whole", "large") if "versions" in takes else ("whole",)
         if few and "versions" in takes:
             forms = ("whole", "empty", "empty", "large")  # what was empty at first may be opened again
         self.world = World(folder, cast, names, lambda: self.choose.choice(forms))

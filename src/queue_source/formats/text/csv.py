@@ -128,10 +128,10 @@ class CsvReader:
         A column that is there by its own name is not taken from another. Names that differ in case, too, where case
         counts, lose what is around them alone.
         """
-        declared, there = self._shape.data.names, {name.casefold() for name in present}
+        declared, folded = self._shape.data.names, {name.casefold() for name in present}
         absent: dict[str, list[str]] = {}
         for name in declared:
-            if name.casefold() not in there:
+            if name.casefold() not in folded:
                 absent.setdefault(self._bare(name).casefold(), []).append(name)
         own = {name.casefold() for name in declared}
 

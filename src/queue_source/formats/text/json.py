@@ -137,8 +137,8 @@ class JsonReader:
             if lines.count_filled(guess, strip=True) != parsed.num_rows:
                 return None  # two objects in a line, or one over two
             rescues, declared = self._shape.rescued is not None, pa.struct(list(self._shape.data))
-            found = pa.struct(list(parsed.schema))
-            if self._infers and more(declared, found, exactly=rescues, empties=rescues):
+            parsed_type = pa.struct(list(parsed.schema))
+            if self._infers and more(declared, parsed_type, exactly=rescues, empties=rescues):
                 return None  # to be rescued, or a reason to stop
             numbers = [array for array in _arrays(parsed.columns) if pt.is_floating(array.type)]
             # pyarrow takes `Inf` and `-NaN`, which Spark refuses

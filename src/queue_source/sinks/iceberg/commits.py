@@ -125,9 +125,9 @@ class IcebergTarget:
         for snapshot in self._history.ancestors():
             if self._hash(snapshot).startswith(delivery_hash):
                 return False
-            for known in self._history.known() if ours is None else ():
-                if self._hash(known).startswith(delivery_hash):
-                    ours = known.snapshot_id, (known.sequence_number or 0, known.timestamp_ms)
+            for other in self._history.snapshots() if ours is None else ():
+                if self._hash(other).startswith(delivery_hash):
+                    ours = other.snapshot_id, (other.sequence_number or 0, other.timestamp_ms)
             if ours is not None and ours[0] == snapshot.snapshot_id:
                 return False
             if older := ours is not None and is_older(snapshot, ours[1]):

@@ -29,7 +29,7 @@ class History:
             yield snapshot
             snapshot = self._parent(snapshot) if expired else self._known.get(snapshot.parent_snapshot_id or 0)
 
-    def known(self) -> Iterable[Snapshot]:
+    def snapshots(self) -> Iterable[Snapshot]:
         """Return the snapshots that are known so far, whether the table is made of them or not."""
         return self._known.values()
 
@@ -45,8 +45,8 @@ class History:
         """Take in the next older metadata; returns whether there is one."""
         older = next(self._older, None)
         for snapshot in () if older is None else older.snapshots:
-            known = self._known.get(snapshot.snapshot_id)
-            if known is None or known.parent_snapshot_id is None:
+            before = self._known.get(snapshot.snapshot_id)
+            if before is None or before.parent_snapshot_id is None:
                 self._known[snapshot.snapshot_id] = snapshot
         self._oldest = older or self._oldest
         return older is not None
@@ -59,6 +59,6 @@ class History:
                 return
 
 
-def is_older(one: Snapshot, other: tuple[int, int]) -> bool:
+def is_older(snapshot: Snapshot, other: tuple[int, int]) -> bool:
     """Tell whether it is older than one with this sequence number, and this time: versions before 2 number nothing."""
-    return ((one.sequence_number or 0), one.timestamp_ms) < other
+    return ((snapshot.sequence_number or 0), snapshot.timestamp_ms) < other
