@@ -415,9 +415,7 @@ def _known_until(zone: str) -> int:
     starts = [datetime(year, month, 1) for year in range(1970, 2038) for month in (1, 4, 7, 10)]
     walls = pa.array(starts, pa.timestamp("us"))
     try:
-        theirs = (
-            pc.assume_timezone(walls, zone, ambiguous="earliest", nonexistent="latest").cast(pa.int64()).to_pylist()
-        )
+        moments = pc.assume_timezone(walls, zone, ambiguous="earliest", nonexistent="latest").cast(pa.int64())
     except pa.ArrowInvalid:  # it has no database of zones, where Python has one of its own
         return _YEAR_1
     clock, epoch = clock_of(zone), datetime(1970, 1, 1, tzinfo=timezone.utc)
