@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
+import pytest
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from support.oracle import stores
 from support.oracle.cases import Case
 from support.oracle.packing import Packed
 from support.oracle.run import RELATIONS, check, run
@@ -24,6 +28,16 @@ EXAMPLES = {
 }
 """Half a minute of a core in all: of each relation what it can do in three seconds."""
 SEED = 53
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    """The server of the stores ends with its test, and the threads that pyiceberg keeps."""
+    yield
+    stores.end()
+    if (threads := ExecutorFactory._instance) is not None:
+        threads.shutdown()
+        ExecutorFactory._instance = None
 
 
 @pytest.mark.parametrize("relation", [name for name in RELATIONS if name != "as-spark"])
