@@ -220,7 +220,7 @@ def _with_ends(end: str, *, last: bool = True) -> Callable[[Case], Case | None]:
         lines = data.split(b"\n")
         if last == bool(lines[-1]):
             lines = [*lines, b""] if last else lines[:-1]
-        if case.file_format == "text" and not data.strip(b"\n"):
+        if case.file_format == "text" and (not data.strip(b"\n") or data.endswith(b"\n\n")):
             return None  # one line end more is one line more where the last line is empty
         return replace(case, content=end.encode().join(lines), beside=())
 

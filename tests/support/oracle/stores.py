@@ -181,12 +181,19 @@ def _is_sensible(kept: Kept) -> bool:
     return kept.file_format != "parquet" or not is_packed or kept.store == "gs"
 
 
+_STARTED = ExitStack()
+
+
 @cache
 def _server() -> Stores:
-    stack = ExitStack()
-    stores = stack.enter_context(wire())
-    atexit.register(stack.close)
-    return stores
+    atexit.register(end)
+    return _STARTED.enter_context(wire())
+
+
+def end() -> None:
+    """End the server; the next case starts another."""
+    _STARTED.close()
+    _server.cache_clear()
 
 
 def check(kept: Kept) -> None:

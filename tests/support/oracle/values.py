@@ -254,6 +254,7 @@ def walls(zone: str) -> Strategy:
     if any(changes(zone, year) for year in (2024, 1945)):
         changed = with_changes.flatmap(lambda year: st.sampled_from(changes(zone, year)))
         more["changed"] = st.builds(lambda at, by: at + by, changed, near)
+        more["skipped"] = changed.map(lambda at: at + timedelta(minutes=30))
         later = st.sampled_from([2038, 2040, 2099, 2500]).filter(lambda year: bool(changes(zone, year)))
         if any(changes(zone, year) for year in (2038, 2040, 2099, 2500)):
             changed_later = later.flatmap(lambda year: st.sampled_from(changes(zone, year)))
