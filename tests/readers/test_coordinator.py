@@ -576,7 +576,8 @@ def test_shards_that_two_threads_see_stale_are_counted_as_acquired_once(world: W
             keys = [shard_key("files", uri) for uri in uris(5)]
             until(lambda: all(shard.stale for shard in store.look(keys).values()), lambda: time.sleep(0.05))
             seen = store.look(keys).values()  # as the opener and the maintenance may see them at the same time
-            threads = [threading.Thread(target=second.coordinator.ownership.resolve, args=(seen,)) for _ in range(2)]
+            resolve, look = second.coordinator.ownership.resolve, second.coordinator.in_flight.look()
+            threads = [threading.Thread(target=resolve, args=(seen, look)) for _ in range(2)]
             for thread in threads:
                 thread.start()
             for thread in threads:
