@@ -26,11 +26,6 @@ def test_what_is_drawn_is_read_as_spark_reads_it() -> None:
     _search(53, 400)
 
 
-@pytest.mark.parametrize("seed", [54, 55])
-def test_more_that_is_drawn_is_read_as_spark_reads_it(seed: int) -> None:
-    _search(seed, 1_200)
-
-
 def _search(seed: int, examples: int) -> None:
     result = run(seed, examples=examples, relations=[as_spark.NAME])
     assert not result.broken, str(result)
