@@ -1,4 +1,4 @@
-"""The same objects read by Spark's own reader and by ours: the same rows. What is meant to differ: the oracle's table."""
+"""The same objects read by Spark's own reader and by ours: the same rows. Meant differences: the oracle's table."""
 
 from __future__ import annotations
 
