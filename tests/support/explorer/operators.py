@@ -157,7 +157,9 @@ class Operators:
         """What was repaired, or not, is read again. A second time: also what was requeued before."""
         again = ("--state", "requeued", "--state", "reopened") if self.choose.random() < 0.2 else ("--all",)
         chosen = ("--source", self._source()) if again == ("--all",) and self.choose.random() < 0.3 else again
-        self.call("errors", "requeue", *chosen, codes=(0, 1))
+        before, self.world.requeues = self.world.requeues, True
+        said = self.call("errors", "requeue", *chosen, codes=(0, 1))
+        self.world.requeues = before or said is None
 
     def drop(self) -> None:
         """Errors are deleted; their objects stay quarantined."""

@@ -23,7 +23,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
-from shard_store.model import PublishToken, ShardKey, ShardState, shard_key
+from shard_store.model import LISTING, PublishToken, ShardKey, ShardState, shard_key
 from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import shard_changes
 from shard_store.store import ShardStore, open_store
@@ -204,7 +204,8 @@ class World:
     sources with listings. `spares`: objects that a URI alone announces are planned without a look-up, as those of S3.
     `first_form`: of an object. `in_tables`: the rows that the store has published, by the table that has them;
     `spelled`: how it was put back. `beginnings`: moments before any batch; `before_tables`: before commits of tables.
-    `sent`: all messages, in order. `half_reset`: sources of which a reset runs, or was killed.
+    `sent`: all messages, in order. `half_reset`: sources of which a reset runs, or was killed. `requeues`: a command
+    that requeues runs, or was killed.
     """
 
     folder: Path
@@ -238,6 +239,7 @@ class World:
     beginnings: deque[Moment] = field(default_factory=lambda: deque(maxlen=3))
     before_tables: deque[Moment] = field(default_factory=lambda: deque(maxlen=5))
     half_reset: list[str] = field(default_factory=list)
+    requeues: bool = False
     sent: list[tuple[str, str]] = field(default_factory=list)
     in_tables: dict[Kind, set[str]] = field(default_factory=dict)
     spelled: dict[Kind, str] = field(default_factory=dict)
@@ -529,17 +531,24 @@ class World:
         return {(s, uri) for s, uris in self.names.items() for uri in uris if shard_key(s, uri) in self.passed}
 
     def opened_again(self) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-        """What was bad, or empty, and is read again; and what of it a message has opened last, which waits for it."""
+        """What was bad, or empty, and is read again; and what of it waits for a message, which has opened it last.
+
+        What is requeued waits for the message of the command, unless that has not sent it: it was killed, or it works
+        now. What a person has reopened, or a listing had found, waits for none.
+        """
         pages = self.store.pages("errors", columns=["source", "subject", "state"])
         bad = {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
         c = shard_changes.c
         changes = sa.select(c.source, c.shard_id, c.action).where(c.action != "quarantine").order_by(c.id)
         rows = self.store.database.read(lambda transaction: transaction.execute(changes).all())
         last = {(row.source, row.shard_id): row.action for row in rows}
-        announced = {of for of, action in last.items() if action == "announced again"}
-        known = [
-            {(source, shard_id.partition("#")[0]) for source, shard_id in of} for of in (bad | announced, announced)
-        ]
+        opened = {of for of, action in last.items() if action in ("announced again", "requeue", "reopen")}
+        query = "SELECT source, shard_id FROM cuesqueue_shards WHERE queue = ?"
+        listed = opened if self.requeues else set(self._file.execute(query, [LISTING]))
+        announced = {
+            of for of in opened if last[of] == "announced again" or (last[of] == "requeue" and of not in listed)
+        }
+        known = [{(source, shard_id.partition("#")[0]) for source, shard_id in of} for of in (bad | opened, announced)]
         return known[0], known[1]
 
     def opened_by(self, ids: Sequence[str]) -> set[tuple[str, str]]:
