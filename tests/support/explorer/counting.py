@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from support.explorer.explorer import TAKEN
-from support.explorer.limits import absent
 from support.explorer.operators import COMMANDS
 from support.explorer.points import OF_CODE, OURS, REACHED
 from support.explorer.restores import PUT_BACK
@@ -32,8 +31,6 @@ def table() -> str:
     ]
     if holes := [name for name in OF_CODE if not REACHED[name] and name not in NOT_HERE]:
         lines.append(f"not reached: {', '.join(holes)}")
-    if gone := absent():
-        lines.append(f"limits that the code does not have: {', '.join(gone)}")
     return "\n".join(lines)
 
 
