@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from shard_store.error_table.search import Criteria, pages
 from shard_store.model import (
     BEGINNING,
     Content,
@@ -612,3 +613,38 @@ def test_a_pending_quarantine_is_not_taken_back_by_an_announcement(store: ShardS
     (row,) = store.database.read(lambda t: t.execute(shards.select()).all())
     assert (row.pending, row.later.size) == (Pending.QUARANTINE.value, 16)
     assert planned(us, shard).ranges == ()
+
+
+# --- ids that hold a version
+
+
+@pytest.mark.parametrize("by", ["requeue", "reopen", "announcement", "announcement while it is open"])
+def test_an_object_whose_id_holds_a_version_is_read_in_no_other(store: ShardStore, by: str) -> None:
+    """The next version is there by now, and has rows of its own: it is announced, and read, under an id of its own."""
+    first = Content("a#1", "a", 10, "1", "queue", "m1")
+    key = shard_key("s", first.shard_id)
+    # a command announces the id and the URI; what is found there is of another version
+    anew = first._replace(size=20, etag="2", message_id="m2", announced=(None, None))
+    us = Pipeline.start(store)
+    shard = us.store.open_shards(us.token, "s", [first])[key]
+    if by != "announcement while it is open":
+        plan = planned(us, shard)
+        record = ErrorRecord(
+            "object", "object-changed", "why", "a#1", plan.identity.delivery_hash, BEGINNING, "queue", "m1"
+        )
+        us.store.record_errors("s", us.token.pipeline, [record])
+        us.publish(plan)
+        us.confirm()
+        assert store.look([key])[key].state is ShardState.QUARANTINED
+    if by == "requeue":
+        assert not store.reopen([error for page in pages(store.database, Criteria()) for error in page]).refused
+    if by == "reopen":
+        assert store.put_back([key], Audit("ada@host"), message_uri="message").changed == 1
+        assert store.renewed(us.token)[key].content[2:4] == (10, "1")
+    shard = us.store.open_shards(us.token, "s", [anew])[key]
+    if shard.state is ShardState.OPEN and shard.token != us.token:
+        assert store.acquire(us.token, {key: shard.token}) == {key}
+        shard = store.look([key])[key]
+    assert (shard.state, shard.content[2:4]) == (ShardState.OPEN, (10, "1"))
+    assert store.look([key])[key].content[2:4] == (10, "1")
+    assert version(planned(us, shard)) == [(10, "1")]

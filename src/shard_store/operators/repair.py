@@ -123,7 +123,9 @@ def reopen(
     transaction.change_among(shards.update().values(as_listed), shards.c.shard_key, [row.shard_key for row in unheld])
     after: dict[str, Any] = {**pending, "state": ShardState.OPEN.value, **_UNKNOWN}
     changed: list[tuple[Row[Any], Mapping[str, Any]]] = [(row, pending) for row in withdrawn]
-    changed += [(row, {**after, "position": ended[row.shard_key].position}) for row in back]
+    for row in back:
+        facts = {} if row.uri is None else {"size": row.size, "etag": row.etag}
+        changed.append((row, {**after, **facts, "position": ended[row.shard_key].position}))
     changed += [(row, as_listed) for row in unheld]
     record_changes(transaction, "reopen", audit, changed)
     return done

@@ -114,6 +114,18 @@ def as_announced(content: Content) -> Content:
     return content._replace(size=size, etag=etag, announced=None)
 
 
+def _of_its_version(content: Content, before: Content) -> Content:
+    """Return an announcement of a known object. An id that holds a version is of that one for ever.
+
+    Who announces it may know the id and the URI alone, and a look-up may have found the next version there, which is
+    read under an id of its own.
+    """
+    if content.shard_id == content.uri or before.etag is None:
+        return content
+    said = as_announced(content)
+    return content if said.etag is not None else said._replace(size=before.size, etag=before.etag)
+
+
 def take_up(
     transaction: Transaction, token: PublishToken | None, announced: Mapping[ShardKey, Content], stored: Iterable[Shard]
 ) -> dict[ShardKey, Shard]:
@@ -122,8 +134,10 @@ def take_up(
     Those that it opens again are the token's; with None they have no owner, for any pipeline of their source.
     """
     seen: dict[ShardKey, Shard] = {}
+    announced = dict(announced)
     for shard in stored:
-        content, before = announced[shard.key], shard.content
+        before = shard.content
+        content = announced[shard.key] = _of_its_version(announced[shard.key], before)
         # of one that is done, the same version brings nothing
         may_differ = shard.state is not ShardState.DONE or before.size == 0 or is_other_version(content, before)
         if may_differ and _may_be_new(content, before):
@@ -247,9 +261,12 @@ def mark_reopened(transaction: Transaction, keys: Iterable[bytes]) -> None:
 
 def put_back(transaction: Transaction, starts: Mapping[ShardKey, Position], **values: Any) -> None:
     """Open quarantined shards where each was found bad, with these values. Their objects may have been repaired: what
-    was known of them is forgotten. What a person has opened waits for no message.
+    was known of them is forgotten, unless their ids hold a version, of which they are for ever. What a person has
+    opened waits for no message.
     """
-    forgotten = dict.fromkeys(("end_seq", "finished_at", "size", "etag", "sent_at"))
+    forgotten: dict[str, Any] = dict.fromkeys(("end_seq", "finished_at", "sent_at"))
+    has_version = shards.c.uri.is_not(None)
+    forgotten |= {name: sa.case((has_version, shards.c[name])) for name in ("size", "etag")}
     row_set = transaction.row_set(key=shards.c.shard_key, start=shards.c.position)
     is_bad = shards.c.shard_key == row_set.c["key"], shards.c.state == ShardState.QUARANTINED.value
     update = shards.update().where(*is_bad)

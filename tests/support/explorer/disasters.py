@@ -83,8 +83,6 @@ class Disasters:
         steps = self.choose.randint(1, 5)
         stopped = self.choose.random() < 0.5  # as the page on backups says; else a standby is promoted
         moment = self.beginning() or world.moment(steps)
-        if stopped and moment.is_unknown:
-            return
         world.log(f"  by {steps}" + ", with all queries stopped" * stopped)
         for query in [*lives.queries.values()]:
             if stopped:
@@ -117,8 +115,6 @@ class Disasters:
         if earlier and self.choose.random() < 0.6:
             parts = ["store", "checkpoints"]  # nothing but the marks of the table says so
             moment = self.choose.choice(earlier)
-        if moment.is_unknown:
-            return
         world.log(f"  {', '.join(parts)}")
         if "store" in parts:
             world.go_back(moment)

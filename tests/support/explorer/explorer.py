@@ -107,7 +107,7 @@ class Explorer:
         often = "restores" in takes and self.world.tables
         self.world.remembers = self.choose.random() < (0.8 if often else 0.4)  # store and tables may go back, once
         self.world.spares = random.Random(f"sizes {seed}").random() < 0.5  # what a URI alone announces is not looked up
-        self.world.keeps_beginnings, self.world.keeps_queues = "beginnings" in takes, "spellings" in takes
+        self.world.keeps_queues = "spellings" in takes
         if (often and "spellings" in takes) or "go_back" in cast.steps:
             self.world.remembers = True
         if "listings" in takes and not cast.routed and not cast.versioned and self.choose.random() < 0.5:

@@ -96,11 +96,11 @@ class Promises:
     def _unpublished(self, of_these: Iterable[Object]) -> list[str]:
         """Which of these are neither published nor given up."""
         world = self._world
-        rows, states = world.published(), world.shard_states()
+        rows, states, unknown = world.published(), world.shard_states(), world.given_up_unknown()
         found = []
         for source, uri in of_these:
             of, state = (source, uri), states.get((source, uri))
-            given_up = state == ShardState.QUARANTINED.value or uri in world.forgotten or of in world.excused
+            given_up = of in unknown or state == ShardState.QUARANTINED.value or uri in world.forgotten or of in world.excused
             given_up |= of in world.lost_messages and state != ShardState.DONE.value
             if not given_up and not self._is_published(rows, states, of):
                 found.append(f"{name_of(uri)} of {source} ({state}, in the target: {self._rows_of(rows, of)})")
@@ -149,7 +149,9 @@ class Promises:
     def check_may_be_deleted(self, uri: str) -> None:
         states = self._world.shard_states()
         told = [source for source, other in self._world.objects.announced if other == uri]
-        if not self._world.cast.routed:  # what waits in a queue is known to nobody
+        # what waits in a queue is known to nobody; a receiver records it for all at once, but one may have adopted it
+        adopted = any(other == uri for _, other in self._world.excused)
+        if not self._world.cast.routed or adopted:
             told = [source for source in told if (source, uri) in states]
         told = [source for source in told if source not in self._world.cast.versioned or self._waits(source, uri)]
         if unpublished := self._unpublished((source, uri) for source in told):

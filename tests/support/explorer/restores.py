@@ -34,7 +34,7 @@ class Restores:
         parts = ["store", "checkpoints", "queues", *["tables"] * 6 * bool(world.tables)]
         chosen = {choose.choice(parts), *([choose.choice(parts)] if choose.random() < 0.4 else [])}
         moment, name = self._moment("tables" in chosen)
-        if moment is None or moment.is_unknown:
+        if moment is None:
             return
         spellings = {kind: choose.choice(table.spellings) for kind, table in world.tables.items()}
         lives.end_all()

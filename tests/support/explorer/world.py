@@ -23,7 +23,7 @@ from queue_source.options.connections import StorageOptions
 from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
-from shard_store.model import LISTING, PublishToken, ShardKey, ShardState, shard_key
+from shard_store.model import LISTING, Pending, PublishToken, ShardKey, ShardState, shard_key
 from shard_store.sql.database import Database, Transaction
 from shard_store.sql.schema import shard_changes
 from shard_store.store import ShardStore, open_store
@@ -67,10 +67,7 @@ class Checkpoint:
 
 
 class Moment(NamedTuple):
-    """What may be put back: store, tables, checkpoints, what other sinks had taken; and how many messages had ended.
-
-    `is_unknown`: a first batch has a plan, and its sink has not made itself known: only a query that ran since notices.
-    """
+    """What may be put back: store, tables, checkpoints, what other sinks had taken; and how many messages had ended."""
 
     store: sqlite3.Connection
     tables: Mapping[Kind, Any]
@@ -80,7 +77,6 @@ class Moment(NamedTuple):
     in_tables: Mapping[Kind, set[str]]
     queues: Mapping[str, sqlite3.Connection]
     sent: int
-    is_unknown: bool
 
     def close(self) -> None:
         for database in (self.store, *self.queues.values()):
@@ -232,7 +228,6 @@ class World:
     by_hand: set[tuple[str, str]] = field(default_factory=set)
     lately: deque[str] = field(default_factory=lambda: deque(maxlen=3))
     passed: set[ShardKey] = field(default_factory=set)
-    keeps_beginnings: bool = False
     keeps_queues: bool = False
     keeps_versions: bool = False
     tells_errors: bool = False
@@ -365,15 +360,8 @@ class World:
         return store
 
     def remember_state(self) -> None:
-        """Keep the store and the tables as they are now, for a while, if they are ever to go back.
-
-        Not while a first batch has a plan, and its sink has not made itself known: nothing but that sink knows of it.
-        """
+        """Keep the store and the tables as they are now, for a while, if they are ever to go back."""
         if not self.remembers:
-            return
-        unknown = self._file.execute("SELECT pipeline FROM cuesqueue_pipelines WHERE plan_hash > '' AND sink IS NULL")
-        is_unknown = bool(self.own_sinks & {pipeline for (pipeline,) in unknown})
-        if not self.keeps_beginnings and is_unknown:
             return
         tables = {kind: table.state() for kind, table in self.tables.items()}
         version = self._file.execute("PRAGMA data_version").fetchone(), tables
@@ -388,7 +376,7 @@ class World:
         in_tables = {kind: set(rows) for kind, rows in self.in_tables.items()}
         queues = self._copies_of_queues() if self.keeps_queues else {}
         told, sent = len(self.acknowledged), len(self.sent)
-        moment = Moment(store, tables, checkpoints, dict(self.taken), told, in_tables, queues, sent, is_unknown)
+        moment = Moment(store, tables, checkpoints, dict(self.taken), told, in_tables, queues, sent)
         if self._file.execute("SELECT 1 FROM cuesqueue_attempts").fetchone() is None:
             _keep(self.beginnings, moment)
         if self.states and self.states[-1].tables != tables:
@@ -520,6 +508,11 @@ class World:
         """The ids of open shards that a pipeline has."""
         query = "SELECT shard_id FROM cuesqueue_shards WHERE state = 'open' AND owner IS NOT NULL"
         return sorted(shard_id for (shard_id,) in self._file.execute(query))
+
+    def given_up_unknown(self) -> set[tuple[str, str]]:
+        """What the store calls given up, since it went back: to before the first sink of a pipeline was known to it."""
+        query = "SELECT source, coalesce(uri, shard_id) FROM cuesqueue_shards WHERE pending = ?"
+        return set(self._file.execute(query, [Pending.GIVEN_UP.value])) if self.went_back else set()
 
     def finished_without_etag(self) -> dict[tuple[str, str], int]:
         """When shards ended of which no version is known (microseconds), by source and URI."""
