@@ -8,32 +8,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
-from types import FrameType
 
 from support.explorer.casts import BY_DEFAULT, KINDS
 from support.explorer.counting import table
 from support.explorer.explorer import Taken, explore
-from support.explorer.promises import Broken
-from support.explorer.shrinking import Failure, kind_of, shrink
-
-_LONGEST = 30.0
-"""Seconds of processor time for one exploration; usually it is one."""
+from support.explorer.shrinking import Failure, ends_in_time, kind_of, shrink
 
 
 def say(text: str) -> None:
     """Print it at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def hangs(number: int, frame: FrameType | None) -> None:
-    """End an exploration that does not end: by the time of the processor, since this machine may be busy."""
-    del number
-    where = "" if frame is None else f" in {frame.f_code.co_name}"
-    raise Broken(f"it hangs: {_LONGEST:.0f} s of processor time ('{where}')")
 
 
 def main() -> int:
@@ -53,7 +40,6 @@ def main() -> int:
     takes -= {name.removeprefix("-") for name in names if name.startswith("-")}
     if unknown := takes - set(KINDS):
         parser.error(f"there are no kinds {sorted(unknown)}; the kinds are all, default, {', '.join(KINDS)}")
-    signal.signal(signal.SIGVTALRM, hangs)
     found: dict[str, list[int]] = {}
     began, number, seed, spent = time.monotonic(), 0, chosen.seed, time.process_time()
 
@@ -63,11 +49,10 @@ def main() -> int:
         return bool(time.monotonic() - began < chosen.minutes * 60 and len(found) < chosen.most)
 
     while goes_on():
-        signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
         try:
-            explore(seed, takes=takes)
+            with ends_in_time():
+                explore(seed, takes=takes)
         except Exception as error:  # noqa: BLE001 - each kind of failure is a find
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             kind = kind_of(error)
             is_new = kind not in found
             found.setdefault(kind, []).append(seed)

@@ -100,7 +100,9 @@ class Promises:
         found = []
         for source, uri in of_these:
             of, state = (source, uri), states.get((source, uri))
-            given_up = of in unknown or state == ShardState.QUARANTINED.value or uri in world.forgotten or of in world.excused
+            given_up = (
+                of in unknown or state == ShardState.QUARANTINED.value or uri in world.forgotten or of in world.excused
+            )
             given_up |= of in world.lost_messages and state != ShardState.DONE.value
             if not given_up and not self._is_published(rows, states, of):
                 found.append(f"{name_of(uri)} of {source} ({state}, in the target: {self._rows_of(rows, of)})")

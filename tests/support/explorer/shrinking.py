@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 from support.explorer.explorer import Taken, explore
+from support.explorer.promises import Broken
+
+_LONGEST = 30.0
+"""Seconds of processor time for one exploration; usually it is one."""
+
+
+@contextmanager
+def ends_in_time() -> Iterator[None]:
+    """End an exploration that does not end: by the time of the processor, since this machine may be busy."""
+
+    def hangs(number: int, frame: FrameType | None) -> None:
+        del number
+        where = "" if frame is None else f" in {frame.f_code.co_name}"
+        raise Broken(f"it hangs: {_LONGEST:.0f} s of processor time ('{where}')")
+
+    signal.signal(signal.SIGVTALRM, hangs)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def kind_of(error: BaseException) -> str:
@@ -39,7 +63,8 @@ class Failure:
         self.runs += 1
         log: list[str] = []
         try:
-            explore(self.seed, takes=self.takes, steps=steps, log=log.append)
+            with ends_in_time():
+                explore(self.seed, takes=self.takes, steps=steps, log=log.append)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is compared
             if kind_of(error) != self.kind:
                 return False
