@@ -15,15 +15,21 @@ from support.explorer.casts import CASTS
 from support.explorer.explorer import explore
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", [0])
-def test_promises_hold_wherever_readers_die_stores_go_back_and_batches_are_read_twice(first: int) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("first", "times"), [(0, 1), pytest.param(1015, 5, marks=pytest.mark.thorough)], ids=["each cast", "five times"]
+)
+def test_promises_hold_wherever_readers_die_stores_go_back_and_batches_are_read_twice(first: int, times: int) -> None:
     """In a process of its own, whose sets have an order that the seed decides."""
     command = [sys.executable, "-m", "support.explorer", "--kinds", "all", "--seed", str(first), "--shrink", "0"]
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
     done = subprocess.run(
-        [*command, "--explorations", "18"], env=environment, capture_output=True, text=True, check=False
+        [*command, "--explorations", f"{times * len(CASTS)}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
