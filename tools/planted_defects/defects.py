@@ -584,6 +584,14 @@ DEFECTS = (
         "if not (stale := {shard.key: shard for shard in others if shard.stale}):",
     ),
     Defect(
+        "another-version-under-an-id",
+        "With allowOverwrites an object that was requeued or reopened was read in the version that was there by then, "
+        "whose rows came twice: under that version's own id, too.",
+        "shard_store/shards/announcing.py",
+        "    has_version = shards.c.uri.is_not(None)\n",
+        "    has_version = sa.false()\n",
+    ),
+    Defect(
         "older-event-behind-a-uri",
         "An older event that was delivered behind a URI alone brought its version back: the object, which was whole, "
         "was quarantined.",
