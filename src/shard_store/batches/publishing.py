@@ -228,16 +228,26 @@ def publish(
 def _unpublished(
     transaction: Transaction, rows: Mapping[PlanIdentity, Row[Any]], digest: str, fresh: Sequence[PlanIdentity]
 ) -> Unpublished:
-    c = attempts.c
-    newest = sa.select(c.pipeline, sa.func.max(c.end_seq)).group_by(c.pipeline)
-    newest = newest.where(c.pipeline.in_([i.token.pipeline for i in rows]))
-    ends: dict[str, int] = {row[0]: row[1] for row in transaction.execute(newest)}
-    goes_on = any(settings_of(row).get(FAIL_ON_DATA_LOSS) == "false" for row in rows.values())
-    if not goes_on and any(row.confirmed_seq > ends.get(row.pipeline, 0) for row in rows.values()):
+    ends, goes_on = _published_ends(transaction, rows.values())
+    if ends is None:
         return Unpublished(transaction, digest, None, goes_on)
     # without any attempt it began anew, or goes by the first backup: this batch has to be the first one at its seqs
     none = {i.token.pipeline: i.end_seq - 1 if i in fresh else row.last_seq for i, row in rows.items()}
     return Unpublished(transaction, digest, none | ends, goes_on)
+
+
+def _published_ends(transaction: Transaction, rows: Collection[Row[Any]]) -> tuple[dict[str, int] | None, bool]:
+    """Return up to where pipelines have published, as far as the store knows, and whether they go on after a loss.
+
+    None: what was before counts no more. So it is after `cuesqueue reset`, which leaves out a seq, as a loss may do.
+    """
+    c = attempts.c
+    newest = sa.select(c.pipeline, sa.func.max(c.end_seq)).group_by(c.pipeline)
+    newest = newest.where(c.pipeline.in_([row.pipeline for row in rows]))
+    ends: dict[str, int] = {row[0]: row[1] for row in transaction.execute(newest)}
+    goes_on = any(settings_of(row).get(FAIL_ON_DATA_LOSS) == "false" for row in rows)
+    is_given_up = not goes_on and any(row.confirmed_seq > ends.get(row.pipeline, 0) for row in rows)
+    return (None if is_given_up else ends), goes_on
 
 
 FAIL_ON_DATA_LOSS = "failOnDataLoss"
@@ -253,8 +263,15 @@ def find_delivery(transaction: Transaction, identities: Sequence[PlanIdentity], 
 
 
 def has_published(transaction: Transaction, identities: Sequence[PlanIdentity], digest: str) -> bool:
-    """Return whether this is the hash of one of the query's last batches, all of which have attempts."""
+    """Return whether this is the hash of one of the query's last batches, all of which have attempts.
+
+    Also where what was before counts no more.
+    """
     c = attempts.c
+    names = [identity.token.pipeline for identity in identities]
+    rows = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline.in_(names))).all()
+    if _published_ends(transaction, rows)[0] is None:
+        return True
     first = by_pipeline(identities)[0].token.pipeline
     newest = sa.select(c.lead_hash).where(c.pipeline == first).order_by(c.end_seq.desc()).limit(_RECENT)
     leads = list(transaction.execute(newest).scalars())

@@ -112,7 +112,8 @@ class Query:
         identities = self._planned_sink() if self.kind.sink in ("ours", *TABLES) else ()
         rows, winners = self._read(tasks)
         if begin == end:
-            rows.append(f"state of {self.checkpoint.name}, batch {number}")
+            # once the checkpoint went back, a batch of this number may be another one
+            rows.append(f"state of {self.checkpoint.name}, batch {number}, from {seqs}")
         self.world.log(f"  rows: {rows}")
         self.point("read")
         match self.kind.sink:
