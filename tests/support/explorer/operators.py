@@ -293,15 +293,15 @@ class Operators:
 
     def prune_shards(self) -> None:
         """All but the newest finished shards are forgotten: what is announced late is new then."""
-        world, before = self.world, self.world.shard_states()
-        ended = {of for of, state in before.items() if state != ShardState.OPEN.value}
-        with self._excusing(ended, lambda: ended - world.shard_states().keys()):
+        world, before = self.world, self.world.every_shard()
+        ended = {shard for shard, state in before.items() if state != ShardState.OPEN.value}
+        with self._excusing(_objects(ended), lambda: _objects(ended - world.every_shard().keys())):
             said = self.call("prune", "--max-shards", self.choose.choice("12"), "--older-than", "1d")
-        gone = before.keys() - world.shard_states().keys()
-        unfinished = [name_of(of[1]) for of in gone - ended]
+        gone = before.keys() - world.every_shard().keys()
+        unfinished = [name_of(uri) for _, uri, _ in gone - ended]
         if unfinished and said is not None and said.alone:
             raise Broken(f"prune has removed open shards: {unfinished}")
-        world.anew |= gone
+        world.anew |= _objects(gone)
         if gone:
             world.forget_earlier_states()
 
@@ -340,6 +340,10 @@ class Operators:
             owned = self.world.owned_open_shards()
             if owned:
                 raise Broken(f"status says that nothing waits: {owned} are open")
+
+
+def _objects(shards: Collection[tuple[str, str, str]]) -> set[Object]:
+    return {(source, uri) for source, uri, _ in shards}
 
 
 def steps_of(explorer: Explorer) -> Steps:

@@ -499,6 +499,11 @@ class World:
             states[source, uri or shard_id] = min(state, before, key=_LEAST_FAR.index)
         return states
 
+    def every_shard(self) -> dict[tuple[str, str, str], str]:
+        """The state of each shard, by source, URI and id: an object may have several, one for each version."""
+        query = "SELECT source, coalesce(uri, shard_id), shard_id, state FROM cuesqueue_shards"
+        return {(source, uri, shard_id): state for source, uri, shard_id, state in self._file.execute(query)}
+
     def states_of(self, source: str, uri: str) -> dict[str, str]:
         """The states of the versions of an object, by their ids."""
         query = "SELECT shard_id, state FROM cuesqueue_shards WHERE source = ? AND coalesce(uri, shard_id) = ?"
