@@ -15,7 +15,7 @@ from support.explorer.casts import CASTS
 from support.explorer.explorer import explore
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("first", "times"), [(0, 1), pytest.param(1015, 5, marks=pytest.mark.thorough)], ids=["each cast", "five times"]
 )
