@@ -74,7 +74,9 @@ _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 _INFERRED_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
 _INFERRED_FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INFERRED_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_INFERRED_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(?:Z|[+-]\d{2}:?\d{2})?")
+_INFERRED_TIMESTAMP = re.compile(
+    r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(?:Z|[+-]\d{2}:?\d{2})?)?"  # days beside times, too
+)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
