@@ -23,7 +23,7 @@ from queue_source.options.content import FormatOptions
 from queue_source.schema.columns import format_columns, parse_columns
 from support.oracle import values as v
 from support.oracle.counting import Draw, one_of_these, pick, reached
-from support.oracle.typed import Made
+from support.oracle.typed import Made, stored_ways
 from support.sessions import LEAST
 
 TEXTUAL = ("csv", "json", "text")
@@ -518,7 +518,9 @@ def typed_files(
     columns = [v.values(kind, beyond=file_format == "parquet", zone=zone) for kind in kinds]
     names = draw(v.names(len(kinds))) if draw(one_of_these((False, False, True))) else list("abc"[: len(kinds)])
     written = format_columns([pa.field(name, kind) for name, kind in zip(names, kinds, strict=True)])
-    declared = [pa.field(name, declared_type(draw, kind)) for name, kind in zip(names, kinds, strict=True)]
+    declared = declared_columns(
+        draw, [(name, declared_type(draw, kind)) for name, kind in zip(names, kinds, strict=True)]
+    )
     if "rescuedDataColumn" in options:
         declared.append(pa.field(options["rescuedDataColumn"], pa.string()))
     scheme = _taken(Scheme(file_format, format_columns(declared), options))
@@ -527,12 +529,36 @@ def typed_files(
         rows = tuple(tuple(map(draw, columns)) for _ in range(draw(one_of_these((1, 2, 4, 6)))))
         settings = SETTINGS[file_format].items()
         how = {name: draw(one_of_these(choices)) for name, choices in settings if draw(st.booleans())}
+        ways = {name: stored_ways(file_format, kind) for name, kind in zip(names, kinds, strict=True)}
+        stored = {name: pick(draw, "stored", *some_ways) for name, some_ways in ways.items() if some_ways}
+        if stored and draw(st.booleans()):
+            how["stored"] = stored
         some.append(case_of(scheme, made=Made(writer, written, rows, how)))
     return some
 
 
+def declared_columns(draw: Draw, columns: list[tuple[str, pa.DataType]]) -> list[pa.Field]:
+    """Declare columns as they are in a file, mostly; or fewer, others, in another order, or in another case."""
+    way = pick(draw, "declared columns", *["all"] * 4, "fewer", "fewer", "more", "reversed", "upper")
+    if way == "fewer" and len(columns) > 1:
+        columns = columns[1:]
+    elif way == "more":
+        columns = [*columns, ("more", pa.int32())]
+    elif way == "reversed":
+        columns = columns[::-1]
+    elif way == "upper":
+        columns = [(name.upper() if name.isascii() else name, kind) for name, kind in columns]
+    return [pa.field(name, kind) for name, kind in columns]
+
+
 def declared_type(draw: Draw, kind: pa.DataType) -> pa.DataType:
     """Draw the written type, mostly, or one of those into which it may go."""
+    if pt.is_struct(kind):
+        return pa.struct(declared_columns(draw, [(part.name, declared_type(draw, part.type)) for part in kind]))
+    if pt.is_list(kind):
+        return pa.list_(declared_type(draw, kind.value_type))
+    if pt.is_map(kind):
+        return pa.map_(kind.key_type, declared_type(draw, kind.item_type))
     others: list[pa.DataType] = []
     if pt.is_integer(kind):
         others = [

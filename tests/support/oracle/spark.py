@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from queue_source.schema.columns import format_columns
+from queue_source.spark.process import arrow_schema
 from support.oracle import cases
 from support.oracle.cases import TYPED, Case
 from support.oracle.counting import Draw, one_of_these, reached
@@ -54,6 +55,9 @@ _SETTINGS = {
 _FILE = "__file"
 _OF_ALL = ("requirement failed", "CHARSET")
 """What Spark says of options that it refuses, whatever is in an object."""
+
+_UNASKED = "QUERY_ONLY_CORRUPT_RECORD_COLUMN"
+"""What Spark says where a header has none of the declared columns, so that nothing else is asked for."""
 
 
 @dataclass
@@ -106,6 +110,20 @@ class Reader:
         for name, row in zip(names, rows, strict=True):
             found[name].append(row)
         return [Found(tuple(some_rows)) for some_rows in found.values()]
+
+    def inferred(self, case: Case) -> list[tuple[str, pa.DataType]]:
+        """The columns that Spark infers of an object; none where it refuses."""
+        path = self.folder / f"{next(self.numbers)}.{case.file_format}"
+        path.write_bytes(case.bytes)
+        options = {"inferSchema": "true"} if case.file_format == "csv" else {}
+        reader = self.session.read.format(_NAMES.get(case.file_format, case.file_format))
+        try:
+            schema = reader.options(**options, **case.options).load(path.as_uri()).schema
+        except (PySparkException, Py4JError):
+            return []
+        finally:
+            path.unlink()
+        return [(column.name, column.type) for column in arrow_schema(schema)]
 
     def _frame(self, case: Case, folder: Path, by_name: bool) -> DataFrame:
         options = {name: value for name, value in case.options.items() if name not in NOT_SPARKS}
@@ -185,7 +203,16 @@ def end() -> None:
 
 
 def shown(case: Case) -> tuple[str, str]:
-    """What Spark reads, and what is read here, for examples: rows, or in brackets why there are none."""
+    """What Spark reads, and what is read here, for examples: rows, or in brackets why there are none.
+
+    Of a case without declared columns: those that are inferred.
+    """
+    if case.ddl is None:
+        from support.oracle import inferred
+
+        sides = the_reader().inferred(case), inferred.here(case)
+        theirs_, ours_ = (format_columns(pa.schema(side)) for side in sides)
+        return theirs_, ours_
     problem = refused(case)
     (theirs,) = the_reader().read([case], by_name=False)
     ours = Found(failure="refused when the query starts") if problem else read(case)
@@ -219,6 +246,8 @@ def compared(some: Sequence[Case]) -> list[Broken | None]:
 
 
 def _compared(case: Case, theirs: Found, ours: Found) -> Broken | None:
+    if _UNASKED in theirs.detail:
+        return None
     for differs in differing(case, theirs, ours):
         row = excuse(differs)
         if row is None:

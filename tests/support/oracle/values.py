@@ -29,11 +29,11 @@ Strategy = SearchStrategy[Any]
 
 ZONES = (
     "Europe/Berlin", "UTC", "America/New_York", "Asia/Kolkata", "Africa/Casablanca", "Australia/Lord_Howe", "+05:30",
-    "America/Sao_Paulo",
+    "America/Sao_Paulo", "America/St_Johns", "Pacific/Apia", "Europe/London", "Africa/Monrovia", "Asia/Tehran",
+    "Antarctica/Troll", "-03:30",
 )  # fmt: skip
-YEARS = (1, 2, 1582, 1583, 1677, 1678, 1883, 1890, 1900, 1901, 1916, 1945, 1969, 1970, 1972, 2000, 2016, 2024, 2026,
-         2036,
-         2037, 2038, 2039, 2040, 2099, 2100, 2261, 2262, 2500, 9998, 9999)  # fmt: skip
+YEARS = (1, 2, 1582, 1583, 1677, 1678, 1883, 1890, 1900, 1901, 1916, 1945, 1969, 1970, 1972, 2000, 2011, 2016, 2024,
+         2026, 2036, 2037, 2038, 2039, 2040, 2099, 2100, 2261, 2262, 2500, 9998, 9999)  # fmt: skip
 _EPOCH_DAY = date(1970, 1, 1)
 _EPOCH = datetime(1970, 1, 1)
 MICRO = timedelta(microseconds=1)
@@ -251,10 +251,10 @@ def walls(zone: str) -> Strategy:
     fraction = st.sampled_from(_FRACTIONS).map(lambda n: n * MICRO)
     of_year = st.tuples(st.sampled_from(YEARS), st.integers(1, 12), st.integers(1, 28)).map(lambda p: datetime(*p))
     more: dict[str, Strategy] = {}
-    if any(changes(zone, year) for year in (2024, 1945)):
+    if any(changes(zone, year) for year in (2024, 2011, 1945)):
         changed = with_changes.flatmap(lambda year: st.sampled_from(changes(zone, year)))
         more["changed"] = st.builds(lambda at, by: at + by, changed, near)
-        more["skipped"] = changed.map(lambda at: at + timedelta(minutes=30))
+        more["skipped"] = more["skipped_"] = changed.map(lambda at: at + timedelta(minutes=30))
         later = st.sampled_from([2038, 2040, 2099, 2500]).filter(lambda year: bool(changes(zone, year)))
         if any(changes(zone, year) for year in (2038, 2040, 2099, 2500)):
             changed_later = later.flatmap(lambda year: st.sampled_from(changes(zone, year)))
