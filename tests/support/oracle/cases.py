@@ -153,13 +153,14 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "ignoreLeadingWhiteSpace": _BOTH, "ignoreTrailingWhiteSpace": _BOTH, "nanValue": ("-", "nan", "NA", ""),
         "positiveInf": ("+oo", "Infinity", "1"), "negativeInf": ("-oo", "-Infinity"), "multiLine": _BOTH,
         "lineSep": (";", "\n", "\r\n", "||", "ab", "\r", "\x1e"), "encoding": ("ISO-8859-1", "UTF-16", "UTF-16LE",
-        "windows-1252"),
+        "windows-1252", "Shift_JIS", "UTF-32", "UTF-16BE", "US-ASCII", "GB18030"),
         "mode": _MODES, "columnNameOfCorruptRecord": ("_bad", "bad record"), "rescuedDataColumn": ("_rest",),
         "readerCaseSensitive": _BOTH, **_TIMES,
     },
     "json": {
         "multiLine": _BOTH, "recordsPath": ("Records", "detail.items"),
-        "lineSep": (";", "\n", "\r\n", "||", ",", "\x1e"), "encoding": ("ISO-8859-1", "UTF-16LE", "UTF-16"),
+        "lineSep": (";", "\n", "\r\n", "||", ",", "\x1e"),
+        "encoding": ("ISO-8859-1", "UTF-16LE", "UTF-16", "UTF-32", "Shift_JIS"),
         "mode": _MODES,
         "columnNameOfCorruptRecord": ("_bad", "bad record"), "rescuedDataColumn": ("_rest",),
         "readerCaseSensitive": _BOTH,
@@ -167,7 +168,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "text": {
         "wholeText": _BOTH, "lineSep": (";", "\n", "\r\n", "||", "a", "\x1e"), "mode": _MODES,
-        "encoding": ("ISO-8859-1", "UTF-16", "UTF-16LE"),
+        "encoding": ("ISO-8859-1", "UTF-16", "UTF-16LE", "Shift_JIS", "UTF-32"),
     },
     "parquet": {"rescuedDataColumn": ("_rest",), "readerCaseSensitive": _BOTH},
     "orc": {"rescuedDataColumn": ("_rest",), "readerCaseSensitive": _BOTH},
@@ -304,14 +305,22 @@ def csv_header(draw: Draw, scheme: Scheme) -> str:
     """Draw the names of the columns as users write them: as declared, or nearly so."""
     sep, quote = scheme.parsed.sep, scheme.parsed.quote
     names = list(scheme.data.names)
-    way = pick(draw, "header", "same", "same", "spaces", "spaces", "spaces before", "quoted", "upper", "other order",
-    "more",
-    "fewer",
-               "twice", "nameless")  # fmt: skip
+    way = pick(
+        draw, "header", "same", "same", "same", "spaces", "spaces", "spaces before", "tabs", "spaced quotes", "a mark",
+        "one behind", "quoted", "upper", "other order", "more", "fewer", "twice", "nameless",
+    )  # fmt: skip
     if way == "spaces":
         return f"{sep} ".join(names)
     if way == "spaces before":
         return f" {sep}".join(names)
+    if way == "tabs":
+        return sep.join(f"\t{name} " for name in names)
+    if way == "spaced quotes":
+        return f"{sep} ".join(f"{quote}{name}{quote}" for name in names)
+    if way == "a mark":
+        return sep.join([f"\ufeff{quote}{names[0]}{quote}", *names[1:]])
+    if way == "one behind":
+        return sep.join(names) + sep
     if way == "quoted":
         names = [f"{quote}{name}{quote}" for name in names]
     elif way == "upper":
@@ -455,7 +464,8 @@ def json_name(draw: Draw, name: str) -> str:
     return f"'{name}'" if way == "single quotes" else json.dumps(name, ensure_ascii=False)
 
 
-_ODD_JSON = ("null", "null", "1", "1.0", "1e3", "-0", "-0.0", "true", "false", '""', '"x"', "[]", "{}", "[1]",
+_ODD_JSON = ("null", "null", "9" * 5000, "1", "1.0", "1e3", "-0", "-0.0",
+             "true", "false", '""', '"x"', "[]", "{}", "[1]",
              '{"x":1}', "NaN",
              "Infinity", "-Infinity", "Inf", "-INF", "+1", ".5", "1.", "01", "-", "x", '"NaN"', '"Infinity"', '"-INF"',
              '"null"',
@@ -588,12 +598,16 @@ def declared_type(draw: Draw, kind: pa.DataType) -> pa.DataType:
 
 SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
     "parquet": {
-        "row_group_size": (1, 2, 1000), "compression": ("snappy", "none", "zstd", "gzip"), "use_dictionary": (True,
+        "row_group_size": (1, 2, 1000), "compression": ("snappy", "none", "zstd", "gzip", "brotli", "lz4"),
+        "data_page_size": (1, 100), "write_page_index": (True,), "use_byte_stream_split": (True,),
+        "store_schema": (False,),
+        "use_compliant_nested_type": (False,), "max_rows_per_page": (1, 2), "use_dictionary": (True,
         False),
         "data_page_version": ("1.0", "2.0"), "use_deprecated_int96_timestamps": (False, False, True),
         "store_decimal_as_integer": (False, True), "version": ("2.6", "1.0", "2.4"),
     },
-    "orc": {"compression": ("uncompressed", "snappy", "zlib", "zstd"), "dictionary_key_size_threshold": (0.0, 1.0)},
+    "orc": {"compression": ("uncompressed", "snappy", "zlib", "zstd", "lz4"), "file_version": ("0.11", "0.12"),
+        "row_index_stride": (1000,), "dictionary_key_size_threshold": (0.0, 1.0)},
     "avro": {"codec": ("null", "deflate", "bzip2", "xz", "zstandard"), "sync_interval": (1, 16000)},
 }  # fmt: skip
 """How files are written."""

@@ -460,6 +460,20 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         TYPED_BAD,
+        "a number that the declared type has no room for (in Parquet another number for Spark)",
+        every(
+            formats("parquet", "orc", "avro"),
+            here_failed,
+            said(r"not in range|out of range|truncated|does not fit|would lose"),
+        ),
+        (
+            Example(
+                Case("parquet", "a SMALLINT", made=Made("pyarrow", "a INT", ((70000,),))), "4464", "(corrupt-object)"
+            ),
+        ),
+    ),
+    Row(
+        TYPED_BAD,
         "ORC: TIMESTAMP of a year before 1678 or after 2261; DECIMAL of Hive 0.11, which has no "
         "precision; compression with "
         "LZO; INT into STRING, DOUBLE into FLOAT, and other types that lose something",

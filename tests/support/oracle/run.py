@@ -58,6 +58,8 @@ RELATIONS: dict[str, ModuleType] = {
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
 A_ROUND = 200
 """Examples of a round, at most."""
+_GROUPS = 15
+"""Groups of objects that Spark reads, in a round that ends with its time: the first of each is the simplest one."""
 _SECONDS = 15.0
 """Of a round of which nothing is found, and of looking for a smaller case."""
 
@@ -87,7 +89,8 @@ def run(
             until = None if seconds is None else min(started + seconds, time.monotonic() + _SECONDS)
             module, number_of_round = RELATIONS[name], seed * 10_000 + number
             if module in (spark, inferred):
-                found = module.one_round(number_of_round, -(-count // spark.AT_ONCE), result, until)
+                groups = -(-count // spark.AT_ONCE) if seconds is None else _GROUPS
+                found = module.one_round(number_of_round, groups, result, until)
             else:
                 found = one_round(module, number_of_round, count, result, until)
             for broken in found:

@@ -192,7 +192,7 @@ def the_reader() -> Reader:
     if not _READER:
         from support.engine.queries import build_session
 
-        use(build_session("local[1]"))
+        use(build_session("local[1]", {"spark.ui.showConsoleProgress": "false"}))  # which would stand before a finding
     return _READER[0]
 
 
