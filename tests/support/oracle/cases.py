@@ -599,7 +599,7 @@ def declared_type(draw: Draw, kind: pa.DataType) -> pa.DataType:
 SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
     "parquet": {
         "row_group_size": (1, 2, 1000), "compression": ("snappy", "none", "zstd", "gzip", "brotli", "lz4"),
-        "data_page_size": (1, 100), "write_page_index": (True,), "use_byte_stream_split": (True,),
+        "data_page_size": (100,), "write_page_index": (True,), "use_byte_stream_split": (True,),
         "store_schema": (False,),
         "use_compliant_nested_type": (False,), "max_rows_per_page": (1, 2), "use_dictionary": (True,
         False),

@@ -65,6 +65,10 @@ class Made:
     def bytes(self, file_format: str) -> bytes:
         """The file. Raises NotWritten where its writer cannot write the values."""
         try:
+            if self.writer == "spark":
+                from support.oracle.spark import the_reader
+
+                return the_reader().written(self, file_format)
             return _WRITERS[file_format](self)
         except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
             raise NotWritten(str(error)) from error
