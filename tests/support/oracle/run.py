@@ -22,6 +22,7 @@ from hypothesis.errors import Flaky, FlakyFailure
 from support.oracle import (
     beside,
     counting,
+    folders,
     harm,
     inference,
     inferred,
@@ -45,6 +46,7 @@ RELATIONS: dict[str, ModuleType] = {
         inferred,
         ways,
         written,
+        folders,
         parts,
         beside,
         packing,
