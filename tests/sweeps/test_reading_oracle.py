@@ -20,6 +20,8 @@ EXAMPLES = {
     "nothing-changes-neighbours": 80,
     "inference-is-of-the-data": 80,
     "any-packing-is-the-same": 80,
+    "typed-is-as-written": 100,
+    "a-folder-is-a-field": 100,
     "parts-are-the-whole": 50,
     "a-bad-object-harms-only-itself": 50,
     "each-store-is-the-local-file": 50,
@@ -40,9 +42,20 @@ def _ended() -> Iterator[None]:
         ExecutorFactory._instance = None
 
 
-@pytest.mark.parametrize("relation", [name for name in RELATIONS if name != "as-spark"])
+@pytest.mark.parametrize("relation", EXAMPLES)
 def test_a_relation_holds_for_what_is_drawn(relation: str) -> None:
     _search(SEED, relation, EXAMPLES[relation])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("relation", EXAMPLES)
+def test_a_relation_holds_for_more_that_is_drawn(relation: str) -> None:
+    """Two minutes in all."""
+    _search(SEED + 1, relation, 4 * EXAMPLES[relation])
+
+
+def test_each_relation_is_tried() -> None:
+    assert {*EXAMPLES} | {"as-spark", "inferred-as-spark"} == {*RELATIONS}
 
 
 def _search(seed: int, relation: str, examples: int) -> None:

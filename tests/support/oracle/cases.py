@@ -282,8 +282,13 @@ def calm_object(draw: Draw, scheme: Scheme, count: int, header: str | None) -> b
                 text = draw(how(kind, scheme.zone, pattern))
                 texts.append(text if v.is_bare(kind) else json.dumps(text, ensure_ascii=False))
         if scheme.file_format == "json":
-            pairs = zip(columns, texts, strict=True)
-            lines.append("{" + ",".join(f"{json.dumps(c.name, ensure_ascii=False)}:{t}" for c, t in pairs) + "}")
+            pairs = [
+                f"{json.dumps(column.name, ensure_ascii=False)}:{text}"
+                for column, text in zip(columns, texts, strict=True)
+            ]
+            more = pick(draw, "calm json", *["as declared"] * 5, "more")
+            pairs += [draw(one_of_these(_MORE[:-4]))] if more == "more" else []
+            lines.append("{" + ",".join(pairs) + "}")
         else:
             lines.append(options.sep.join(texts))
     end = scheme.line_end or "\n"

@@ -207,7 +207,7 @@ def _streamed_zip(members: Members) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.mkdir("folder")
+            archive.writestr("folder/", b"")
             for name, data in members:
                 with archive.open(name, "w") as member:
                     member.write(data)

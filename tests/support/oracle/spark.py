@@ -328,7 +328,7 @@ def groups(draw: Draw) -> list[Case]:
     return [cases.case_of(scheme, content) for content in contents]
 
 
-_WRITING = {
+_WRITING: dict[str, dict[str, tuple[str, ...]]] = {
     "parquet": {
         "spark.sql.parquet.outputTimestampType": ("INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"),
         "spark.sql.parquet.writeLegacyFormat": ("true",),
