@@ -69,6 +69,7 @@ class StoreBackend:
     def close(self) -> None:
         for view in self.views:
             view.close()
+        self.views.clear()
 
 
 def content(shard_id: str, size: int | None = 10) -> Content:
