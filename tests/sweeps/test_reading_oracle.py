@@ -65,6 +65,14 @@ def _search(seed: int, relation: str, examples: int) -> None:
 
 
 FOUND = [
+    # more digits behind the point than the type has: as a whole they leave the 128 bits
+    *(
+        (
+            "quick-is-slow",
+            Case("csv", f"a DECIMAL(38, 10){column}", content=b"5555555555555555555555555555.12345678912"),
+        )
+        for column in ("", ", _corrupt_record STRING")
+    ),
     # a part begins within the first bytes, which are fewer than a line's end has
     ("parts-are-the-whole", Case("csv", "a TINYINT", {"lineSep": "\r\n", "sep": ";"}, b"-128")),
     # the only value of the beginning is a bad record's text, or what is rescued, behind the first part

@@ -546,7 +546,7 @@ def well_spelled(kind: pa.DataType, zone: str, pattern: str | None = None) -> St
     if pt.is_decimal(kind):
         whole, scale = kind.precision - kind.scale, kind.scale
         left = digits(st.sampled_from([max(n, 1) for n in (whole - 1, whole, whole, whole + 1, whole + 2, 1)]))
-        right = digits(st.sampled_from([0, min(scale, 1), scale, scale // 2]))
+        right = digits(st.sampled_from([0, min(scale, 1), scale, scale // 2, scale + 1]))
         large = st.builds(lambda a, b: f"{a}.{b}" if b else a, left, right)
         exact = unscaled(kind.precision).map(lambda number: format(scaled(number, kind.scale), "f"))
         return edges("well spelled decimal", exact=exact, digits=large, wrapped=wrapped(kind))

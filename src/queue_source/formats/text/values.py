@@ -218,9 +218,17 @@ def text_leaf(options: FormatOptions) -> LeafConverter:
             largest = pc.max(pc.abs(array.cast(pa.float64()))).as_py()
             if largest is not None and not largest < _ROOM * 10.0 ** (LARGEST_DECIMAL - target.scale):
                 raise ValueError(f"a number that does not fit {target}")
+            longest = pc.max(pc.binary_length(array)).as_py() or 0
+            if longest > LARGEST_DECIMAL and _most_digits(array) > LARGEST_DECIMAL:
+                raise ValueError("a number of more digits than 128 bits have room for is read value by value")
         return array.cast(target)
 
     return convert
+
+
+def _most_digits(texts: pa.Array) -> int:
+    most: int = pc.max(pc.binary_length(pc.replace_substring_regex(texts, "[^0-9]", ""))).as_py()
+    return most
 
 
 def _parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
