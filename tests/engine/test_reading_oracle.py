@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from support.oracle import inferred
 from support.oracle import spark as as_spark
 from support.oracle.differences import TABLE, Example
 from support.oracle.run import run
@@ -23,13 +24,22 @@ def asked(spark: SparkSession) -> Iterator[None]:
 
 
 def test_what_is_drawn_is_read_as_spark_reads_it() -> None:
-    _search(53, 400)
+    _search(53, as_spark.NAME, 400)
 
 
-def _search(seed: int, examples: int) -> None:
-    result = run(seed, examples=examples, relations=[as_spark.NAME])
+def test_what_is_inferred_is_what_spark_infers() -> None:
+    _search(53, inferred.NAME, 400)
+
+
+@pytest.mark.parametrize("relation", [as_spark.NAME, inferred.NAME])
+def test_more_that_is_drawn_is_as_it_is_for_spark(relation: str) -> None:
+    _search(54, relation, 1200)
+
+
+def _search(seed: int, relation: str, examples: int) -> None:
+    result = run(seed, examples=examples, relations=[relation])
     assert not result.broken, str(result)
-    assert result.tried[as_spark.NAME] > examples // 2
+    assert result.tried[relation] > examples // 8  # of typed formats, fewer objects are a group
 
 
 @pytest.mark.parametrize("example", [example for row in TABLE for example in row.examples], ids=lambda one: one.name)

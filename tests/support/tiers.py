@@ -73,6 +73,7 @@ WITH_SPARK = {
     },
     "test_reading_oracle.py": {
         "test_what_is_drawn_is_read_as_spark_reads_it",
+        "test_what_is_inferred_is_what_spark_infers",
         "test_what_is_meant_to_differ_differs_as_its_example_shows",
     },
     "test_references.py": {"test_each_announced_object_is_one_row_of_the_cuesqueue_sink"},

@@ -20,6 +20,8 @@ EXAMPLES = {
     "nothing-changes-neighbours": 80,
     "inference-is-of-the-data": 80,
     "any-packing-is-the-same": 80,
+    "typed-is-as-written": 100,
+    "a-folder-is-a-field": 100,
     "parts-are-the-whole": 50,
     "a-bad-object-harms-only-itself": 50,
     "each-store-is-the-local-file": 50,
@@ -40,9 +42,20 @@ def _ended() -> Iterator[None]:
         ExecutorFactory._instance = None
 
 
-@pytest.mark.parametrize("relation", [name for name in RELATIONS if name != "as-spark"])
+@pytest.mark.parametrize("relation", EXAMPLES)
 def test_a_relation_holds_for_what_is_drawn(relation: str) -> None:
     _search(SEED, relation, EXAMPLES[relation])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("relation", EXAMPLES)
+def test_a_relation_holds_for_more_that_is_drawn(relation: str) -> None:
+    """A minute in all."""
+    _search(SEED + 1, relation, 2 * EXAMPLES[relation])
+
+
+def test_each_relation_is_tried() -> None:
+    assert {*EXAMPLES} | {"as-spark", "inferred-as-spark"} == {*RELATIONS}
 
 
 def _search(seed: int, relation: str, examples: int) -> None:
@@ -52,6 +65,14 @@ def _search(seed: int, relation: str, examples: int) -> None:
 
 
 FOUND = [
+    # more digits behind the point than the type has: as a whole they leave the 128 bits
+    *(
+        (
+            "quick-is-slow",
+            Case("csv", f"a DECIMAL(38, 10){column}", content=b"5555555555555555555555555555.12345678912"),
+        )
+        for column in ("", ", _corrupt_record STRING")
+    ),
     # a part begins within the first bytes, which are fewer than a line's end has
     ("parts-are-the-whole", Case("csv", "a TINYINT", {"lineSep": "\r\n", "sep": ";"}, b"-128")),
     # the only value of the beginning is a bad record's text, or what is rescued, behind the first part

@@ -126,6 +126,17 @@ def test_samples_may_be_named_and_bad_ones_do_not_matter(place: Place) -> None:
         place.columns(schemaSample=gone, schemaLocation=str(place.root / "other"))
 
 
+@pytest.mark.parametrize(
+    "objects", [["a\n2024-01-02\n2024-01-02 03:04:05\n"], ["a\n2024-01-02\n", "a\n2024-01-02T03:04Z\n"]]
+)
+def test_days_and_times_in_a_column_of_csv_are_times_in_one_object_as_in_two(place: Place, objects: list[str]) -> None:
+    for number, text in enumerate(objects):
+        (place.root / f"{number}.csv").write_text(text)
+        place.publish((place.root / f"{number}.csv").as_uri())
+    given = {"fileFormat": "csv", "header": "true", "inferColumnTypes": "true"}
+    assert place.columns(**given) == "a TIMESTAMP, _rescued_data STRING"
+
+
 def test_columns_of_the_path_are_added_with_their_types(place: Place) -> None:
     place.publish(place.put("day=2020-01-01/n=7/1.json", {"id": 1, "n": "of the record"}))
     assert place.columns(partitionColumns="day,n") == "id BIGINT, day DATE, n BIGINT, _rescued_data STRING"

@@ -31,7 +31,16 @@ from queue_source.formats.typed import (
     snappy_length,
     written_varint,
 )
-from queue_source.formats.types import gregorian_days, gregorian_micros, instants, local_times, parts_of, with_parts
+from queue_source.formats.types import (
+    gregorian_days,
+    gregorian_micros,
+    inner_types,
+    instants,
+    local_times,
+    match_names,
+    parts_of,
+    with_parts,
+)
 from queue_source.options.content import FormatOptions
 from queue_source.storage.open_files import ObjectFile, ObjectVersion
 
@@ -138,12 +147,32 @@ def _with_times(table: pa.Table, schema: pa.Schema, matches: dict[str, str]) -> 
     """Convert times: Spark writes TIMESTAMP_NTZ as microseconds, others as moments at the writer's clock."""
     for name, written in matches.items():
         place, kind = table.column_names.index(written), schema.field(name).type
-        column = table.column(place)
-        if pt.is_timestamp(kind) and kind.tz is None and pt.is_int64(column.type):
-            table = table.set_column(place, written, column.cast(kind))
-        elif pt.is_timestamp(kind) and kind.tz is None and pt.is_timestamp(column.type):
-            table = table.set_column(place, written, pa.chunked_array(map(local_times, column.chunks), kind))
+        if _has_local_times(kind):
+            chunks = [_local(chunk, kind) for chunk in table.column(place).chunks]
+            table = table.set_column(place, written, pa.chunked_array(chunks) if chunks else pa.array([], kind))
     return table
+
+
+def _has_local_times(kind: pa.DataType) -> bool:
+    return (pt.is_timestamp(kind) and kind.tz is None) or any(map(_has_local_times, inner_types(kind)))
+
+
+def _local(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Convert the times of an array for which times without a zone are declared, at any depth."""
+    if pt.is_timestamp(kind):
+        if kind.tz is None and pt.is_int64(array.type):
+            return array.cast(kind)
+        return local_times(array) if kind.tz is None and pt.is_timestamp(array.type) else array
+    inner, parts = inner_types(kind), parts_of(array)
+    if pt.is_struct(kind) and pt.is_struct(array.type):
+        matches = match_names([field.name for field in kind], [field.name for field in array.type])
+        declared = {written: kind.field(name).type for name, written in matches.items()}
+        inner = [declared.get(field.name, field.type) for field in array.type]
+    elif pt.is_struct(kind) or pt.is_struct(array.type):
+        return array  # which fits no better with other times
+    if not _has_local_times(kind) or len(inner) != len(parts):
+        return array
+    return with_parts(array, [_local(part, of) for part, of in zip(parts, inner, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -171,9 +172,8 @@ class _Times:
     def __init__(self, reader: pq.ParquetFile, written: pa.Schema, names: Sequence[str]) -> None:
         self._int96: set[str] = set()
         if any(_may_be_int96(written.field(name).type) for name in names):
-            leaves = map(reader.schema.column, range(len(reader.schema)))
-            physical = {leaf.path.split(".")[0]: leaf.physical_type for leaf in leaves}
-            self._int96 = {name for name, kind in physical.items() if kind == "INT96"}
+            kinds = iter([reader.schema.column(at).physical_type for at in range(len(reader.schema))])
+            self._int96 = {field.name for field in written if "INT96" in [*islice(kinds, _leaves(field.type))]}
         self._said: Mapping[bytes, bytes] = reader.metadata.metadata or {}
         version = self._said.get(b"org.apache.spark.version")
         self._old_dates = self._old_int96 = False
@@ -188,11 +188,9 @@ class _Times:
     def in_gregorian(self, table: pa.Table) -> pa.Table:
         """Convert a table whose file may count by the calendar of before 1582. Raises ValueError."""
         for name in table.column_names:
-            if name in self._int96 and pt.is_timestamp(table.column(name).type):
-                # as microseconds an impossible year may be any number
-                bounds = pc.min_max(table.column(name).cast(pa.timestamp("us")).cast(pa.int64())).as_py()
-                if bounds["min"] is not None and not _YEAR_1 <= bounds["min"] <= bounds["max"] < _YEAR_10000:
-                    raise ValueError(f"column {name!r} has an INT96 beyond the years 1 to 9999")
+            # as microseconds an impossible year may be any number
+            if name in self._int96 and any(map(_is_beyond, table.column(name).chunks)):
+                raise ValueError(f"column {name!r} has an INT96 beyond the years 1 to 9999")
         if not self._old_dates and not self._old_int96:
             return table
         zone = parse_time_zone(self._said.get(b"org.apache.spark.timeZone", b"UTC").decode())
@@ -202,6 +200,21 @@ class _Times:
                 if chunks:
                     table = table.set_column(place, name, pa.chunked_array(chunks))
         return table
+
+
+def _is_beyond(array: pa.Array) -> bool:
+    """Tell whether a moment in an array, at any depth, is of another year than 1 to 9999."""
+    if not pt.is_timestamp(array.type):
+        return any(map(_is_beyond, parts_of(array)))
+    bounds = pc.min_max(array.cast(pa.timestamp("us")).cast(pa.int64())).as_py()
+    return bounds["min"] is not None and not _YEAR_1 <= bounds["min"] <= bounds["max"] < _YEAR_10000
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """Return how many columns of Parquet a type takes."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _leaves(kind.storage_type)
+    return sum(_leaves(kind.field(at).type) for at in range(kind.num_fields)) if pt.is_nested(kind) else 1
 
 
 def _in_gregorian(array: pa.Array, zone: str) -> pa.Array:

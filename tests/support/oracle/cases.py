@@ -23,7 +23,7 @@ from queue_source.options.content import FormatOptions
 from queue_source.schema.columns import format_columns, parse_columns
 from support.oracle import values as v
 from support.oracle.counting import Draw, one_of_these, pick, reached
-from support.oracle.typed import Made
+from support.oracle.typed import Made, stored_ways
 from support.sessions import LEAST
 
 TEXTUAL = ("csv", "json", "text")
@@ -153,13 +153,14 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "ignoreLeadingWhiteSpace": _BOTH, "ignoreTrailingWhiteSpace": _BOTH, "nanValue": ("-", "nan", "NA", ""),
         "positiveInf": ("+oo", "Infinity", "1"), "negativeInf": ("-oo", "-Infinity"), "multiLine": _BOTH,
         "lineSep": (";", "\n", "\r\n", "||", "ab", "\r", "\x1e"), "encoding": ("ISO-8859-1", "UTF-16", "UTF-16LE",
-        "windows-1252"),
+        "windows-1252", "Shift_JIS", "UTF-32", "UTF-16BE", "US-ASCII", "GB18030"),
         "mode": _MODES, "columnNameOfCorruptRecord": ("_bad", "bad record"), "rescuedDataColumn": ("_rest",),
         "readerCaseSensitive": _BOTH, **_TIMES,
     },
     "json": {
         "multiLine": _BOTH, "recordsPath": ("Records", "detail.items"),
-        "lineSep": (";", "\n", "\r\n", "||", ",", "\x1e"), "encoding": ("ISO-8859-1", "UTF-16LE", "UTF-16"),
+        "lineSep": (";", "\n", "\r\n", "||", ",", "\x1e"),
+        "encoding": ("ISO-8859-1", "UTF-16LE", "UTF-16", "UTF-32", "Shift_JIS"),
         "mode": _MODES,
         "columnNameOfCorruptRecord": ("_bad", "bad record"), "rescuedDataColumn": ("_rest",),
         "readerCaseSensitive": _BOTH,
@@ -167,7 +168,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "text": {
         "wholeText": _BOTH, "lineSep": (";", "\n", "\r\n", "||", "a", "\x1e"), "mode": _MODES,
-        "encoding": ("ISO-8859-1", "UTF-16", "UTF-16LE"),
+        "encoding": ("ISO-8859-1", "UTF-16", "UTF-16LE", "Shift_JIS", "UTF-32"),
     },
     "parquet": {"rescuedDataColumn": ("_rest",), "readerCaseSensitive": _BOTH},
     "orc": {"rescuedDataColumn": ("_rest",), "readerCaseSensitive": _BOTH},
@@ -281,8 +282,13 @@ def calm_object(draw: Draw, scheme: Scheme, count: int, header: str | None) -> b
                 text = draw(how(kind, scheme.zone, pattern))
                 texts.append(text if v.is_bare(kind) else json.dumps(text, ensure_ascii=False))
         if scheme.file_format == "json":
-            pairs = zip(columns, texts, strict=True)
-            lines.append("{" + ",".join(f"{json.dumps(c.name, ensure_ascii=False)}:{t}" for c, t in pairs) + "}")
+            pairs = [
+                f"{json.dumps(column.name, ensure_ascii=False)}:{text}"
+                for column, text in zip(columns, texts, strict=True)
+            ]
+            more = pick(draw, "calm json", *["as declared"] * 5, "more")
+            pairs += [draw(one_of_these(_MORE[:-4]))] if more == "more" else []
+            lines.append("{" + ",".join(pairs) + "}")
         else:
             lines.append(options.sep.join(texts))
     end = scheme.line_end or "\n"
@@ -304,14 +310,22 @@ def csv_header(draw: Draw, scheme: Scheme) -> str:
     """Draw the names of the columns as users write them: as declared, or nearly so."""
     sep, quote = scheme.parsed.sep, scheme.parsed.quote
     names = list(scheme.data.names)
-    way = pick(draw, "header", "same", "same", "spaces", "spaces", "spaces before", "quoted", "upper", "other order",
-    "more",
-    "fewer",
-               "twice", "nameless")  # fmt: skip
+    way = pick(
+        draw, "header", "same", "same", "same", "spaces", "spaces", "spaces before", "tabs", "spaced quotes", "a mark",
+        "one behind", "quoted", "upper", "other order", "more", "fewer", "twice", "nameless",
+    )  # fmt: skip
     if way == "spaces":
         return f"{sep} ".join(names)
     if way == "spaces before":
         return f" {sep}".join(names)
+    if way == "tabs":
+        return sep.join(f"\t{name} " for name in names)
+    if way == "spaced quotes":
+        return f"{sep} ".join(f"{quote}{name}{quote}" for name in names)
+    if way == "a mark":
+        return sep.join([f"\ufeff{quote}{names[0]}{quote}", *names[1:]])
+    if way == "one behind":
+        return sep.join(names) + sep
     if way == "quoted":
         names = [f"{quote}{name}{quote}" for name in names]
     elif way == "upper":
@@ -455,7 +469,8 @@ def json_name(draw: Draw, name: str) -> str:
     return f"'{name}'" if way == "single quotes" else json.dumps(name, ensure_ascii=False)
 
 
-_ODD_JSON = ("null", "null", "1", "1.0", "1e3", "-0", "-0.0", "true", "false", '""', '"x"', "[]", "{}", "[1]",
+_ODD_JSON = ("null", "null", "9" * 5000, "1", "1.0", "1e3", "-0", "-0.0",
+             "true", "false", '""', '"x"', "[]", "{}", "[1]",
              '{"x":1}', "NaN",
              "Infinity", "-Infinity", "Inf", "-INF", "+1", ".5", "1.", "01", "-", "x", '"NaN"', '"Infinity"', '"-INF"',
              '"null"',
@@ -518,7 +533,9 @@ def typed_files(
     columns = [v.values(kind, beyond=file_format == "parquet", zone=zone) for kind in kinds]
     names = draw(v.names(len(kinds))) if draw(one_of_these((False, False, True))) else list("abc"[: len(kinds)])
     written = format_columns([pa.field(name, kind) for name, kind in zip(names, kinds, strict=True)])
-    declared = [pa.field(name, declared_type(draw, kind)) for name, kind in zip(names, kinds, strict=True)]
+    declared = declared_columns(
+        draw, [(name, declared_type(draw, kind)) for name, kind in zip(names, kinds, strict=True)]
+    )
     if "rescuedDataColumn" in options:
         declared.append(pa.field(options["rescuedDataColumn"], pa.string()))
     scheme = _taken(Scheme(file_format, format_columns(declared), options))
@@ -527,12 +544,36 @@ def typed_files(
         rows = tuple(tuple(map(draw, columns)) for _ in range(draw(one_of_these((1, 2, 4, 6)))))
         settings = SETTINGS[file_format].items()
         how = {name: draw(one_of_these(choices)) for name, choices in settings if draw(st.booleans())}
+        ways = {name: stored_ways(file_format, kind) for name, kind in zip(names, kinds, strict=True)}
+        stored = {name: pick(draw, "stored", *some_ways) for name, some_ways in ways.items() if some_ways}
+        if stored and draw(st.booleans()):
+            how["stored"] = stored
         some.append(case_of(scheme, made=Made(writer, written, rows, how)))
     return some
 
 
+def declared_columns(draw: Draw, columns: list[tuple[str, pa.DataType]]) -> list[pa.Field]:
+    """Declare columns as they are in a file, mostly; or fewer, others, in another order, or in another case."""
+    way = pick(draw, "declared columns", *["all"] * 4, "fewer", "fewer", "more", "reversed", "upper")
+    if way == "fewer" and len(columns) > 1:
+        columns = columns[1:]
+    elif way == "more":
+        columns = [*columns, ("more", pa.int32())]
+    elif way == "reversed":
+        columns = columns[::-1]
+    elif way == "upper":
+        columns = [(name.upper() if name.isascii() else name, kind) for name, kind in columns]
+    return [pa.field(name, kind) for name, kind in columns]
+
+
 def declared_type(draw: Draw, kind: pa.DataType) -> pa.DataType:
     """Draw the written type, mostly, or one of those into which it may go."""
+    if pt.is_struct(kind):
+        return pa.struct(declared_columns(draw, [(part.name, declared_type(draw, part.type)) for part in kind]))
+    if pt.is_list(kind):
+        return pa.list_(declared_type(draw, kind.value_type))
+    if pt.is_map(kind):
+        return pa.map_(kind.key_type, declared_type(draw, kind.item_type))
     others: list[pa.DataType] = []
     if pt.is_integer(kind):
         others = [
@@ -562,12 +603,16 @@ def declared_type(draw: Draw, kind: pa.DataType) -> pa.DataType:
 
 SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
     "parquet": {
-        "row_group_size": (1, 2, 1000), "compression": ("snappy", "none", "zstd", "gzip"), "use_dictionary": (True,
+        "row_group_size": (1, 2, 1000), "compression": ("snappy", "none", "zstd", "gzip", "brotli", "lz4"),
+        "data_page_size": (100,), "write_page_index": (True,), "use_byte_stream_split": (True,),
+        "store_schema": (False,),
+        "use_compliant_nested_type": (False,), "max_rows_per_page": (1, 2), "use_dictionary": (True,
         False),
         "data_page_version": ("1.0", "2.0"), "use_deprecated_int96_timestamps": (False, False, True),
         "store_decimal_as_integer": (False, True), "version": ("2.6", "1.0", "2.4"),
     },
-    "orc": {"compression": ("uncompressed", "snappy", "zlib", "zstd"), "dictionary_key_size_threshold": (0.0, 1.0)},
+    "orc": {"compression": ("uncompressed", "snappy", "zlib", "zstd", "lz4"), "file_version": ("0.11", "0.12"),
+        "row_index_stride": (1000,), "dictionary_key_size_threshold": (0.0, 1.0)},
     "avro": {"codec": ("null", "deflate", "bzip2", "xz", "zstandard"), "sync_interval": (1, 16000)},
 }  # fmt: skip
 """How files are written."""

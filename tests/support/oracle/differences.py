@@ -8,7 +8,9 @@ has none of these.
 from __future__ import annotations
 
 import codecs
+import re
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -74,12 +76,21 @@ def _csv(ddl: str, data: str | bytes, **options: str) -> Case:
     return Case("csv", ddl, options, data if isinstance(data, bytes) else data.encode())
 
 
+def _csv_inferred(value: str, **options: str) -> Case:
+    return Case("csv", None, {"header": "true", **options}, f"a\n{value}\n".encode())
+
+
+def _json_inferred(data: str) -> Case:
+    return Case("json", None, {}, data.encode())
+
+
 DROPPED = "Bad here, where Spark drops or changes something silently"
 READ_HERE = "Read here, because nothing is lost"
 NOT_READ = "Read by Spark, and not here"
 LIMITS = "Limits"
 TYPED_BAD = "Parquet, ORC and Avro: bad objects here, which Spark reads"
 TYPED = "Parquet, ORC and Avro: read otherwise"
+INFERRED = "Inferred types"
 OTHERWISE = "Otherwise"
 HEADINGS = {
     DROPPED: "",
@@ -88,6 +99,7 @@ HEADINGS = {
     LIMITS: "Read by Spark, with enough memory, and bad here:",
     TYPED_BAD: "",
     TYPED: "",
+    INFERRED: "",
     OTHERWISE: "",
 }
 """The headings of the page, and what stands below each."""
@@ -107,6 +119,11 @@ def _is_instant(kind: pa.DataType) -> bool:
 def _has_doubled_quotes(d: Differs) -> bool:
     quote, escape = d.case.parsed.quote, d.case.parsed.escape
     return bool(quote) and quote != escape and quote * 2 in d.text
+
+
+def _has_escapes(d: Differs) -> bool:
+    quote, escape = d.case.parsed.quote, d.case.parsed.escape
+    return bool(quote) and (escape + quote in d.text or escape * 2 in d.text)
 
 
 def _unreadable_as_a_whole(d: Differs) -> bool:
@@ -129,6 +146,44 @@ def _bad_for_spark_too(d: Differs) -> bool:
 
 def _many_bytes(d: Differs) -> bool:
     return codecs.lookup(d.case.parsed.encoding).name.startswith(("utf-16", "utf-32"))
+
+
+_NUMBERS = ("INT", "BIGINT", "DOUBLE", "DECIMAL")
+_WHOLE = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
+_FRACTION = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
+
+
+def _inferred(their: tuple[str, ...], our: tuple[str, ...]) -> Excuse:
+    """Spark infers one of some types, and here another one is inferred."""
+    return lambda d: d.their.partition("(")[0] in their and d.our.partition("(")[0] in our
+
+
+def _values(d: Differs) -> list[str]:
+    """The values of an inferred column of csv, which is alone in its object, but for those that count as null."""
+    return [text for text in d.text.split("\n")[1:] if text not in ("", d.case.options.get("nullValue", ""))]
+
+
+def _each_value(form: re.Pattern[str]) -> Excuse:
+    return lambda d: all(map(form.fullmatch, _values(d)))
+
+
+def _a_value(question: Callable[[str], bool]) -> Excuse:
+    return lambda d: any(map(question, _values(d)))
+
+
+def _is_odd_number(text: str) -> bool:
+    if _WHOLE.fullmatch(text):
+        return not -(1 << 63) <= int(text) < 1 << 63
+    return _FRACTION.fullmatch(text) is None
+
+
+def _is_odd_time(text: str) -> bool:
+    return _TIME.fullmatch(text) is None
+
+
+def _is_without_seconds(text: str) -> bool:
+    return re.search(r"[T ]\d\d:\d\d\s*(?:Z|[+-])", text) is not None
 
 
 TABLE: tuple[Row, ...] = (
@@ -400,8 +455,22 @@ TABLE: tuple[Row, ...] = (
         "Parquet: optional keys of a map; text that is not UTF-8; a wrong checksum of a page; INT96 "
         "beyond the years 1 to 9999 "
         "(for Spark any time); shredded VARIANT",
-        never,
+        every(formats("parquet"), here_failed, said("INT96 beyond the years")),
         shown_by="tests/unit/formats/test_parquet.py::test_text_that_is_not_utf8_is_corrupt",
+    ),
+    Row(
+        TYPED_BAD,
+        "a number that the declared type has no room for (in Parquet another number for Spark)",
+        every(
+            formats("parquet", "orc", "avro"),
+            here_failed,
+            said(r"not in range|out of range|truncated|does not fit|would lose"),
+        ),
+        (
+            Example(
+                Case("parquet", "a SMALLINT", made=Made("pyarrow", "a INT", ((70000,),))), "4464", "(corrupt-object)"
+            ),
+        ),
     ),
     Row(
         TYPED_BAD,
@@ -468,6 +537,70 @@ TABLE: tuple[Row, ...] = (
         shown_by="tests/unit/formats/test_special_types.py"
         "::test_they_are_refused_when_the_query_starts_with_what_to_declare",
     ),
+    # --- inferred ---
+    Row(
+        INFERRED,
+        "CSV: whole numbers are BIGINT (for Spark INT where all of them fit, and DECIMAL beyond 64 bits, which are "
+        "STRING here)",
+        every(CSV, _inferred(("INT",), ("BIGINT",)), _each_value(_WHOLE)),
+        (
+            Example(_csv_inferred("1"), "`a` INT", "`a` BIGINT"),
+            Example(_csv_inferred("9223372036854775808"), "`a` DECIMAL(19, 0)", "`a` STRING"),
+        ),
+    ),
+    Row(
+        INFERRED,
+        "CSV: a column with a number that is not written as programs write it is STRING: `007`, `+1`, ` 1`, `1d`, or "
+        "whole and beyond 64 bits. `1.` is DOUBLE (for Spark DECIMAL).",
+        either(
+            every(CSV, _inferred(_NUMBERS, ("STRING",)), _a_value(_is_odd_number)),
+            every(
+                CSV,
+                _inferred(("DECIMAL", "INT"), ("DOUBLE",)),
+                _a_value(lambda text: "." in text or "e" in text.lower()),
+            ),
+        ),
+        (
+            Example(_csv_inferred("007"), "`a` INT", "`a` STRING"),
+            Example(_csv_inferred(" 1"), "`a` DOUBLE", "`a` STRING"),
+            Example(_csv_inferred("1."), "`a` DECIMAL(1, 0)", "`a` DOUBLE"),
+        ),
+    ),
+    Row(
+        INFERRED,
+        "CSV: a column with a time in another form than `2024-01-02`, or `2024-01-02 03:04:05.6` with `Z`, an offset "
+        "or no zone, is STRING; one of times without seconds, with a zone, is TIMESTAMP (for Spark STRING)",
+        either(
+            every(CSV, _inferred(("TIMESTAMP", "DATE"), ("STRING",)), _a_value(_is_odd_time)),
+            every(CSV, _inferred(("STRING",), ("TIMESTAMP",)), _a_value(_is_without_seconds)),
+        ),
+        (
+            Example(_csv_inferred("2024-01"), "`a` TIMESTAMP", "`a` STRING"),
+            Example(_csv_inferred("2024-01-02 03:04Z"), "`a` STRING", "`a` TIMESTAMP"),
+        ),
+    ),
+    Row(
+        INFERRED,
+        "JSON: whole numbers beyond 64 bits are DECIMAL(38, 0) (for Spark with as many digits as they have)",
+        every(JSON, lambda d: re.sub(r"DECIMAL\(\d+, 0\)", "DECIMAL(38, 0)", d.their) == d.our),
+        (Example(_json_inferred('{"a":9223372036854775808}'), "`a` DECIMAL(19, 0)", "`a` DECIMAL(38, 0)"),),
+    ),
+    Row(
+        INFERRED,
+        'JSON: `""` makes a column STRING (for Spark it says nothing, as null), and so do empty objects without any '
+        "others (Spark leaves such a column out)",
+        every(JSON, text(r'""(?!:)|\{\}'), lambda d: "STRING" in d.our),
+        (
+            Example(_json_inferred('{"a":""}\n{"a":[1]}'), "`a` ARRAY<BIGINT>", "`a` STRING"),
+            Example(_json_inferred('{"a":{},"b":1}'), "`b` BIGINT", "`a` STRING, `b` BIGINT"),
+        ),
+    ),
+    Row(
+        INFERRED,
+        "JSON: columns are in the order in which they come (for Spark in that of their names)",
+        never,
+        (Example(_json_inferred('{"b":1,"a":true}'), "`a` BOOLEAN, `b` BIGINT", "`b` BIGINT, `a` BOOLEAN"),),
+    ),
     # --- otherwise ---
     Row(
         OTHERWISE,
@@ -516,8 +649,11 @@ TABLE: tuple[Row, ...] = (
         OTHERWISE,
         'CSV: a quoted field with more behind its closing quote (`"a\\"b"c`) is taken as written; Spark drops escape '
         "characters.",
-        every(CSV, lambda d: bool(d.case.parsed.quote) and d.case.parsed.escape + d.case.parsed.quote in d.text),
-        (Example(_csv("a STRING", '"a\\"b"c'), '\'"a"b"c\'', '\'"a\\\\"b"c\''),),
+        every(CSV, _has_escapes),
+        (
+            Example(_csv("a STRING", '"a\\"b"c'), '\'"a"b"c\'', '\'"a\\\\"b"c\''),
+            Example(_csv("a STRING", '"a\\\\"b'), "'\"a\\\\\"b'", "'\"a\\\\\\\\\"b'"),
+        ),
     ),
     Row(
         OTHERWISE,
@@ -560,7 +696,8 @@ TABLE: tuple[Row, ...] = (
 
 def excuse(differs: Differs) -> str | None:
     """The sentence of the row that says why it differs; None where none does."""
-    return next((row.sentence for row in TABLE if row.excuses(differs)), None)
+    rows = (row for row in TABLE if (row.heading == INFERRED) == (differs.what == "type"))
+    return next((row.sentence for row in rows if row.excuses(differs)), None)
 
 
 def page() -> str:

@@ -19,7 +19,7 @@ from support.oracle.rows import Found, general, read
 
 @dataclass(frozen=True)
 class Differs:
-    """A difference of the object as a whole, of how many rows it has, or of a cell."""
+    """A difference of the object as a whole, of how many rows it has, of a cell, or of an inferred type."""
 
     case: Case
     theirs: Found
@@ -38,6 +38,8 @@ class Differs:
             return f"{start}Spark {self.theirs.failure or 'reads'}, here {self.ours.failure or 'read'}"
         if self.what == "rows":
             return f"{start}{'more' if len(self.ours.rows) > len(self.theirs.rows) else 'fewer'} rows here"
+        if self.what == "type":
+            return f"{start}{_general(self.their)} in Spark, {_general(self.our)} here"
         assert self.field is not None
         kind = "corrupt" if self.is_corrupt else general(self.field.type)
         if "null" in (self.their, self.our):
@@ -83,6 +85,11 @@ class Differs:
         """Whether Spark has rows without values."""
         data = [at for at, name in enumerate(self.case.schema.names) if name in self.case.data.names]
         return all(row[at] == "null" for row in self.theirs.rows for at in data)
+
+
+def _general(ddl: str) -> str:
+    """A type without its parts and parameters."""
+    return re.split(r"[<(]", ddl)[0]
 
 
 def all_types(kind: pa.DataType) -> Iterator[pa.DataType]:

@@ -118,7 +118,7 @@ _JSON = st.recursive(
     st.one_of(
         st.none(),
         st.booleans(),
-        st.sampled_from([0, 1, -1, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, 10**37, 10**38, 10**40]),
+        st.sampled_from([0, 1, -1, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, 10**37, 10**38, 10**40, 10**400]),
         st.sampled_from([0.5, 1e300, -0.0, 1e22]),
         st.sampled_from(_TEXTS),
     ),

@@ -14,6 +14,7 @@ import json
 import tarfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -126,6 +127,26 @@ def _arrow(codec: str) -> Callable[[bytes], bytes]:
 
 
 _ZSTD, _LZ4 = _arrow("zstd"), _arrow("lz4")
+
+
+def _skippable(data: bytes) -> bytes:
+    """A frame that a reader of zstd or lz4 passes over."""
+    return bytes.fromhex("502a4d18") + len(data).to_bytes(4, "little") + data
+
+
+def _bgzip(data: bytes) -> bytes:
+    """As `bgzip` writes it: a member for each piece, with its size in an extra field, and an empty one at the end."""
+    members = []
+    for piece in [*(data[at : at + 40] for at in range(0, len(data), 40)), b""]:
+        packer = zlib.compressobj(wbits=-15)
+        body = packer.compress(piece) + packer.flush()
+        head = bytes.fromhex("1f8b08040000000000ff0600424302 00".replace(" ", "")) + (len(body) + 25).to_bytes(
+            2, "little"
+        )
+        members.append(head + body + zlib.crc32(piece).to_bytes(4, "little") + len(piece).to_bytes(4, "little"))
+    return b"".join(members)
+
+
 CODECS: dict[str, Callable[[bytes], tuple[str, bytes]]] = {
     "gz": lambda data: ("object.gz", gzip.compress(data)),
     "gz in two members": lambda data: ("object.gz", _halves(data, gzip.compress)),
@@ -133,6 +154,11 @@ CODECS: dict[str, Callable[[bytes], tuple[str, bytes]]] = {
     "gz in gz": lambda data: ("object.csv.gz", gzip.compress(gzip.compress(data))),
     "gz under another name": lambda data: ("object.zst", gzip.compress(data)),
     "gz, zeros behind it": lambda data: ("object.gz", gzip.compress(data) + b"\0" * 512),
+    "gz of bgzip": lambda data: ("object.gz", _bgzip(data)),
+    "gz, an empty member first": lambda data: ("object.gz", gzip.compress(b"") + gzip.compress(data)),
+    "zst, a frame to skip first": lambda data: ("object.zst", _skippable(b"x") + _ZSTD(data)),
+    "zst, a frame to skip behind": lambda data: ("object.zst", _ZSTD(data) + _skippable(b"xyz")),
+    "lz4 in two frames": lambda data: ("object.lz4", _halves(data, _LZ4)),
     "zst": lambda data: ("object.zst", _ZSTD(data)),
     "zst in two frames": lambda data: ("object.zst", _halves(data, _ZSTD)),
     "bz2": lambda data: ("object.bz2", bz2.compress(data)),
@@ -167,7 +193,51 @@ def _zip(members: Members, method: int) -> bytes:
     return out.getvalue()
 
 
+def _streamed_zip(members: Members) -> bytes:
+    """As a program writes it to a pipe: sizes stand behind the members; with folders, and a comment."""
+
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def tell(self) -> int:
+            raise OSError
+
+    out = Pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("folder/", b"")
+            for name, data in members:
+                with archive.open(name, "w") as member:
+                    member.write(data)
+            archive.comment = b"a comment"
+    return out.getvalue()
+
+
+def _tar_with_folders(members: Members) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in ("d", "_h"):
+            entry = tarfile.TarInfo(name)
+            entry.type = tarfile.DIRTYPE
+            archive.addfile(entry)
+        for name, data in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _packed_members(members: Members) -> Members:
+    return [(name, gzip.compress(data)) for name, data in members]
+
+
 ARCHIVES: dict[str, Callable[[Members], bytes]] = {
+    "zip of a pipe": _streamed_zip,
+    "tar with folders": _tar_with_folders,
+    "tar of gz": lambda members: _tar(_packed_members(members), tarfile.GNU_FORMAT),
+    "zip of gz": lambda members: _zip(_packed_members(members), zipfile.ZIP_STORED),
     "tar": lambda members: _tar(members, tarfile.PAX_FORMAT),
     "tar of gnu": lambda members: _tar(members, tarfile.GNU_FORMAT),
     "tar.gz": lambda members: gzip.compress(_tar(members, tarfile.GNU_FORMAT)),

@@ -70,8 +70,8 @@ def places(case: Case, data: bytes) -> list[int]:
 def _same(case: Case, whole: Found, others: Found, how: str) -> None:
     if whole.failure and others.failure:
         return  # which of its faults is told first depends on where it is cut
-    if others.failure in ("corrupt-object", "wrong-columns") and "blocks" in how:
-        return  # by the first block, of 16 MB, an object may be judged as a whole
+    if (whole.failure or others.failure) in ("corrupt-object", "wrong-columns") and "blocks" in how:
+        return  # by the first block, of 16 MB, an object is judged as a whole
     kind, detail = difference(case, whole, others)
     if kind:
         raise Broken(NAME, case, f"{kind}, {' '.join(how.split()[:2])}", f"whole or {how}: {detail}")

@@ -16,6 +16,7 @@ import pyarrow.types as pt
 from queue_source.errors import BadObject, OptionError
 from queue_source.formats.base import BadRecords, Part, check_schema
 from queue_source.formats.metadata import ObjectMetadata
+from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.text import blocks, csv, json, records
 from queue_source.read.combined import may_be_joined, parsed_messages, read_together
 from queue_source.read.objects import ExpectedObject, read_object
@@ -117,6 +118,8 @@ def read(case: Case, part: Part | None = None) -> Found:
         )
     except BadObject as error:
         return Found(failure=error.cause, detail=error.detail)
+    except NewColumns as error:
+        return Found(failure="new columns", detail=str(error))
     except Exception as error:
         raise Broken(
             "reads-or-is-bad", case, f"{case.file_format}: raises {type(error).__name__}", repr(error)

@@ -19,17 +19,49 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
 from hypothesis import seed as with_seed
 from hypothesis.errors import Flaky, FlakyFailure
 
-from support.oracle import beside, counting, harm, inference, loading, options, packing, parts, spark, stores, ways
+from support.oracle import (
+    beside,
+    counting,
+    folders,
+    harm,
+    inference,
+    inferred,
+    loading,
+    options,
+    packing,
+    parts,
+    spark,
+    stores,
+    ways,
+    written,
+)
 from support.oracle.results import Result, pasted
 from support.oracle.rows import Broken
 from support.oracle.typed import NotWritten
 
 RELATIONS: dict[str, ModuleType] = {
-    module.NAME: module for module in (spark, ways, parts, beside, packing, harm, inference, stores, options, loading)
+    module.NAME: module
+    for module in (
+        spark,
+        inferred,
+        ways,
+        written,
+        folders,
+        parts,
+        beside,
+        packing,
+        harm,
+        inference,
+        stores,
+        options,
+        loading,
+    )
 }
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
 A_ROUND = 200
 """Examples of a round, at most."""
+_GROUPS = 15
+"""Groups of objects that Spark reads, in a round that ends with its time: the first of each is the simplest one."""
 _SECONDS = 15.0
 """Of a round of which nothing is found, and of looking for a smaller case."""
 
@@ -58,8 +90,9 @@ def run(
             count = A_ROUND if examples is None else min(A_ROUND, examples - number * A_ROUND)
             until = None if seconds is None else min(started + seconds, time.monotonic() + _SECONDS)
             module, number_of_round = RELATIONS[name], seed * 10_000 + number
-            if module is spark:
-                found = spark.one_round(number_of_round, -(-count // spark.AT_ONCE), result, until)
+            if module in (spark, inferred):
+                groups = -(-count // spark.AT_ONCE) if seconds is None else _GROUPS
+                found = module.one_round(number_of_round, groups, result, until)
             else:
                 found = one_round(module, number_of_round, count, result, until)
             for broken in found:

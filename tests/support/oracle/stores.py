@@ -173,6 +173,8 @@ def strategy() -> Strategy:
 def _is_sensible(kept: Kept) -> bool:
     if kept.store == "gs" and kept.fault in ("unranged", "chunked", "replaced"):
         return False  # Google keeps ranges, and generations
+    if kept.store == "gs" and kept.key in (".", ".."):
+        return False  # which Google refuses as names
     if kept.store != "s3" and kept.fault == "unranged":
         return False
     is_packed = "gzip" in kept.encoding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
@@ -28,7 +29,10 @@ class NotWritten(Exception):
 
 @dataclass(frozen=True)
 class Made:
-    """Rows as written: `ddl` has the types in the file, `rows` days and moments as numbers."""
+    """Rows as written: `ddl` has the types in the file, `rows` days and moments as numbers.
+
+    `settings` are those of the writer, but for `stored`: how some columns are stored, where their values allow it.
+    """
 
     writer: str
     ddl: str
@@ -43,11 +47,28 @@ class Made:
     def table(self) -> pa.Table:
         columns = [[row[at] for row in self.rows] for at in range(len(self.schema))]
         arrays = [arrow_values(field.type, column) for field, column in zip(self.schema, columns, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=self.schema)
+        for at, name in enumerate(self.schema.names):
+            if name in self.stored:
+                with suppress(pa.ArrowInvalid):
+                    other = arrays[at].cast(ARROW[self.stored[name]])
+                    arrays[at] = other if other.cast(arrays[at].type).equals(arrays[at]) else arrays[at]
+        return pa.Table.from_arrays(arrays, names=self.schema.names)
+
+    @property
+    def stored(self) -> dict[str, str]:
+        return self.settings.get("stored", {})  # type: ignore[no-any-return]
+
+    @property
+    def of_writer(self) -> dict[str, Any]:
+        return {name: value for name, value in self.settings.items() if name != "stored"}
 
     def bytes(self, file_format: str) -> bytes:
         """The file. Raises NotWritten where its writer cannot write the values."""
         try:
+            if self.writer == "spark":
+                from support.oracle.spark import the_reader
+
+                return the_reader().written(self, file_format)
             return _WRITERS[file_format](self)
         except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
             raise NotWritten(str(error)) from error
@@ -55,28 +76,72 @@ class Made:
 
 def _parquet(made: Made) -> bytes:
     out = io.BytesIO()
-    pq.write_table(made.table, out, **made.settings)
+    pq.write_table(made.table, out, **made.of_writer)
     return out.getvalue()
 
 
 def _orc(made: Made) -> bytes:
     out = io.BytesIO()
-    pa_orc.write_table(made.table, out, **made.settings)
+    pa_orc.write_table(made.table, out, **made.of_writer)
     return out.getvalue()
 
 
 def _avro(made: Made) -> bytes:
     out = io.BytesIO()
-    fields = [
-        {"name": field.name, "type": ["null", avro_type(field.type, f"r{at}")]} for at, field in enumerate(made.schema)
-    ]
+    millis = [at for at in range(len(made.schema)) if _is_in_millis(made, at)]
+    fields = [{"name": field.name, "type": _avro_column(made, at)} for at, field in enumerate(made.schema)]
     schema = {"type": "record", "name": "row", "fields": fields}
     records = [
-        {field.name: avro_value(field.type, value) for field, value in zip(made.schema, row, strict=True)}
+        {
+            field.name: avro_value(field.type, value) if at not in millis or value is None else value // 1000
+            for at, (field, value) in enumerate(zip(made.schema, row, strict=True))
+        }
         for row in made.rows
     ]
-    fastavro.writer(out, schema, records, strict=False, **{"codec": "null", **made.settings})
+    fastavro.writer(out, schema, records, strict=False, **{"codec": "null", **made.of_writer})
     return out.getvalue()
+
+
+def _avro_column(made: Made, at: int) -> Any:
+    """The type of a column of Avro, with null or, where it is `required` and has none, without."""
+    column = made.schema.field(at)
+    kind, how = avro_type(column.type, f"r{at}"), made.stored.get(column.name, "")
+    if how == "fixed":
+        kind = {**kind, "type": "fixed", "name": f"f{at}", "size": 17}
+    if _is_in_millis(made, at):
+        kind = {**kind, "logicalType": kind["logicalType"].replace("micros", "millis")}
+    if how == "required" and all(row[at] is not None for row in made.rows):
+        return kind
+    return [kind, "null"] if how == "last" else ["null", kind]
+
+
+def _is_in_millis(made: Made, at: int) -> bool:
+    is_wanted = made.stored.get(made.schema.names[at]) == "millis"
+    return is_wanted and all(row[at] is None or row[at] % 1000 == 0 for row in made.rows)
+
+
+ARROW = {
+    "uint8": pa.uint8(), "uint16": pa.uint16(), "uint32": pa.uint32(), "uint64": pa.uint64(), "halffloat": pa.float16(),
+    "millis": pa.timestamp("ms"), "nanos": pa.timestamp("ns"), "millis, UTC": pa.timestamp("ms", tz="UTC"),
+    "nanos, UTC": pa.timestamp("ns", tz="UTC"), "large": pa.large_string(), "dictionary": pa.dictionary(pa.int32(),
+    pa.string()), "large binary": pa.large_binary(), "seconds": pa.timestamp("s"),
+}  # fmt: skip
+"""Types of Arrow in which a writer may be given a column."""
+
+
+def stored_ways(file_format: str, kind: pa.DataType) -> tuple[str, ...]:
+    """How a column may be stored."""
+    if file_format == "avro":
+        if pt.is_decimal(kind):
+            return ("fixed", "required", "last")
+        return ("millis", "required", "last") if pt.is_timestamp(kind) else ("required", "last")
+    if file_format != "parquet":
+        return ()
+    own = {pa.int16(): ("uint8",), pa.int32(): ("uint16",), pa.int64(): ("uint32",), pa.float32(): ("halffloat",),
+           pa.decimal128(20, 0): ("uint64",), pa.string(): ("large", "dictionary"), pa.binary(): ("large binary",),
+           pa.timestamp("us"): ("millis", "nanos", "seconds"),
+           pa.timestamp("us", tz="UTC"): ("millis, UTC", "nanos, UTC")}  # fmt: skip
+    return own.get(kind, ())
 
 
 _WRITERS = {"parquet": _parquet, "orc": _orc, "avro": _avro}

@@ -54,6 +54,18 @@ def test_a_timestamp_within_other_types_is_too() -> None:
     assert read_column(data, declared, ORC) == [{"m": [("k", moment)], "l": [moment, None]}, None]
 
 
+@pytest.mark.parametrize("stored", [pa.timestamp("us"), pa.int64()], ids=["TIMESTAMP", "as Spark writes it"])
+def test_a_timestamp_without_a_zone_within_other_types_is_the_time_at_the_writers_clock(stored: pa.DataType) -> None:
+    def kind(inner: pa.DataType) -> pa.DataType:
+        parts = [("x", pa.int64()), ("l", pa.list_(inner)), ("m", pa.map_(pa.string(), inner))]
+        return pa.struct([*parts, ("a", pa.list_(pa.struct([("t", inner)])))])
+
+    value = {"x": 7, "l": [NOON, None], "m": [("k", NOON)], "a": [{"t": NOON}, None]}
+    plain = pa.array([value, None], kind(pa.timestamp("us"))).cast(kind(stored))
+    data = written(pa.table({"a": plain}), b"EST")
+    assert read_column(data, kind(pa.timestamp("us")), ORC) == [value, None]
+
+
 def test_digits_of_nanoseconds_are_left_out() -> None:
     stamps = pa.array([1_500, -1_500], pa.timestamp("ns"))
     found = read_column(written(pa.table({"a": stamps})), UTC_MICROS, ORC)

@@ -6,7 +6,7 @@ import io
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -390,14 +390,26 @@ def column_of(values: list[Any], **options: Any) -> bytes:
     return parquet(table, **options)
 
 
-def test_an_int96_that_is_no_year_is_refused_and_not_another_time() -> None:
+@pytest.mark.parametrize(
+    ("value", "within"),
+    [
+        (1, lambda kind: kind),
+        ([1, None], pa.list_),
+        ([("k", 1)], lambda kind: pa.map_(pa.string(), kind)),
+        ({"t": [1], "x": 7}, lambda kind: pa.struct([("t", pa.list_(kind)), ("x", pa.int64())])),
+    ],
+    ids=["alone", "in an array", "in a map", "in a struct with another field behind it"],
+)
+def test_an_int96_that_is_no_year_is_refused_and_not_another_time(
+    value: Any, within: Callable[[pa.DataType], pa.DataType]
+) -> None:
     plain: dict[str, Any] = {"use_dictionary": False, "compression": "none", "write_statistics": False}
-    stamps = pa.table({"a": pa.array([1], pa.timestamp("ns"))})
+    stamps = pa.table({"a.b": [1], "a": pa.array([value], within(pa.timestamp("ns")))})
     data = parquet(stamps, use_deprecated_int96_timestamps=True, **plain)
     day = (2_440_588).to_bytes(4, "little")
     assert data.count(day) == 1
     data = data.replace(day, (2**32 - 1).to_bytes(4, "little"))
-    assert "INT96" in refused(data, pa.schema([("a", UTC_MICROS)]), PARQUET).detail
+    assert "INT96" in refused(data, pa.schema([("a", within(UTC_MICROS))]), PARQUET).detail
 
 
 def test_a_group_without_anything_in_it_is_null() -> None:

@@ -74,7 +74,9 @@ _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 _INFERRED_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,37})")
 _INFERRED_FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INFERRED_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_INFERRED_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(?:Z|[+-]\d{2}:?\d{2})?")
+_INFERRED_TIMESTAMP = re.compile(
+    r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?\s*(?:Z|[+-]\d{2}:?\d{2})?)?"  # days beside times, too
+)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
@@ -216,9 +218,17 @@ def text_leaf(options: FormatOptions) -> LeafConverter:
             largest = pc.max(pc.abs(array.cast(pa.float64()))).as_py()
             if largest is not None and not largest < _ROOM * 10.0 ** (LARGEST_DECIMAL - target.scale):
                 raise ValueError(f"a number that does not fit {target}")
+            longest = pc.max(pc.binary_length(array)).as_py() or 0
+            if longest > LARGEST_DECIMAL and _most_digits(array) > LARGEST_DECIMAL:
+                raise ValueError("a number of more digits than 128 bits have room for is read value by value")
         return array.cast(target)
 
     return convert
+
+
+def _most_digits(texts: pa.Array) -> int:
+    most: int = pc.max(pc.binary_length(pc.replace_substring_regex(texts, "[^0-9]", ""))).as_py()
+    return most
 
 
 def _parse_timestamps(texts: pa.Array, target: pa.TimestampType, timezone: str) -> pa.Array:
