@@ -20,7 +20,7 @@ from shard_store.model import DELIVERY, SINK, Content, Plan, Range, Semantics, S
 from shard_store.shards.activity import Report
 from shard_store.sql.schema import metadata, pipelines
 from shard_store.store import ShardStore
-from support.store_backends import STALE, StoreBackend, rows
+from support.store_backends import BACKENDS, STALE, StoreBackend, rows
 
 PART = ("open", "offset", "plan", "known", "publish", "done")
 """The steps of a batch; the next one's `offset` confirms it."""
@@ -192,12 +192,14 @@ ENDS = ("goes_on", "ends_and_starts", "dies_and_starts", "dies_and_stops_again")
 
 QUICK = {("exactly-once", SINK, "goes_on"), ("exactly-once", DELIVERY, "ends_and_starts")}
 CASES = [
-    pytest.param(*case, marks=() if (case[0].value, *case[1:]) in QUICK else pytest.mark.thorough)
+    pytest.param(kind, *case, marks=() if is_quick else pytest.mark.thorough)
+    for kind in BACKENDS
     for case in itertools.product((Semantics.EXACTLY_ONCE, Semantics.AT_MOST_ONCE), SINKS, ENDS)
+    if (is_quick := (case[0].value, *case[1:]) in QUICK) or kind == "sqlite"  # all pairs are 20 s of a server
 ]
 
 
-@pytest.mark.parametrize(("semantics", "sink", "happens"), CASES)
+@pytest.mark.parametrize(("backend", "semantics", "sink", "happens"), CASES, indirect=["backend"])
 def test_a_store_that_goes_back_is_noticed_or_says_what_is_not_there(
     backend: StoreBackend, semantics: Semantics, sink: str, happens: str
 ) -> None:
