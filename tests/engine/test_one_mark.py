@@ -56,8 +56,15 @@ class Table:
         return load_catalog("cuesqueue", type="sql", uri=self.catalog).load_table("db.events")
 
 
-@pytest.mark.parametrize("then", ["objects overwritten", "commit undone", "checkpoint lost", "another order"])
-@pytest.mark.parametrize("kind", ["delta", "iceberg elsewhere"])
+@pytest.mark.parametrize(
+    ("kind", "then"),
+    [
+        ("delta", "checkpoint lost"),
+        ("delta", "another order"),
+        ("iceberg elsewhere", "commit undone"),
+        ("iceberg elsewhere", "objects overwritten"),
+    ],
+)
 def test_a_batch_whose_driver_was_killed_between_the_two_commits_is_in_the_table_once(
     spark: SparkSession, tmp_path: Path, new_driver: DriverFactory, iceberg_threads: None, kind: str, then: str
 ) -> None:
