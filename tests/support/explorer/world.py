@@ -532,7 +532,8 @@ class World:
         """What was bad, or empty, and is read again; and what of it waits for a message, which has opened it last.
 
         What is requeued waits for the message of the command, unless that has not sent it: it was killed, or it works
-        now. What a person has reopened, or a listing had found, waits for none.
+        now. What a person has reopened, or a listing had found, waits for none. What `reset` has forgotten waits for
+        the next announcement, which comes behind the command.
         """
         pages = self.store.pages("errors", columns=["source", "subject", "state"])
         bad = {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
@@ -546,8 +547,10 @@ class World:
         announced = {
             of for of in opened if last[of] == "announced again" or (last[of] == "requeue" and of not in listed)
         }
+        states = self.shard_states()
+        gone = {(of[0], of[1].partition("#")[0]) for of, action in last.items() if action == "reset"} - states.keys()
         known = [{(source, shard_id.partition("#")[0]) for source, shard_id in of} for of in (bad | opened, announced)]
-        return known[0], known[1]
+        return known[0] | gone, known[1] | {of for of in gone if of[0] not in self.half_reset}
 
     def opened_by(self, ids: Sequence[str]) -> set[tuple[str, str]]:
         """What one of these messages has opened again, as the last change to it."""
