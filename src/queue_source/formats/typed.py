@@ -171,11 +171,36 @@ def _rescued(table: pa.Table, chosen: Chosen) -> pa.Array:
         return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
     texts = []
-    for row in table.select(list(chosen.rescued)).to_pylist():
+    for row in _values(table.select(list(chosen.rescued))):
         values = _only(row, chosen.rescued)
         where = {"_file_path": chosen.uri} if chosen.uri else {}
         texts.append(json.dumps({**values, **where}, ensure_ascii=False, default=plain) if values else None)
     return pa.array(texts, pa.string())
+
+
+def _values(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (OverflowError, ValueError):  # a time that Python has no form for
+        columns = [[_value(scalar) for scalar in column] for column in table.columns]
+        rows = [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """Return a value as `as_py` does; a time that Python has no form for is the number that was written, as text."""
+    if not scalar.is_valid:
+        return None
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _value(inner) for name, inner in scalar.items()}
+    if isinstance(scalar, pa.MapScalar):
+        return [(_value(entry[0]), _value(entry[1])) for entry in scalar.values]
+    if isinstance(scalar, pa.ListScalar):
+        return [_value(inner) for inner in scalar.values]
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return str(scalar.value)
 
 
 def _only(value: Any, tree: Tree | None) -> Any:

@@ -160,7 +160,7 @@ def _seen(taken: Taken, content: ContentOptions) -> Iterator[Any]:
 
 
 def _read(content: ContentOptions, options: FormatOptions, ddl: str, data: bytes) -> object:
-    case = _Parsed(options.file_format, ddl, content=data, given=options)
+    case = _Parsed(options.file_format, ddl, content=data, given=options, name="p=09/object")
     try:
         check_schema(case.schema, options)
     except OptionError as error:

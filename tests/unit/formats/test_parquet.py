@@ -158,6 +158,22 @@ def test_a_name_that_differs_in_case_matches_when_none_matches_exactly() -> None
     assert refused(parquet(pa.table({"Ab": [1], "aB": [2]})), schema, PARQUET).cause == "wrong-columns"
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("us", tz="UTC"), pa.timestamp("us"), pa.date32()], ids=str)
+def test_a_time_that_nobody_declares_and_python_has_no_form_for_is_rescued_as_its_number(kind: pa.DataType) -> None:
+    """An error of its kind would end each start of the query."""
+    most, number = (2**31 - 1, pa.int32()) if kind == pa.date32() else (2**63 - 1, pa.int64())
+    values = pa.array([0, most], number).cast(kind)
+    lists = pa.array([[None], [most]], pa.list_(number)).cast(pa.list_(kind))
+    nested = pa.array([[{"m": [("k", 0)]}], None], pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int32()))])))
+    written = pa.table({"a": [1, 2], "t": values, "l": lists, "n": nested, "b": pa.array([None, b"x"])})
+    schema = pa.schema([("a", pa.int64()), ("_rest", pa.string())])
+    rows = read_bytes(parquet(written), schema, replace(PARQUET, rescued_data_column="_rest"))
+    first, second = (json.loads(row["_rest"]) for row in rows)
+    assert [row["a"] for row in rows] == [1, 2]
+    assert (first["t"][:10], first["l"], first["n"]) == ("1970-01-01", [None], [{"m": [["k", 0]]}])
+    assert (second["t"], second["l"], second["b"]) == (str(most), [str(most)], "eA==")
+
+
 @pytest.mark.parametrize("rescued", [None, "_rescued"])
 def test_names_in_another_case_are_other_names_where_the_option_says_so(rescued: str | None) -> None:
     options = FormatOptions("parquet", reader_case_sensitive=True, rescued_data_column=rescued)
