@@ -99,6 +99,7 @@ class WatchedQueue(SimQueue):
         sent = super()._send(messages, in_order=in_order)
         if not self.world.is_telling:
             self.world.note_sent(self.of, [uri for message in messages for uri in uris_in(message.body)])
+            self.world.sent += [(self.of, message.body.decode()) for message in messages]
         POINTS.passed(SENT)
         return sent
 

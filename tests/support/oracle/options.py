@@ -245,12 +245,12 @@ def _objects(taken: Taken) -> Iterator[bytes]:
     for text in texts:
         yield from _csv(taken, text) if taken.file_format == "csv" else _json(taken, text)
     numbers = range(1000)  # some four times as large as they are packed
-    items = ",".join(f'{{"a": {number}}}' for number in numbers)
+    items = ",".join([*(f'{{"a": {number}}}' for number in numbers), '{"late": 1}'])
     document = f"[{items}]"
     for key in reversed(taken.with_it.get("recordsPath", "Records").split(".")):
         document = f'{{"{key}": {document}}}'
     end = taken.with_it.get("lineSep", "\n")
-    lines = ("".join(f"{number},1,1{end}" for number in numbers), items.replace("},", f"}}{end}"))
+    lines = ("".join(f"{number},1,1{end}" for number in [*numbers, "x"]), items.replace("},", f"}}{end}"))
     for text in (*lines, f"[{items}]", document):
         yield gzip.compress(_encoded(text, taken.with_it.get("encoding", "utf-8")))
     yield b"\xffx,\xe4,y\n1,2,3\n"
@@ -296,7 +296,9 @@ def _csv(taken: Taken, text: str) -> Iterator[bytes]:
     for sep in dict.fromkeys(seps):
         row = sep.join([text] * 3)
         for header in ("", f"a{sep}b{sep}c", f"A{sep}b{sep}z", f"a{sep}b{sep}c{sep}z"):
-            for end in dict.fromkeys(["\n", given.get("lineSep", "\n"), "\r"] if text == "x" else ["\n"]):
+            for end in dict.fromkeys(
+                ["\n", given.get("lineSep", "\n"), "\r"] if text == "x" else [given.get("lineSep", "\n")]
+            ):
                 for line in (row, f" {row} ", f"{text}{row}", f"{row}{sep}more") if not header else (row,):
                     yield _encoded(end.join([*([header] if header else []), line, row, ""]), encodings[-1])
         for quote in dict.fromkeys(quotes if text in ("", "x", *given.values()) else []):
