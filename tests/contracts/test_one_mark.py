@@ -333,6 +333,32 @@ def test_a_batch_that_is_put_back_in_any_spelling_between_two_attempts_is_writte
     world.has("first", "other", "second", "third")
 
 
+@pytest.mark.parametrize(
+    ("world", "spelling"),
+    [
+        *(("Delta", spelling) for spelling in put_back.DELTA),
+        *((kind, spelling) for kind in ("Iceberg", "Iceberg elsewhere") for spelling in put_back.ICEBERG),
+    ],
+    indirect=["world"],
+)
+def test_a_table_that_is_put_back_by_more_than_the_batch_whose_query_died_is_noticed(
+    world: World, spelling: str
+) -> None:
+    """That batch is written again only where the batch before is still there."""
+    world.feed("first")
+    is_delta = world.column == "Delta"
+    before = world.delta().version() if is_delta else world.table().metadata.current_snapshot_id
+    world.feed("second")
+    world.put("third")
+    world.dies()
+    if is_delta:
+        put_back.DELTA[spelling](world.folder / "delta", before)
+    else:
+        put_back.ICEBERG[spelling](world.table(), before)
+    append_others(world)
+    world.refuses(PUT_BACK)
+
+
 @pytest.mark.parametrize("then", ["", "appends", "expires", "appends, expires", "compacts, expires"])
 @pytest.mark.parametrize("spelling", put_back.ICEBERG)
 @over("Iceberg elsewhere", "Iceberg")

@@ -577,6 +577,13 @@ DEFECTS = (
         "        ours, older = None, False\n        for snapshot in self._history.ancestors(expired=False):",
     ),
     Defect(
+        "t1e-put-back-by-more-than-the-batch",
+        "A table that was put back by two batches, of which the query died in the second, got that one alone again.",
+        "queue_source/sinks/marks.py",
+        "                _check_in_step(target, before, batch)\n",
+        "                pass\n",
+    ),
+    Defect(
         "t9-takeover-without-a-look",
         "What a pipeline left between the commits of table and store came twice when another took over.",
         "queue_source/coordinator/opening.py",

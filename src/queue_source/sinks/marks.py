@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -154,14 +154,8 @@ class Unsure(Exception):
     """It cannot be right that the batch is written, or nothing tells whether it is there: why, and what to do."""
 
 
-def decide(
-    target: Target, mark: Mark, published: Mapping[str, int] | None, when: Callable[[Mapping[str, int]], int | None]
-) -> tuple[Verdict, Commit | None]:
-    """Return whether the target has the batch, and the commit of it that was found.
-
-    `published`: up to where the store has published the batches of each pipeline; None: what was before is given up.
-    `when`: tells of such ends when the store has published them. Raises Unsure.
-    """
+def decide(target: Target, mark: Mark, batch: Unpublished) -> tuple[Verdict, Commit | None]:
+    """Return whether the target has the batch, and the commit of it that was found. Raises Unsure."""
     noted = target.noted(mark)
     if noted is None:
         return Verdict.NEW, None
@@ -179,12 +173,14 @@ def decide(
             replaced |= commit.replaces
     if is_newest:
         if target.was_undone(mark.delivery_hash, None):
+            # what has undone it may have gone further back
+            if (before := Commit.of(batch.shown_last(mark.first.token.pipeline))) is not None:
+                _check_in_step(target, before, batch)
             return Verdict.GONE, None
         if not target.has_files():
             raise _unprovable(target, mark.delivery_hash, "its log does not go back as far any more")
         return Verdict.SHOWN, None
-    if published is not None:
-        _check_in_step(target, noted, published, when)
+    _check_in_step(target, noted, batch)
     return Verdict.NEW, None
 
 
@@ -199,10 +195,11 @@ def _is_before(commit: Commit, mark: Mark) -> bool:
     return all(end <= here for end, here in own) and any(end < here for end, here in own)
 
 
-def _check_in_step(
-    target: Target, noted: Commit, published: Mapping[str, int], when: Callable[[Mapping[str, int]], int | None]
-) -> None:
+def _check_in_step(target: Target, noted: Commit, batch: Unpublished) -> None:
     """Raise Unsure where the target has what the store has lost, or has lost what the store has."""
+    published = batch.published
+    if published is None:  # what was before is given up
+        return
 
     def is_published(commit: Commit) -> bool:
         return all(end <= published.get(pipeline, end) for pipeline, end in commit.ends.items())
@@ -214,7 +211,7 @@ def _check_in_step(
             newest = commit
             break
     if is_doubtful or newest is None or not newest.delivery_hash.startswith(noted.delivery_hash):
-        undone = target.was_undone(noted.delivery_hash, when(noted.ends))
+        undone = target.was_undone(noted.delivery_hash, batch.published_at(noted.ends))
         if undone and is_published(noted):
             raise Unsure(
                 f"{target.name} was put back to before the batch with the delivery hash {noted.delivery_hash}, up to "
@@ -295,7 +292,7 @@ class OnceIn:
         verdict, commit, is_sure = Verdict.NEW, None, True
         if target.open(batch.transaction):
             try:
-                verdict, commit = decide(target, self._mark, batch.published, batch.published_at)
+                verdict, commit = decide(target, self._mark, batch)
             except Unsure as why:
                 pipeline = self._mark.first.token.pipeline
                 if not batch.goes_on:

@@ -84,6 +84,17 @@ class Unpublished:
         those = sa.or_(*(sa.and_(c.pipeline == pipeline, c.end_seq == end) for pipeline, end in ends.items()))
         return self.transaction.execute(sa.select(sa.func.max(c.published_at)).where(those)).scalar()
 
+    def shown_last(self, pipeline: str) -> Mapping[str, tuple[str, int]]:
+        """Return the hash and the end of the newest batch with rows that the store has published of a pipeline."""
+        lead = attempts.alias("lead")
+        query = (
+            sa.select(lead.c.delivery_hash, attempts.c.end_seq)
+            .select_from(attempts.join(lead, lead.c.delivery_hash == attempts.c.lead_hash))
+            .where(attempts.c.pipeline == pipeline, lead.c.rows > 0)
+            .order_by(attempts.c.end_seq.desc())
+        )
+        return {pipeline: (row[0], row[1]) for row in self.transaction.execute(query.limit(1))}
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:

@@ -82,11 +82,15 @@ class Promises:
         return None
 
     def _is_published(self, rows: Mapping[str, int], states: Mapping[Object, str], of: Object) -> bool:
-        """Whether the target has an announced version, or no row since the store says that an empty one was read."""
+        """Whether the target has an announced version, or no row since the store says that an empty one was read.
+
+        But for rows of before the object was forgotten, or its source was reset.
+        """
         if self._held(rows, *of):
             return True
         was_empty = any(not version.rows for version in self._world.objects.may_be_read(*of))
-        return was_empty and not self._rows_of(rows, of) and states.get(of) == ShardState.DONE.value
+        left = self._rows_of(rows, of) if of not in self._world.anew else []
+        return was_empty and not left and states.get(of) == ShardState.DONE.value
 
     def _rows_of(self, rows: Mapping[str, int], of: Object) -> list[str]:
         return [row for row, n in rows.items() if n and _parts(row)[:2] == (of[0], name_of(of[1]))]
