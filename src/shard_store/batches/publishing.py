@@ -88,12 +88,12 @@ class Unpublished:
         """Return the hash and the end of the newest batch with rows that the store has published of a pipeline."""
         lead = attempts.alias("lead")
         query = (
-            sa.select(lead.c.delivery_hash, attempts.c.end_seq)
+            sa.select(attempts.c.pipeline, lead.c.delivery_hash, attempts.c.end_seq)
             .select_from(attempts.join(lead, lead.c.delivery_hash == attempts.c.lead_hash))
             .where(attempts.c.pipeline == pipeline, lead.c.rows > 0)
             .order_by(attempts.c.end_seq.desc())
         )
-        return {pipeline: (row[0], row[1]) for row in self.transaction.execute(query.limit(1))}
+        return {name: (lead_hash, end) for name, lead_hash, end in self.transaction.execute(query.limit(1))}
 
 
 @dataclass(frozen=True, slots=True)
