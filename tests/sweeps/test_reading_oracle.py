@@ -12,8 +12,10 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from support.oracle import stores
 from support.oracle.cases import Case
+from support.oracle.loading import Loaded
 from support.oracle.packing import Packed
 from support.oracle.run import RELATIONS, check, run
+from support.oracle.typed import Made
 
 EXAMPLES = {
     "quick-is-slow": 150,
@@ -94,9 +96,14 @@ FOUND = [
         )
         for way in ("plain under a packed name", "plain under another packed name")
     ),
+    # Python has no form for these times, which are bounds of a file
+    *(
+        ("loaded-is-read", Loaded(Case("parquet", ddl, made=Made("pyarrow", ddl, ((most,), (None,)), {})), "iceberg"))
+        for ddl, most in (("a TIMESTAMP", 2**63 - 1), ("a TIMESTAMP_NTZ", -(2**62)), ("a DATE", 2**31 - 1))
+    ),
 ]
 
 
 @pytest.mark.parametrize(("relation", "case"), FOUND, ids=str)
-def test_what_once_broke_a_relation_does_not(relation: str, case: Case | Packed) -> None:
+def test_what_once_broke_a_relation_does_not(relation: str, case: Case | Packed | Loaded) -> None:
     check(relation, case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 from pyiceberg import transforms
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -147,9 +149,13 @@ class _TableFiles(PartitionedFiles[DataFile]):
 
         def finished(size: int, footer: pq.FileMetaData) -> DataFile:
             sync_local([location])
-            statistics = data_file_statistics_from_parquet_metadata(
-                footer, compute_statistics_plan(schema, properties), parquet_path_to_id_mapping(schema)
-            )
+            plan, paths = compute_statistics_plan(schema, properties), parquet_path_to_id_mapping(schema)
+            try:
+                statistics = data_file_statistics_from_parquet_metadata(footer, plan, paths)
+            except OverflowError:  # a bound is a time that Python has no form for: a file may be without bounds
+                counts = MetricsMode(MetricModeTypes.COUNTS)
+                plan = {number: replace(column, mode=counts) for number, column in plan.items()}
+                statistics = data_file_statistics_from_parquet_metadata(footer, plan, paths)
             return data_file(
                 metadata, location, key.partition if key else Record(), size, statistics.to_serialized_dict()
             )
