@@ -155,6 +155,8 @@ class Reader:
         options = {name: value for name, value in case.options.items() if name not in NOT_SPARKS}
         declared = parsed(case.ddl or "")
         read_as, chosen = _by_header(case) if by_name else (case.schema, None)
+        if chosen is not None:
+            options["columnPruning"] = "false"  # else fields that nobody declares are not counted
         reader = self.session.read.format(_NAMES.get(case.file_format, case.file_format)).options(**options)
         frame = reader.schema(parsed(format_columns(read_as))).load(folder.as_uri())
         file = f.input_file_name().alias(_FILE)
