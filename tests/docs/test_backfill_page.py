@@ -26,7 +26,6 @@ print("rows:", sorted(row.id for row in rows.collect()))
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(600)
 def test_a_reader_that_lists_goes_over_to_sqs_and_reads_each_object_once(tmp_path: Path) -> None:
     lists, announced = (re.sub(r"(?m)^# before\n.*$", "", text) for text in TEXT)
     reader = Reader(tmp_path)

@@ -154,7 +154,6 @@ def test_a_session_is_killed_with_those_who_left_its_process_group() -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(600)
 def test_the_demo_survives_its_kill_proves_every_row_and_its_commands_work_when_they_are_pasted(
     surroundings: dict[str, str], tmp_path: Path
 ) -> None:

@@ -185,7 +185,6 @@ def test_what_the_readme_shows_runs_as_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(600)
 def test_the_tutorial_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
     first, *rest = blocks(TUTORIAL)
     assert first.text == INSTALL  # the next test installs; here the environment of the tests is the reader's

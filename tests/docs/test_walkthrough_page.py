@@ -16,7 +16,6 @@ PAGE = blocks(ROOT / "docs" / "how-to" / "walkthrough.md")
 
 
 @pytest.mark.engine
-@pytest.mark.timeout(600)
 def test_the_walkthrough_loads_what_was_there_and_what_comes_and_proves_it(tmp_path: Path, postgres_url: str) -> None:
     setup, load, prove = [block.text for block in PAGE if block.language == "bash"]
     (count,) = [block.text for block in PAGE if block.language == "python"]

@@ -24,7 +24,7 @@ from engine.test_announced_again import write
 from queue_source.commands.main import app
 from shard_store.store import open_store
 from support.engine.queries import described, run_until_settled, start
-from support.engine.world import SCHEMA, World, eventually
+from support.engine.world import PATIENCE, SCHEMA, World, eventually
 from support.iceberg_tables import Lake
 from support.store_backends import rows
 
@@ -277,7 +277,7 @@ def test_the_command_shows_on_a_terminal_how_far_it_is(world: World) -> None:
     ) as running:
         os.close(terminal)
         screen = "".join(text_of(ours))
-        printed = running.communicate(timeout=60)[0]
+        printed = running.communicate(timeout=PATIENCE)[0]
     assert running.returncode == 0, screen
     assert "4/4" in screen
     assert f"{len(written)} rows, 0.0 MB, 1 errors" in screen
@@ -299,7 +299,7 @@ def test_the_command_that_watches_ends_in_order_when_it_is_terminated(world: Wor
     ) as running:
         eventually("published", lambda: (world.root / "store.db").exists() and len(world.view("attempts")) == 5)
         os.killpg(running.pid, signal.SIGTERM)
-        printed, errors = running.communicate(timeout=60)
+        printed, errors = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0, errors
     assert "py4j" not in errors
     assert "KeyboardInterrupt" not in errors

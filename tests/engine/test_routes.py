@@ -19,7 +19,7 @@ from engine.conftest import DriverFactory
 from shard_store.failpoints import VARIABLE
 from support.engine.harness import environment
 from support.engine.queries import Query, described, run_until_settled
-from support.engine.world import SCHEMA, Row, World, eventually
+from support.engine.world import PATIENCE, SCHEMA, Row, World, eventually
 
 pytestmark = pytest.mark.engine
 
@@ -56,7 +56,7 @@ def receive(world: World) -> None:
 
     def is_empty() -> bool:
         with receiver(world, "--until-empty") as process:
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE) == 0
         return world.depth().total == 0
 
     eventually("an empty queue", is_empty)

@@ -15,7 +15,7 @@ from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, splits
 from shard_store.store import open_store
 from support.engine.queries import Query, described, start_frame
-from support.engine.world import World, eventually
+from support.engine.world import PATIENCE, World, eventually
 
 pytestmark = pytest.mark.engine
 
@@ -81,7 +81,7 @@ def test_complete_mode_is_refused_since_all_results_would_be_appended_with_each_
     stream = spark.readStream.format("cuesqueue").schema(SCHEMA).options(**query["source"]).load()
     running = start_frame(stream.groupBy("name").count(), query, "complete")
     with pytest.raises(StreamingQueryException, match="complete gives all results with each batch"):
-        running.awaitTermination(60)
+        running.awaitTermination(int(PATIENCE))
 
 
 @pytest.mark.parametrize("published_before", [False], ids=["not published"])  # True: integration/test_left_out_spark.py

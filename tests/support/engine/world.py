@@ -21,7 +21,7 @@ from shard_store.sql.schema import pipelines
 from shard_store.store import open_store
 
 SCHEMA = "id BIGINT, name STRING"
-PATIENCE = 90.0
+PATIENCE = 300.0
 """Seconds that anything may take before a test fails; never waited for when things go well."""
 
 Row = tuple[int, str]
