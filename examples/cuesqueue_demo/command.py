@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cuesqueue_demo.report import Tour, print_report
-from queue_source.commands.output import FAILED, Json, print_error, progress, tell
+from queue_source.commands.output import FAILED, Json, Stopped, print_error, progress, tell
 
 if TYPE_CHECKING:
     from cuesqueue_demo.data import Layout
@@ -33,25 +30,23 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Publish a year of flights exactly once: three queues, duplicates, lost notifications, bad objects, a kill -9."""
-    with _signals_as_exceptions():
-        from cuesqueue_demo.data import Layout
+    from cuesqueue_demo.data import Layout
 
-        layout = Layout(Path(tempfile.mkdtemp(prefix="cuesqueue-demo-")).resolve())
-        kept = True  # to find out why it failed
-        try:
-            tour = _tour(layout, days, as_json)
-            kept = keep or bool(tour.problems)
-        except (KeyboardInterrupt, _Ended) as stopped:
-            kept = False
-            number = stopped.number if isinstance(stopped, _Ended) else signal.SIGINT
-            tell("stopped: everything that was started is ended, and its files are removed")
-            raise typer.Exit(128 + number) from None
-        except Exception:
-            tell(f"Spark's log is kept in {layout.log}")
-            raise
-        finally:
-            if not kept:
-                shutil.rmtree(layout.folder, ignore_errors=True)
+    layout = Layout(Path(tempfile.mkdtemp(prefix="cuesqueue-demo-")).resolve())
+    kept = True  # to find out why it failed
+    try:
+        tour = _tour(layout, days, as_json)
+        kept = keep or bool(tour.problems)
+    except Stopped:
+        kept = False
+        tell("everything that was started is ended, and its files are removed")
+        raise
+    except Exception:
+        tell(f"Spark's log is kept in {layout.log}")
+        raise
+    finally:
+        if not kept:
+            shutil.rmtree(layout.folder, ignore_errors=True)
     print_report(tour, layout, keep, as_json)
     if tour.problems:
         print_error(f"the published rows are not the input; everything is kept in {layout.folder}")
@@ -116,25 +111,3 @@ def _tour(layout: Layout, days: int, as_json: bool) -> Tour:
         certificates=certificates,
         seconds=time.monotonic() - started,
     )
-
-
-class _Ended(BaseException):
-    """A signal that asks the command to end; `number` is the signal's."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-@contextmanager
-def _signals_as_exceptions() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the command as Ctrl-C does, after cleaning up; restore the handlers afterwards."""
-
-    def handle(number: int, frame: object) -> None:
-        raise _Ended(number)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,8 +57,6 @@ def prove(
     from cuesqueue_prove.proof import prover  # late: it imports Spark
     from cuesqueue_prove.results import Rule
 
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # the job's processes are killed then, too
-        signal.signal(ending, signal.default_int_handler)
     with _progress(visible=not as_json) as report:
         proof = prover(
             job,

@@ -325,6 +325,9 @@ class ShardStore:
     def count_waiting(self, source: str) -> int:
         return self._read(recording.count_waiting, source)
 
+    def count_open(self, source: str) -> int:
+        return self._read(recording.count_open, source)
+
     def receivers(self) -> tuple[Receiver, ...]:
         return self._read(recording.all_receivers)
 

@@ -73,6 +73,7 @@ def test_what_waits_for_each_source_is_counted(backend: StoreBackend) -> None:
     assert (store.count_waiting("a"), store.count_waiting("c")) == (2, 0)
     take(Pipeline.start(store, "p", "a"))
     assert [w.source for w in store.waiting()] == ["b"]
+    assert (store.count_open("a"), store.count_open("b"), store.count_open("c")) == (2, 1, 0)
 
 
 def test_the_oldest_comes_first_and_no_more_than_was_asked_for(backend: StoreBackend) -> None:

@@ -306,3 +306,29 @@ def test_the_command_that_watches_ends_in_order_when_it_is_terminated(world: Wor
     assert "1 column added: new" in errors
     assert json.loads(printed)["rows"] == len(written)
     assert published_rows(world) == sorted(written)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_load_that_a_signal_ends_says_so_and_what_is_unread_and_the_next_one_goes_on(
+    world: World, number: signal.Signals
+) -> None:
+    """As `timeout`, systemd and Airflow end it: with all processes of its group."""
+    written = world.write(0, 60)[1]
+    command = [sys.executable, "-c", "from queue_source.commands.main import run; run()", "load"]
+    command += ["--prefix", f"file://{world.root}/in/", "--path", f"{world.root}/out", "--format", "json", "--json"]
+    command += ["--store", world.store_url, "--schema", SCHEMA]
+    command += ["--option", "source=files", "--option", "maxFilesPerTrigger=5"]
+    with subprocess.Popen(
+        command, cwd=world.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        eventually("published", lambda: (world.root / "store.db").exists() and world.view("attempts"))
+        os.killpg(running.pid, number)
+        printed, errors = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 128 + number, errors
+    last = errors.splitlines()[-1]
+    unread = 60 - json.loads(printed)["objects"]
+    assert 0 < unread < 60
+    assert last == f"error: stopped by {number.name}, {unread} objects unread; the next run goes on"
+    again = subprocess.run(command, cwd=world.root, capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout)["objects"] == unread
+    assert published_rows(world) == sorted(written)

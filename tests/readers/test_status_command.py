@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -149,7 +150,7 @@ def test_watching_shows_it_again_until_it_is_interrupted(world: World, monkeypat
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 3:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("queue_source.commands.status.sleep", sleep)
     assert run("--watch", "--interval", "2s").stdout.count("p: running") == 3

@@ -1,9 +1,13 @@
-"""Which tests `make test` runs; the others are `thorough`, and belong to `make test-all`.
+"""Which tests `make test` runs; the others are `thorough`, and belong to `make test-all`; CI leaves out `long` ones.
 
 A contributor waits for `make test` after each change: unit tests, properties, readers, contracts on SQLite, those of
 locking, publishing and pruning on PostgreSQL too, queues that need no server but SQS, and the tests with a real Spark
 that are named here. What finds the same as another test, on another store or kind of queue, is thorough, and so is what
 runs the commands of a page. A test that has more cases than that wait is worth has the mark itself, at some of them.
+
+Who opens a pull request waits for `.ci/run`. What it leaves out is `long`: contracts that `make integration` tries on
+the servers that users have, and tests of minutes beside quicker ones of the same subject; `make integration` runs these
+too.
 """
 
 from __future__ import annotations
@@ -91,6 +95,42 @@ WITH_SPARK = {
 """Tests of `tests/engine` that are not thorough; with parameters where only these are not."""
 
 
+LONG = {
+    "contracts": {"test_store_put_back.py"},
+    "docs": {
+        "test_backfill_page.py",
+        "test_delta_page.py",
+        "test_demo.py",
+        "test_errors_page.py",
+        "test_iceberg_page.py",
+        "test_pages.py",
+        "test_published_page.py",
+        "test_runbooks.py",
+    },
+    "engine": {
+        *WITH_SPARK,
+        "test_crashes.py",
+        "test_hostile.py",
+        "test_kafka.py",
+        "test_logs_of_clouds.py",
+        "test_parts_killed.py",
+        "test_relative_paths.py",
+        "test_routes.py",
+        "test_takeover.py",
+        "test_two_readings.py",
+    },
+    "sweeps": {"test_hostile_text.py"},
+}
+"""Files, by their folder, of which the thorough tests are long. Of some with a Spark `make test` has quicker tests."""
+
+
+def is_long(item: pytest.Item) -> bool:
+    file, (_, _, parameters) = item.path, item.name.partition("[")
+    if file.parent.name == "contracts" and ELSEWHERE.search(parameters):
+        return file.name not in ALSO_ON_POSTGRESQL
+    return file.name in LONG.get(file.parent.name, ())
+
+
 def is_thorough(item: pytest.Item) -> bool:
     file = item.path
     name, _, parameters = item.name.partition("[")
@@ -109,3 +149,5 @@ def mark(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if is_thorough(item):
             item.add_marker(pytest.mark.thorough)
+            if is_long(item):
+                item.add_marker(pytest.mark.long)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +25,7 @@ import queue_source.queues
 import shard_store
 from queue_source.commands import output
 from queue_source.commands.main import app, whole_program
+from queue_source.commands.output import errors_as_exit_codes
 from queue_source.commands.queue import SET
 from queue_source.errors import QueueUnavailable
 from queue_source.options.connections import StorageOptions
@@ -195,6 +199,7 @@ def pruning(monkeypatch: pytest.MonkeyPatch) -> Pruning:
         record.asked.append({"url": store.url, "dry_run": dry_run, **vars(policy)})
         return PruneResult(shards=3, snapshots=2, attempts=1, timed_out=record.timed_out)
 
+    import_module("queue_source.commands.store")  # what it imports keeps its names
     monkeypatch.setattr(shard_store, "open_store", Store, raising=False)
     monkeypatch.setattr(shard_store, "RetentionPolicy", SimpleNamespace, raising=False)
     monkeypatch.setattr(shard_store, "prune", prune, raising=False)
@@ -423,3 +428,41 @@ def test_load_ends_when_the_schema_that_is_kept_has_not_got_what_has_ended_it(
         "1 column added: price2 DOUBLE; going on",
         "error: objects have columns",
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_a_command_with_a_sentence_and_its_code(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
+    closed: list[str] = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            closed.append("what was open")
+
+    with pytest.raises(typer.Exit) as ended, errors_as_exit_codes():
+        work()
+    assert ended.value.exit_code == 128 + number
+    assert capsys.readouterr().err == f"error: stopped by {number.name}\n"
+    assert closed
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)] == before
+
+
+def test_a_signal_that_is_ignored_stays_so_and_a_thread_of_its_own_needs_none() -> None:
+    """As `nohup` has it for SIGHUP, and a shell for Ctrl-C of what it starts in the background."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with errors_as_exit_codes():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with ThreadPoolExecutor(1) as pool, errors_as_exit_codes():
+        assert pool.submit(_within).result() == "ran"
+
+
+def _within() -> str:
+    with errors_as_exit_codes():
+        return "ran"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tiers import ALSO_ON_POSTGRESQL, OF_DOCS, WITH_SPARK
+from support.tiers import ALSO_ON_POSTGRESQL, LONG, OF_DOCS, WITH_SPARK
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -19,6 +19,6 @@ def test_every_test_that_make_test_runs_with_spark_is_there(file: str) -> None:
     assert names <= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize(("folder", "files"), [("contracts", ALSO_ON_POSTGRESQL), ("docs", OF_DOCS)])
-def test_the_files_that_make_test_runs_of_a_folder_are_there(folder: str, files: set[str]) -> None:
+@pytest.mark.parametrize(("folder", "files"), [("contracts", ALSO_ON_POSTGRESQL), ("docs", OF_DOCS), *LONG.items()])
+def test_the_files_that_are_named_of_a_folder_are_there(folder: str, files: set[str]) -> None:
     assert {path.name for path in (TESTS / folder).glob("test_*.py")} >= files

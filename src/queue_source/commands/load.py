@@ -22,6 +22,7 @@ from queue_source.commands.output import (
     UNHEALTHY,
     Json,
     counted,
+    end_as_stopped,
     number,
     on_signals,
     print_error,
@@ -132,22 +133,29 @@ def load(
             query = query.sampling_more()  # should it be started again
             return started
 
-        problem = _run(start, query.content, follow)
-        loaded = _loaded(before, _status(opened, query.pipeline))
+        stopped: list[signal.Signals] = []
+        problem = _run(start, query.content, follow, stopped)
+        after = _status(opened, query.pipeline)
+        loaded = _loaded(before, after)
+        unread = None if after is None else opened.count_open(after.source)
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": query.pipeline, "into": into, **loaded, "seconds": seconds}
-    title = "not all is loaded" if problem else "loaded"
+    is_cut_off = bool(stopped) and not watch
+    title = "not all is loaded" if problem or is_cut_off else "loaded"
     if problem is None and loaded["errors"] and not (loaded["objects"] or loaded["rows"]):
         causes = ", ".join(sorted(loaded["errors"]))
         title = problem = f"0 objects loaded, {number(sum(loaded['errors'].values()))} refused: {causes}"
     print_result(_for_people(result, as_json), as_json, title=title)
-    if query.queue and not any(loaded.values()) and problem is None and not as_json:
+    if query.queue and not any(loaded.values()) and problem is None and not stopped and not as_json:
         tell("the queue announced nothing new; if you expected objects, check the queue's name in the URL")
     if loaded["errors"] and not as_json:
         tell("what was bad: 'cuesqueue errors list' with this store; repair and requeue it (docs/how-to/errors.md)")
     if problem:
         print_error(problem)
         raise typer.Exit(FAILED)
+    if is_cut_off:
+        recorded = "" if unread is None else f", {counted(unread, 'object')} unread"
+        end_as_stopped(stopped[0], f"{recorded}; the next run goes on")
     if max_errors is not None and sum(loaded["errors"].values()) > max_errors:
         raise typer.Exit(UNHEALTHY)
 
@@ -165,23 +173,24 @@ def _for_people(result: Mapping[str, Any], as_json: bool) -> Mapping[str, Any]:
     return {name: line(value) for name, value in result.items()}
 
 
-def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[..., None]) -> str | None:
-    """Run the query to its end, and return what it failed with. Ctrl-C and SIGTERM stop it.
+def _run(
+    start: Callable[[], Any], content: ContentOptions, follow: Callable[..., None], stopped: list[signal.Signals]
+) -> str | None:
+    """Run the query to its end, and return what it failed with. Signals stop it, and are added to `stopped`.
 
     Where new columns have ended it, and are kept in `schemaLocation`, it is started again: the same batch is read with
     them. So each start has more columns than the one before, or is the last.
     """
     from queue_source.schema.location import SchemaLocation, added, listed  # late: it imports Arrow
 
-    place, is_stopped, kept = content.schema.schema_location, False, None
+    place, kept = content.schema.schema_location, None
     location = SchemaLocation(place, content.storage) if place and content.schema.adds_columns else None
     if location is not None:
         kept = location.latest()
 
-    def stop() -> None:
+    def stop(number: int) -> None:
         """Let a call to Java end by itself, since py4j would print the trace of an interrupted one."""
-        nonlocal is_stopped
-        is_stopped = True
+        stopped.append(signal.Signals(number))
         signal.signal(signal.SIGINT, signal.default_int_handler)  # who is in a hurry presses Ctrl-C again
         # Java may have had the same signal, and be gone; py4j says so by loggers of its own, and by the root
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -191,18 +200,18 @@ def _run(start: Callable[[], Any], content: ContentOptions, follow: Callable[...
         while True:
             try:
                 query = start()
-                while not is_stopped and not query.awaitTermination(timeout=_POLL):
+                while not stopped and not query.awaitTermination(timeout=_POLL):
                     follow()
-                if is_stopped:
+                if stopped:
                     query.stop()
             except OptionError:
                 raise
             except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
                 text = str(error)
             else:
-                follow(at_end=not is_stopped)
+                follow(at_end=not stopped)
                 return None
-            if is_stopped:
+            if stopped:
                 return None
             lines = filter(None, map(str.strip, text.splitlines()))
             kind, sentence = error_of(text) or ("", next(lines, "the query failed"))
@@ -271,10 +280,16 @@ def route(
     except ValueError as error:
         raise OptionError("--name", str(error)) from None
     threads = Threads()
+    stopped: list[signal.Signals] = []
+
+    def stop(number: int) -> None:
+        stopped.append(signal.Signals(number))
+        threads.stopping.set()
+
     with (
         open_store(store, patience=QUERY_PATIENCE) as opened,
         open_queue(url, **connection_options(options.url, options)) as queue,
-        on_signals(threads.stopping.set),
+        on_signals(stop),
     ):
         receiver = Receiver(own_name, queue, parsed, options, opened, threads.stopping, memory=memory)
         receiver.begin()
@@ -295,3 +310,5 @@ def route(
         threads.check()
         result = {"receiver": own_name, "queue": queue.name, **asdict(receiver.totals)}
     print_result(result, as_json, title="received")
+    if stopped and until_empty:
+        end_as_stopped(stopped[0], "; the queue may not be empty")

@@ -126,7 +126,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # it prints local variables, and they hold secrets
     rich_markup_mode=None,  # plain help: it loads in half the time
     help="Exactly-once Spark streaming from message queues: send messages, and manage queues, errors and the store.\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 found something unhealthy (status, doctor, load --max-errors). "
+    "Exit codes: 0 done, 1 failed, 2 wrong use, 3 found something unhealthy (status, doctor, load --max-errors), "
+    "130 and 143 stopped before the end, by Ctrl-C and SIGTERM. "
     "CUESQUEUE_STORE names the store in place of --store; CUESQUEUE_DEBUG=1 shows tracebacks.",
 )
 

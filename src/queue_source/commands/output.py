@@ -7,10 +7,11 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -27,6 +28,9 @@ UNHEALTHY = 3
 
 READER_GONE = 141
 """Standard output was closed by who read it, as `| head` does: the code of programs that SIGPIPE ends."""
+
+ENDED_BY_SIGNAL = 128
+"""And the number of the signal: 130 for SIGINT (Ctrl-C), 143 for SIGTERM, 129 for SIGHUP, as shells count."""
 
 _REPORTED = 20  # refusals that are reported one by one
 _AS_IT_CAME = ("input", "input_base64", "body", "body_base64")
@@ -75,15 +79,41 @@ def progress(label: str, total: int | None, visible: bool) -> Iterator[Callable[
         yield lambda done, **changes: bar.update(task, completed=done, **changes)
 
 
+class Stopped(BaseException):
+    """A signal ends the command: no `Exception`, so that nothing on its way takes it for an error of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+
+
+def _stop(number: int) -> None:
+    raise Stopped(number)
+
+
 @contextmanager
-def on_signals(handle: Callable[[], None]) -> Iterator[None]:
-    """Have SIGTERM and Ctrl-C call a function while the block lasts."""
-    before = {number: signal.signal(number, lambda *_: handle()) for number in (signal.SIGTERM, signal.SIGINT)}
+def on_signals(handle: Callable[[int], None] = _stop) -> Iterator[None]:
+    """Have SIGTERM, SIGHUP and Ctrl-C call a function with their number while the block lasts.
+
+    What is ignored stays so, as SIGHUP is for `nohup`. Without a function they raise `Stopped`, so that what is open is
+    closed. Only a main thread can have signals; in another one nothing is changed.
+    """
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, lambda told, _: handle(told))
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for changed, handler in before.items():
+            signal.signal(changed, handler)
+
+
+def end_as_stopped(stopped: signal.Signals, what: str = "") -> NoReturn:
+    """Say which signal has ended the command, and end with its exit code."""
+    print_error(f"stopped by {stopped.name}{what}")
+    raise typer.Exit(ENDED_BY_SIGNAL + stopped)
 
 
 def json_text(value: Any) -> str:
@@ -196,12 +226,15 @@ def has_reader() -> bool:
 
 @contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
-    """Turn errors into one line and an exit code: 2 for wrong input, 1 for all other failures.
+    """Turn errors and signals into one line and an exit code: 2 for wrong input, 1 for all other failures.
 
     With `CUESQUEUE_DEBUG=1` the exception is raised as it is.
     """
     try:
-        yield
+        with on_signals():
+            yield
+    except (Stopped, KeyboardInterrupt) as stopped:
+        end_as_stopped(stopped.signal if isinstance(stopped, Stopped) else signal.SIGINT)
     except BrokenPipeError:
         if not has_reader():
             raise typer.Exit(READER_GONE) from None

@@ -16,6 +16,7 @@ from queue_source.commands.output import (
     UNHEALTHY,
     WIDTH,
     Json,
+    Stopped,
     counted,
     hide_secrets,
     number,
@@ -65,7 +66,7 @@ def status_command(
                 if not as_json and sys.stdout.isatty():
                     sys.stdout.write("\x1b[H\x1b[2J")
                 healthy = _show(opened, source, pipeline, limits, as_json)
-            except KeyboardInterrupt:
+            except Stopped:
                 break
     if not healthy:
         raise typer.Exit(UNHEALTHY)

@@ -222,6 +222,12 @@ def count_waiting(transaction: Transaction, source: str) -> int:
     return int(transaction.execute(query).scalar_one())
 
 
+def count_open(transaction: Transaction, source: str) -> int:
+    """Return how many objects of a source are announced or listed and not finished, whoever has them."""
+    query = sa.select(sa.func.count()).where(shards.c.source == source, shards.c.finished_at.is_(None))
+    return int(transaction.execute(query).scalar_one())
+
+
 def all_receivers(transaction: Transaction) -> tuple[Receiver, ...]:
     """Return all receivers that were ever started with this store, by their names."""
     now = transaction.now().label("now")
