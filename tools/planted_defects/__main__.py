@@ -43,17 +43,19 @@ def unfit(root: Path, defects: Sequence[Defect] = DEFECTS) -> list[str]:
     """Return what is wrong with defects that cannot be put back: each text has to stand in its file exactly once."""
     problems = []
     for defect in defects:
-        file = root / "src" / defect.file
-        times = file.read_text().count(defect.old) if file.is_file() else 0
-        if times != 1:
-            problems.append(f"{defect.name}: its text stands {times} times in src/{defect.file}; write it anew")
+        for name, old, _ in defect.changes:
+            file = root / "src" / name
+            times = file.read_text().count(old) if file.is_file() else 0
+            if times != 1:
+                problems.append(f"{defect.name}: its text stands {times} times in src/{name}; write it anew")
     return problems
 
 
 def plant(root: Path, defect: Defect) -> None:
     """Put the defect back in the checkout at `root`."""
-    file = root / "src" / defect.file
-    file.write_text(file.read_text().replace(defect.old, defect.new))
+    for name, old, new in defect.changes:
+        file = root / "src" / name
+        file.write_text(file.read_text().replace(old, new))
 
 
 def copies(defects: Sequence[Defect]) -> Iterator[tuple[Defect, Path]]:
@@ -66,10 +68,11 @@ def copies(defects: Sequence[Defect]) -> Iterator[tuple[Defect, Path]]:
             if file.is_file():
                 shutil.copy2(file, copy / file.name)
         for defect in defects:
-            sound = (copy / "src" / defect.file).read_text()
+            sound = {name: (copy / "src" / name).read_text() for name, _, _ in defect.changes}
             plant(copy, defect)
             yield defect, copy
-            (copy / "src" / defect.file).write_text(sound)
+            for name, text in sound.items():
+                (copy / "src" / name).write_text(text)
 
 
 def found_by(copy: Path, arguments: Sequence[str]) -> str | None:

@@ -10,13 +10,19 @@ from typing import NamedTuple
 
 
 class Defect(NamedTuple):
-    """`old`, which stands exactly once in `file` (below `src`), becomes `new`."""
+    """`old`, which stands exactly once in `file` (below `src`), becomes `new`; and so do the `others`, of any file."""
 
     name: str
     story: str
     file: str
     old: str
     new: str
+    others: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def changes(self) -> tuple[tuple[str, str, str], ...]:
+        """File, old text and new one."""
+        return ((self.file, self.old, self.new), *self.others)
 
 
 DEFECTS = (
@@ -411,11 +417,26 @@ DEFECTS = (
     Defect(
         "t3-another-file-of-the-same-id",
         "Compacting put the rows of files that were gone in the place of new ones, which had their ids.",
-        "shard_store/operators/compacting.py",
-        "transaction.select_among(current, c.name_key, names)",
-        "transaction.select_among(current, c.id, range(1, len(names) + 1))",
+        "shard_store/sql/schema.py",
+        "sqlite_autoincrement=is_serial)",
+        "sqlite_autoincrement=False)",
+        (
+            (
+                "shard_store/operators/compacting.py",
+                "        yield from (CurrentFile(*row) for row in page)\n",
+                "        ids = database.read(lambda t: dict(t.execute(sa.select(c.path, c.id)).all()))\n"
+                "        for row in page:\n"
+                "            _IDS[row[0]] = ids.get(row[0])\n"
+                "            yield CurrentFile(*row)\n\n\n"
+                "_IDS = {}\n",
+            ),
+            (
+                "shard_store/operators/compacting.py",
+                "transaction.select_among(current, c.name_key, names)",
+                "transaction.select_among(current, c.id, [_IDS[file.path] for file in files])",
+            ),
+        ),
     ),
-    # --- known defects of 0.4.0: the store ---
     Defect(
         "t2-verdicts-cut",
         "Of more than 1,001 bad objects of a batch those beyond counted as published in a table with a commit of its "

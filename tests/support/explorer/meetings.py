@@ -335,6 +335,7 @@ class Meetings:
             Guest("route", 4 if self._world.cast.routed else 0, self._route, fair=True),
             Guest("take over", 1, self._take_over),
             Guest("time", 2, self._pass_time),
+            Guest("renewal", 4 if {"compact", "prune_data"} <= steps.keys() else 0, self._renew),
             *(Guest(name, 1, step) for name, step in steps.items()),
         ]
 
@@ -387,6 +388,12 @@ class Meetings:
             all(lives.guarded(query, reader.work) for reader in query.readers)
             if query.readers:
                 lives.guarded(query, query.trigger)
+
+    def _renew(self) -> None:
+        """What is published leaves the view, and new objects take its place, in the middle of what looks at it."""
+        self._explorer.steps["prune_data"][1]()
+        self._bring_news()
+        self._trigger()
 
     def _route(self) -> None:
         self._lives.route(None)

@@ -66,22 +66,22 @@ class Operators:
         """
         name = " ".join(word for word in words[:2] if not word.startswith("-") and "/" not in word)
         fate, after = self.choose.random(), self.choose.choice((0, 0, 1, 2))
-        if self._busy or fate < 0.5:
-            said = self._invoke(name, words)
-        elif fate < 0.75:
-            try:
+        try:
+            if self._busy or fate < 0.5:
+                said = self._invoke(name, words)
+            elif fate < 0.75:
                 with POINTS.dying(self.choose.choice(_DEADLY), after):
                     said = self._invoke(name, words)
-            except Death as death:
-                COMMANDS[f"{name}: killed"] += 1
-                self.log(f"  {name} is killed at {death}")
-                if self.choose.random() < 0.3:
-                    return None
-                said = self._invoke(name, words)._replace(alone=False)
-        else:
-            point = self.choose.choice((*OUTSIDE, *["files-joined"] * 6) if name == "compact" else OUTSIDE)
-            with POINTS.meanwhile(point, 0 if point == "files-joined" else after, self._something):
-                said = self._invoke(name, words)._replace(alone=False)
+            else:
+                point = self.choose.choice((*OUTSIDE, *["files-joined"] * 6) if name == "compact" else OUTSIDE)
+                with POINTS.meanwhile(point, 0 if point == "files-joined" else after, self._something):
+                    said = self._invoke(name, words)._replace(alone=False)
+        except Death as death:  # also one that the step has for it: what it has done is known below
+            COMMANDS[f"{name}: killed"] += 1
+            self.log(f"  {name} is killed at {death}")
+            if self.choose.random() < 0.3:
+                return None
+            said = self._invoke(name, words)._replace(alone=False)
         if said.code and self.world.half_reset and _RESET in said.text:
             return said if words[0] == "reset" else None
         if said.code not in codes:
