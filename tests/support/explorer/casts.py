@@ -56,7 +56,8 @@ class Cast(NamedTuple):
     """Some queries. `routed`: their sources are fed by routes, with the same objects; `cleans`: one deletes them.
 
     `versioned`: sources whose ids have versions (`allowOverwrites`). `steps`: the only steps, with their weights, of a
-    short exploration, without the kinds of `without`: what is rare among all steps comes often there.
+    short exploration, without the kinds of `without`: what is rare among all steps comes often there. `focus`: the file
+    of the source at which it looks closely, instead of one of `meetings.FOCUS`.
     """
 
     kinds: tuple[Kind, ...]
@@ -66,6 +67,7 @@ class Cast(NamedTuple):
     versioned: tuple[str, ...] = ()
     steps: Mapping[str, float] = {}
     without: frozenset[str] = frozenset()
+    focus: str = ""
 
     @property
     def shared(self) -> bool:
@@ -80,11 +82,12 @@ def _cast(
     cleans: str | None = None,
     versioned: tuple[str, ...] = (),
     without: str = "",
+    focus: str = "",
     **steps: float,
 ) -> Cast:
     """Of each query its pipelines with their sources (`p:s x:t`), and its sink."""
     kinds = [Kind(tuple((name[0], name[2]) for name in names.split()), sink) for names, sink in queries]
-    return Cast(tuple(kinds), needs, routed, cleans, versioned, steps, frozenset(without.split()))
+    return Cast(tuple(kinds), needs, routed, cleans, versioned, steps, frozenset(without.split()), focus)
 
 
 CASTS = (
@@ -113,7 +116,10 @@ CASTS = (
     _cast(("p:s", "iceberg"), needs="spellings", without="meetings failpoints", announce=4, trigger=6),
     _cast(("p:s", "iceberg-inside"), needs="spellings", without="meetings failpoints", announce=4, trigger=6),
     _cast(("p:s", "delta"), needs="tables", without="meetings", announce=4, trigger=6, change_an_object=4),
-    _cast(("p:s", "ours"), needs="operators", announce=4, trigger=6, compact=4, reset=1, prune_data=1, vacuum=1),
+    _cast(
+        ("p:s", "ours"), needs="operators", focus="commands/compact.py",
+        announce=4, trigger=6, compact=4, reset=1, prune_data=1, vacuum=1,
+    ),
     _cast(
         ("p:s", "ours"), ("q:t", "ours"), needs="clones", cleans="s", versioned=("t",), without="meetings limits",
         announce=5, trigger=6, clean=5, write=3,
@@ -122,7 +128,10 @@ CASTS = (
         ("p:s", "ours"), ("q:t", "ours"), needs="clones", cleans="s", versioned=("s",), without="meetings limits",
         announce=5, trigger=6, clean=5, write=3,
     ),
-    _cast(("p:s", "ours"), ("q:s", "ours"), needs="meetings", announce=4, trigger=5, work=5, write=4),
+    _cast(
+        ("p:s", "ours"), ("q:s", "ours"), needs="meetings", focus="coordinator/opening.py",
+        announce=4, trigger=5, work=5, write=4,
+    ),
     _cast(("p:s", "ours"), needs="beginnings", without="meetings", announce=4, trigger=6, go_back=3, put_back=3),
     _cast(("p:s", "delivery"), needs="beginnings", without="meetings", announce=4, trigger=6, go_back=3, put_back=3),
 )  # fmt: skip

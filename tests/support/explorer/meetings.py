@@ -149,7 +149,8 @@ class Meetings:
         self._explorer, self._world, self._lives = explorer, explorer.world, explorer.lives
         moods = random.Random(f"{explorer.seed} meetings")
         self._rate = moods.choice(RATES)
-        self._focus = f"coordinator/{moods.choice(FOCUS)}.py"
+        usual = f"coordinator/{moods.choice(FOCUS)}.py"
+        self._focus = explorer.world.cast.focus or usual
         self._dies = moods.choice((0.0, 0.03, 0.1))
         self._stops = moods.choice((0.0, 0.1, 0.5))
         self._moods = {name: moods.choice((0.0, 0.5, 1.0, 1.0, 4.0)) for name in (g.name for g in self._guests())}
@@ -371,7 +372,10 @@ class Meetings:
             self._explorer.tell(self._explorer.events.pop())
         else:
             usual.announce()
-        if query := self._near(0.8):
+        query = self._near(0.8)
+        if query is not None and any((reader, "open") in self._turning for reader in query.readers):
+            query = choose.choice([one for one in self._queries() if one is not query] or [query])  # this one is at it
+        if query is not None:
             for reader in query.readers:
                 self._lives.guarded(query, reader.receive) and self._lives.guarded(query, reader.open)
 

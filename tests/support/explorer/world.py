@@ -142,6 +142,7 @@ class WatchedBucket(LocalBucket):
         for uri in there:
             if not self.world.objects.is_there(uri):  # else it was another version, which stays
                 self.world.log(f"  deleted: {name_of(uri)}")
+                self.world.objects.vanish(uri)
                 self.world.promises.check_may_be_deleted(uri)
         return outcomes
 
