@@ -319,7 +319,13 @@ def test_a_load_that_a_signal_ends_says_so_and_what_is_unread_and_the_next_one_g
     command += ["--store", world.store_url, "--schema", SCHEMA]
     command += ["--option", "source=files", "--option", "maxFilesPerTrigger=5"]
     with subprocess.Popen(
-        command, cwd=world.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=world.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # tests that `nohup` runs ignore SIGHUP
     ) as running:
         eventually("published", lambda: (world.root / "store.db").exists() and world.view("attempts"))
         os.killpg(running.pid, number)

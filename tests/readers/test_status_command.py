@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 import cuesqueue
 from queue_source.commands.main import app
+from queue_source.commands.output import Stopped
 from shard_store.model import ErrorRecord, Runtime
 from shard_store.shards.activity import Report
 from support.coordinator_world import World, patiently, uris
@@ -150,7 +151,7 @@ def test_watching_shows_it_again_until_it_is_interrupted(world: World, monkeypat
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 3:
-            signal.raise_signal(signal.SIGINT)
+            raise Stopped(signal.SIGINT)
 
     monkeypatch.setattr("queue_source.commands.status.sleep", sleep)
     assert run("--watch", "--interval", "2s").stdout.count("p: running") == 3

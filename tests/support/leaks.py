@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-SECONDS_TO_END = 5.0
+SECONDS_TO_END = 60.0
 """How long a thread or process may take to end that was told to; waited for by joining, so mostly not at all."""
 
 LASTING_THREADS = {

@@ -223,7 +223,7 @@ def count_waiting(transaction: Transaction, source: str) -> int:
 
 
 def count_open(transaction: Transaction, source: str) -> int:
-    """Return how many objects of a source are announced or listed and not finished, whoever has them."""
+    """Return how many objects of a source are announced or listed and not finished, with or without an owner."""
     query = sa.select(sa.func.count()).where(shards.c.source == source, shards.c.finished_at.is_(None))
     return int(transaction.execute(query).scalar_one())
 
