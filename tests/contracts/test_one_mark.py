@@ -296,7 +296,7 @@ def test_a_batch_whose_commit_was_undone_before_the_next_attempt_is_written_agai
     world.has("first", "second", "third")
 
 
-@pytest.mark.parametrize("others", [0, 25])
+@pytest.mark.parametrize("others", [pytest.param(0, marks=pytest.mark.thorough), 25])
 @pytest.mark.parametrize("spelling", put_back.DELTA)
 @over("Delta")
 def test_a_delta_table_that_is_put_back_in_any_spelling_is_noticed_any_number_of_commits_later(
@@ -359,7 +359,14 @@ def test_a_table_that_is_put_back_by_more_than_the_batch_whose_query_died_is_not
     world.refuses(PUT_BACK)
 
 
-@pytest.mark.parametrize("then", ["", "appends", "expires", "appends, expires", "compacts, expires"])
+@pytest.mark.parametrize(
+    "then",
+    [
+        "appends",
+        "compacts, expires",
+        *(pytest.param(then, marks=pytest.mark.thorough) for then in ("", "expires", "appends, expires")),
+    ],
+)
 @pytest.mark.parametrize("spelling", put_back.ICEBERG)
 @over("Iceberg elsewhere", "Iceberg")
 def test_an_iceberg_table_that_is_put_back_in_any_spelling_is_noticed_also_when_its_snapshots_expire(

@@ -54,12 +54,11 @@ OF_DOCS = {
 """Tests of `tests/docs` that are not thorough: they read the pages, and run little of what these show."""
 
 WITH_SPARK = {
-    "test_announced_again.py": {"test_an_object_that_was_empty_when_it_was_read_is_read_again_once_it_is_full"},
     "test_archives.py": {"test_members_of_archives_are_published_and_a_damaged_archive_harms_only_itself"},
     "test_available_now.py": {
         "test_a_message_that_comes_again_publishes_nothing_again",
-        "test_available_now_leaves_nothing_unacknowledged",
-        "test_once_takes_all_that_is_there_in_one_batch_and_other_triggers_keep_the_limits",
+        "test_available_now_leaves_nothing_unacknowledged[cuesqueue]",
+        "test_once_takes_all_that_is_there_in_one_batch_and_other_triggers_keep_the_limits[files]",
     },
     "test_backfill.py": {"test_a_folder_is_read_once_and_what_is_new_in_it_by_the_next_run"},
     "test_bad_input.py": {
@@ -96,7 +95,7 @@ WITH_SPARK = {
 
 
 LONG = {
-    "contracts": {"test_store_put_back.py"},
+    "contracts": {"test_one_mark.py", "test_store_put_back.py"},
     "docs": {
         "test_backfill_page.py",
         "test_delta_page.py",
@@ -105,21 +104,31 @@ LONG = {
         "test_iceberg_page.py",
         "test_pages.py",
         "test_published_page.py",
+        "test_routes_page.py",
         "test_runbooks.py",
     },
     "engine": {
         *WITH_SPARK,
+        "test_adopt.py",
+        "test_announced_again.py",
+        "test_changed_options.py",
         "test_crashes.py",
         "test_hostile.py",
         "test_kafka.py",
+        "test_logs.py",
         "test_logs_of_clouds.py",
+        "test_outputs.py",
+        "test_own_queues.py",
         "test_parts_killed.py",
+        "test_queue_sink.py",
+        "test_records_in_documents.py",
         "test_relative_paths.py",
         "test_routes.py",
+        "test_semantics.py",
         "test_takeover.py",
         "test_two_readings.py",
     },
-    "sweeps": {"test_hostile_text.py"},
+    "sweeps": {"test_explorer.py", "test_hostile_text.py", "test_reading_oracle.py"},
 }
 """Files, by their folder, of which the thorough tests are long. Of some with a Spark `make test` has quicker tests."""
 
@@ -149,5 +158,5 @@ def mark(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if is_thorough(item):
             item.add_marker(pytest.mark.thorough)
-            if is_long(item):
-                item.add_marker(pytest.mark.long)
+        if item.get_closest_marker("thorough") is not None and is_long(item):
+            item.add_marker(pytest.mark.long)
