@@ -152,8 +152,8 @@ def _stored(loaded: Loaded, query: Referencing, folder: Path) -> list[Row]:
             if catalog.table_exists(query.lake.name):
                 scan = catalog.load_table(query.lake.name).scan()
                 # where PyIceberg makes structs anew, a list of them that is null is an empty one for it
-                is_ours = loaded.target == "iceberg" and any(map(_has_lists_of_structs, loaded.case.schema.types))
-                tables = [_of_files(scan)] if is_ours else [scan.to_arrow()]
+                is_made_anew = any(map(_has_lists_of_structs, loaded.case.schema.types))
+                tables = [_of_files(scan, loaded.target)] if is_made_anew else [scan.to_arrow()]
     schema = loaded.case.schema
     found: list[Row] = []
     for table in tables:
@@ -167,10 +167,13 @@ def _has_lists_of_structs(kind: pa.DataType) -> bool:
     return (not pt.is_struct(kind) and any(map(pt.is_struct, inner))) or any(map(_has_lists_of_structs, inner))
 
 
-def _of_files(scan: DataScan) -> pa.Table:
-    """Read the files of the table, whose columns are in the order of its schema."""
+def _of_files(scan: DataScan, target: str) -> pa.Table:
+    """Read the files of the table: ours have its columns in its order, those that are registered have their names."""
     tables = [pq.read_table(task.file.file_path.removeprefix("file://")) for task in scan.plan_files()]
     names = [field.name for field in scan.table_metadata.schema().fields]
+    if target == "register":
+        tables = [table.select([name for name in names if name in table.column_names]) for table in tables]
+        return pa.concat_tables(tables, promote_options="permissive") if tables else scan.to_arrow()
     return pa.concat_tables([table.rename_columns(names) for table in tables]) if tables else scan.to_arrow()
 
 

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import random
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -63,6 +64,7 @@ _VALUES = {
     "singleVariantColumn": ("v",),
     "schemaEvolutionMode": ("none", "rescue", "addNewColumns", "failOnNewColumns", "addNewColumnsWithTypeWidening"),
 }
+_QUOTED, _HAS_ZONE = re.compile("'[^']*'"), re.compile("[VzOXxZ]")
 _WHEN = datetime(2024, 3, 5, 7, 8, 9, 123_000)
 
 
@@ -114,6 +116,8 @@ def check(taken: Taken) -> None:
             stack.enter_context(mock.patch.object(module, "ALWAYS_ALLOWED", 1 << 10))
         if {"schemaEvolutionMode", "rescuedDataColumn"} <= {*taken.with_it} or {*taken.with_it} >= _ZONE:
             return  # the second does what the mode `rescue` of the first does
+        if taken.option == "timeZone" and _HAS_ZONE.search(_QUOTED.sub("", taken.beside.get("timestampFormat", ""))):
+            return  # each time has its own
         if taken.option == "maxRecordBytes":  # what ends within a block is not measured
             stack.enter_context(small_blocks(16))
         values = _values(_OWN[taken.option], taken.file_format)
