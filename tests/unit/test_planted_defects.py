@@ -17,12 +17,15 @@ def test_every_defect_can_be_put_back() -> None:
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_a_planted_defect_is_a_change_that_python_reads(defect: Defect, tmp_path: Path) -> None:
-    file = tmp_path / "src" / defect.file
-    file.parent.mkdir(parents=True)
-    file.write_text(sound := (ROOT / "src" / defect.file).read_text())
+    sound = {name: (ROOT / "src" / name).read_text() for name, _, _ in defect.changes}
+    for name, text in sound.items():
+        (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "src" / name).write_text(text)
     plant(tmp_path, defect)
-    assert file.read_text() != sound
-    compile(file.read_text(), defect.file, "exec")
+    for name, text in sound.items():
+        planted = (tmp_path / "src" / name).read_text()
+        assert planted != text
+        compile(planted, name, "exec")
 
 
 def test_a_defect_whose_text_is_gone_is_named(tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ class Disasters:
         if "tables" in parts:
             for kind, state in moment.tables.items():
                 world.tables[kind].restore(state)
+                if kind.sink != "delta" and state is not None:  # an older copy, marks and all: the pages say so
+                    world.in_tables[kind] = set(moment.in_tables.get(kind, ()))
         if "checkpoints" in parts:
             self.put_checkpoints_back(moment, lost="store" in parts)
         if "store" not in parts:

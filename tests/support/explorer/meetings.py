@@ -394,7 +394,9 @@ class Meetings:
                 lives.guarded(query, query.trigger)
 
     def _renew(self) -> None:
-        """What is published leaves the view, and new objects take its place, in the middle of what looks at it."""
+        """What is published leaves the view, and new objects take its place, while files are joined."""
+        if not any("compact" in turn.whose for turn in self._active):
+            return
         self._explorer.steps["prune_data"][1]()
         self._bring_news()
         self._trigger()

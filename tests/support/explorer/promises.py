@@ -44,17 +44,20 @@ class Broken(AssertionError):
 class Promises:
     """The promises of a world.
 
-    `hashes`: what each batch of a delivery was known by; `before_loss`: those of a time that the store has lost.
+    `hashes`: what each batch of a delivery was known by; `before_loss`: those of a time that the store has lost;
+    `reset`: checkpoints whose sources were reset.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._hashes: dict[tuple[str, int], str] = {}
         self._before_loss: set[tuple[str, int]] = set()
+        self._reset: set[str] = set()
 
     def note_that_batches_come_anew(self, checkpoints: Collection[str] | None = None) -> None:
         """Those of these checkpoints, or of all."""
         self._before_loss |= {batch for batch in self._hashes if checkpoints is None or batch[0] in checkpoints}
+        self._reset |= set(checkpoints or ())
 
     # --- 1 ------------------------------------------------------------------------------------------------------------
 
@@ -65,6 +68,8 @@ class Promises:
         anew = {(source, name_of(uri)) for source, uri in world.anew}
         audited = Counter(row for _, row in world.audited())
         may_come_again = {row for row in audited if _parts(row)[:2] in passed}
+        states = tuple(f"state of {checkpoint}, " for checkpoint in self._reset)
+        may_come_again |= {row for row in audited if row.startswith(states)}
         for name, rows in (("target", world.published()), ("audit", audited)):
             doubled = [row for row, n in rows.items() if n > 1 and not (name == "audit" and row in may_come_again)]
             if doubled := [row for row in doubled if _parts(row)[:2] not in anew]:
