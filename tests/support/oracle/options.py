@@ -165,8 +165,8 @@ def _seen(taken: Taken, content: ContentOptions) -> Iterator[Any]:
 
 def _read(content: ContentOptions, options: FormatOptions, ddl: str, data: bytes) -> object:
     rescued = options.rescued_data_column
-    if content.schema.schema_location is not None and rescued is not None and rescued not in ddl:
-        ddl += f", `{rescued}` STRING"  # which is there without being asked for
+    if rescued is not None and rescued not in ddl:
+        ddl += f", `{rescued}` STRING"  # which is there without being asked for, or has to be
     case = _Parsed(options.file_format, ddl, content=data, given=options, name="p=09/object")
     try:
         check_schema(case.schema, options)
