@@ -492,6 +492,29 @@ def test_a_batch_that_a_pipeline_has_left_between_the_commits_comes_once_when_an
     assert found == Counter(["first", "second", "also", "third", "fourth"])
 
 
+@over("Delta", "Iceberg elsewhere")
+def test_what_another_pipeline_has_read_of_a_batch_that_is_in_the_table_is_told_when_its_query_comes_back(
+    world: World,
+) -> None:
+    """The store goes back to before it knew the table: who takes over then has nowhere to look."""
+    world.put("first")
+    world.dies("plan-made")
+    put_back = world.point(has_target=False)
+    world.works()
+    world.has("first")
+    for part in (CHECKPOINT, STORE):
+        put_back(part)
+    other = world.passes_to("path")
+    other.put("first")  # its first message is acknowledged
+    other.works(pipeline="q")
+    assert other.found() == Counter(["first"])
+    world.comes_back()
+    world.refuses("has passed to another pipeline")
+    world.works(failOnDataLoss="false")
+    world.feed("second")
+    world.has("first", "second")
+
+
 @pytest.mark.parametrize("at", ["plan-made", "output-delivered", "published"])
 @over("foreachBatch")
 def test_a_batch_with_an_output_elsewhere_waits_for_its_query_and_one_without_passes_to_another(

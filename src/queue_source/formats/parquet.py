@@ -46,7 +46,8 @@ class Parquet(ColumnarFormat):
     specials = ("VARIANT",)
 
     def schema_of(self, file: ObjectFile) -> pa.Schema:
-        return opened(pa.PythonFile(file, "r")).schema_arrow
+        reader = opened(pa.PythonFile(file, "r"))
+        return _as_spark_names_it(reader, reader.schema_arrow)
 
     def read(self, source: OpenObject, part: Part, schema: pa.Schema, options: FormatOptions) -> Iterator[pa.Table]:
         """Read the rows of the row groups that begin in the part."""
@@ -57,9 +58,9 @@ class Parquet(ColumnarFormat):
             native = pa.BufferReader(file.read_range(0, size)) if size <= SMALL else pa.PythonFile(file, "r")
             reader = opened(native)
             written = reader.schema_arrow  # once: each time it is made anew
-            filled = written
+            filled = _as_spark_names_it(reader, written)
             if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
-                filled = pa.schema([field for field in written if not _is_empty(field.type)])
+                filled = pa.schema([field for field in filled if not _is_empty(field.type)])
             chosen = choose(schema, filled, options, file.uri)
             times = _Times(reader, written, chosen.names)
             groups = _groups(reader.metadata, size * options.max_expansion)
@@ -172,7 +173,7 @@ class _Times:
     def __init__(self, reader: pq.ParquetFile, written: pa.Schema, names: Sequence[str]) -> None:
         self._int96: set[str] = set()
         if any(_may_be_int96(written.field(name).type) for name in names):
-            kinds = iter([reader.schema.column(at).physical_type for at in range(len(reader.schema))])
+            kinds = _physical(reader)
             self._int96 = {field.name for field in written if "INT96" in [*islice(kinds, _leaves(field.type))]}
         self._said: Mapping[bytes, bytes] = reader.metadata.metadata or {}
         version = self._said.get(b"org.apache.spark.version")
@@ -231,6 +232,31 @@ def _in_gregorian(array: pa.Array, zone: str) -> pa.Array:
 
 def _release(version: bytes) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
+
+
+def _physical(reader: pq.ParquetFile) -> Iterator[str]:
+    """Yield how each column of Parquet is stored, in the order of the leaves of its types."""
+    return iter([reader.schema.column(at).physical_type for at in range(len(reader.schema))])
+
+
+def _as_spark_names_it(reader: pq.ParquetFile, written: pa.Schema) -> pa.Schema:
+    """Return the columns with each INT96 as an instant, which it is for Spark, who writes most of them."""
+    if not any(map(_may_be_int96, written.types)):
+        return written
+    kinds = _physical(reader)
+    return pa.schema([field.with_type(_with_instants(field.type, kinds)) for field in written])
+
+
+def _with_instants(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType) or not pt.is_nested(kind):
+        stored = [*islice(physical, _leaves(kind))]
+        return pa.timestamp(kind.unit, tz="UTC") if stored == ["INT96"] and pt.is_timestamp(kind) else kind
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    if pt.is_map(kind):  # of which pyarrow has one field, for its entries
+        entries = _with_instants(fields[0].type, physical)
+        return pa.map_(entries.field(0).type, entries.field(1).type)
+    fields = [field.with_type(_with_instants(field.type, physical)) for field in fields]
+    return pa.struct(fields) if pt.is_struct(kind) else pa.list_(*fields)
 
 
 def _may_be_int96(kind: pa.DataType) -> bool:

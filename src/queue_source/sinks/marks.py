@@ -28,6 +28,7 @@ logger = logging.getLogger("cuesqueue")
 _MARK = "cuesqueue."
 HASH, STORE, PIPELINE, END = (f"{_MARK}{name}" for name in ("delivery-hash", "store", "pipeline", "end-seq"))
 _ATTEMPT, _VERDICTS, _BROUGHT, _BATCH = (f"{_MARK}{name}" for name in ("attempt", "verdicts", "brought", "batch-id"))
+_LOST = f"{_MARK}lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,15 @@ class Mark:
     def first(self) -> PlanIdentity:
         return self.plans[0]
 
-    def properties(self, brought: tuple[int, int], verdicts: str | None) -> dict[str, str]:
-        """Return the mark as texts of a commit; values of several pipelines are separated by commas."""
+    @property
+    def pipelines(self) -> list[str]:
+        return [plan.token.pipeline for plan in self.plans]
+
+    def properties(self, brought: tuple[int, int], lost: int, verdicts: str | None) -> dict[str, str]:
+        """Return the mark as texts of a commit; values of several pipelines are separated by commas.
+
+        `lost`: how many shards of the plans had passed to other pipelines by then, and are not in it.
+        """
         values: dict[str, Sequence[object]] = {
             "source": [plan.source for plan in self.plans],
             "pipeline": [plan.token.pipeline for plan in self.plans],
@@ -56,6 +64,7 @@ class Mark:
             "end-seq": [plan.end_seq for plan in self.plans],
             "batch-id": [self.batch_id],
             "brought": brought,
+            "lost": [lost],
         }
         texts = {f"{_MARK}{name}": ",".join(map(str, value)) for name, value in values.items()}
         texts |= {HASH: self.delivery_hash, _ATTEMPT: self.attempt, STORE: self.store_id}
@@ -102,6 +111,11 @@ class Commit:
     def brought(self) -> tuple[int, int] | None:
         rows, _, size = self.properties.get(_BROUGHT, "").partition(",")
         return (int(rows), int(size)) if size else None
+
+    @property
+    def lost(self) -> int | None:
+        """Return how many shards of its plans are not in it, since they had passed to others; None up to 0.4.0."""
+        return int(text) if (text := self.properties.get(_LOST)) else None
 
 
 class Target(Protocol):
@@ -274,7 +288,7 @@ class OnceIn:
         self._target, self._store, self._batch, self._batch_id = target, store, batch, batch_id
         self._store_id, self._attempt = store.store_id(), uuid.uuid4().hex
         self._mark: Mark | None = None
-        self._writes = True
+        self._writes, self._lost = True, 0
 
     def publish(self) -> None:
         """Publish; raises what `ShardStore.publish` and the target raise."""
@@ -289,17 +303,28 @@ class OnceIn:
     def _look(self, batch: Unpublished) -> Looked:
         target = self._target
         self._mark = Mark(self._store_id, self._batch.plans, self._batch_id, batch.delivery_hash, self._attempt)
+        self._lost = batch.passed_from(self._mark.pipelines)
         verdict, commit, is_sure = Verdict.NEW, None, True
         if target.open(batch.transaction):
+            why, further = "", "to have this batch written now"
             try:
                 verdict, commit = decide(target, self._mark, batch)
-            except Unsure as why:
+            except Unsure as unsure:
+                why, is_sure = str(unsure), False
+            # who takes over asks the target first, if the store knows it: one that was put back may not know it yet
+            knew = None if commit is None else commit.lost
+            if verdict is Verdict.SHOWN and commit is not None and knew is not None and self._lost > knew:
+                why = (
+                    f"{target.name} has the batch with the delivery hash {commit.delivery_hash}, and a part of it has "
+                    "passed to another pipeline since, as after a restored backup of the store: its rows come twice; "
+                    "delete them in one of both places"
+                )
+                further = "to go on"
+            if why:
                 pipeline = self._mark.first.token.pipeline
                 if not batch.goes_on:
-                    further = "or set 'failOnDataLoss' to false to have this batch written now"
-                    raise LostProgress(f"pipeline {pipeline!r}: {why}; {further}") from None
-                logger.warning("pipeline %s: %s; writing the batch, as failOnDataLoss says", pipeline, why)
-                is_sure = False
+                    raise LostProgress(f"pipeline {pipeline!r}: {why}; or set 'failOnDataLoss' to false {further}")
+                logger.warning("pipeline %s: %s; going on, as failOnDataLoss says", pipeline, why)
         self._writes = verdict in (Verdict.NEW, Verdict.GONE)
         if self._writes:
             target.choose(batch.transaction)
@@ -311,5 +336,5 @@ class OnceIn:
         if published.already or not self._target.brought[0]:
             return
         if self._writes and self._mark is not None:
-            self._target.append(self._mark.properties(self._target.brought, published.verdicts))
+            self._target.append(self._mark.properties(self._target.brought, self._lost, published.verdicts))
         reach("table-committed")

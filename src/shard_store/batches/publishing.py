@@ -70,13 +70,21 @@ class Unpublished:
     """A batch that the store has not published, for a target with a commit of its own: does that have it?
 
     `published`: for each pipeline the seq up to which the store may have published something; None: what was before is
-    given up, as by `cuesqueue reset`. `goes_on`: the reader's `failOnDataLoss` is false.
+    given up, as by `cuesqueue reset`. `goes_on`: the reader's `failOnDataLoss` is false. `left_out`: shards of its
+    snapshots that are not in it.
     """
 
     transaction: Transaction
     delivery_hash: str
     published: Mapping[str, int] | None
     goes_on: bool
+    left_out: Collection[ShardKey] = ()
+
+    def passed_from(self, names: Collection[str]) -> int:
+        """Return how many of those that are left out are other pipelines' by now than these, which are the batch's."""
+        c = shards.c
+        others = sa.select(c.shard_key).where(c.owner.is_not(None), c.owner.not_in(names))
+        return len(list(self.transaction.select_among(others, c.shard_key, self.left_out))) if self.left_out else 0
 
     def published_at(self, ends: Mapping[str, int]) -> int | None:
         """Return when the store has published the newest attempts with these ends, by pipeline: microseconds, UTC."""
@@ -199,7 +207,8 @@ def publish(
     of_batch = [move.key for i in fresh for move in (*planned[i].moves, *planned[i].left_out)] if look else []
     fenced, shown_before = fenced and files is not None, False
     if look is not None:
-        looked = look(_unpublished(transaction, rows, recorded.delivery_hash, fresh))
+        asked = _unpublished(transaction, rows, recorded.delivery_hash, fresh)
+        looked = look(replace(asked, left_out=[move.key for i in fresh for move in planned[i].left_out]))
         elsewhere, fenced, shown_before = looked.brought, not looked.shown_before, looked.shown_before
         if looked.verdicts is not None:
             marked = records.Verdicts.of(looked.verdicts, of_batch)

@@ -214,14 +214,14 @@ class Operators:
         anew = {of for of in known if of[0] in stays}
         before = set(world.anew)
         world.anew |= anew
-        world.half_reset = sorted(sources)
+        outer, world.half_reset = world.half_reset, sorted(sources.union(world.half_reset))
         words = ("reset", *sorted(sources), "--yes", "--lose-rows", *_REASON)
         said = self.call(*words, codes=(0, 1, 2))
         if said is None:  # its pipelines are refused until it has come to its end
             lives.end_all()
             world.now += 2 * STALE
             said = self._invoke("reset", words)
-        world.half_reset = []
+        world.half_reset = outer
         gone = known - world.shard_states().keys()
         if said.code:
             world.anew = before | (anew if gone else set())

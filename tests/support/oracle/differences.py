@@ -310,7 +310,7 @@ TABLE: tuple[Row, ...] = (
         every(
             formats("csv", "json"),
             of_type(_is_instant),
-            null_in_spark,
+            either(null_in_spark, text(r'("\w+")\s*:.*\1\s*:')),  # else the value before, of the same name
             text(r"\d[T ]\d{1,2}(:\d{1,2})?\s*(Z|z|[A-Z][A-Za-z/_]+|[+-]\d)"),
         ),
         (

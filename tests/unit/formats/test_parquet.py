@@ -362,6 +362,22 @@ def test_int96_of_any_year_is_read_in_microseconds(year: int) -> None:
     assert read_column(data, UTC_MICROS, PARQUET) == [moment]
 
 
+def test_int96_is_inferred_as_an_instant_at_any_depth_as_by_spark() -> None:
+    naive, instant = pa.timestamp("us"), UTC_MICROS
+
+    def columns(time: pa.DataType) -> pa.Schema:
+        both = pa.struct([("n", pa.int64()), ("t", time)])
+        kinds = {"a": time, "b": pa.list_(pa.list_(time)), "c": both, "d": pa.map_(pa.string(), time), "e": pa.int64()}
+        return pa.schema(kinds)
+
+    table = columns(naive).empty_table()
+    for is_int96, expected in ((True, instant), (False, naive)):
+        plain: dict[str, Any] = {"use_deprecated_int96_timestamps": is_int96, "store_schema": False}
+        file = ObjectFile("o", InMemory(data := parquet(table, **plain)))
+        inferred = format_of(PARQUET).infer(OpenObject("o", file, len(data)), PARQUET, 0, types=True)
+        assert inferred == columns(expected)
+
+
 def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> None:
     days = pa.array([-141_428, -141_427, None], pa.int32()).view(pa.date32())
     kind = pa.struct([("d", pa.date32()), ("t", pa.timestamp("us", tz="UTC"))])
