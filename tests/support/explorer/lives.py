@@ -73,8 +73,10 @@ class Lives:
         except (ShardsLost, PipelineTakenOver):
             pass
         except (ShardStoreError, CuesqueueError) as error:
+            was_there = query in (*self.queries.values(), *self.zombies)
             self.end(query)
-            self.notice(error)
+            if was_there:  # else it was stopped while this turn of it waited for another one
+                self.notice(error)
         self.end(query)
         return False
 

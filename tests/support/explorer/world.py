@@ -545,9 +545,12 @@ class World:
         last = {(row.source, row.shard_id): row.action for row in rows}
         opened = {of for of, action in last.items() if action in ("announced again", "requeue", "reopen")}
         query = "SELECT source, shard_id FROM cuesqueue_shards WHERE queue = ?"
-        listed = opened if self.requeues else set(self._file.execute(query, [LISTING]))
+        found = set(self._file.execute(query, [LISTING]))
+        listed = opened if self.requeues else found
         announced = {
-            of for of in opened if last[of] == "announced again" or (last[of] == "requeue" and of not in listed)
+            of
+            for of in opened
+            if (last[of] == "announced again" and of not in found) or (last[of] == "requeue" and of not in listed)
         }
         states = self.shard_states()
         gone = {(of[0], of[1].partition("#")[0]) for of, action in last.items() if action == "reset"} - states.keys()
