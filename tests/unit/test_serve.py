@@ -641,7 +641,7 @@ def test_it_ends_when_it_is_told_to_also_while_the_store_hangs(
     while "hangs" not in process.stdout.readline():
         pass
     process.send_signal(told)
-    process.wait(60)
+    assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

@@ -378,6 +378,14 @@ def test_int96_is_inferred_as_an_instant_at_any_depth_as_by_spark() -> None:
         assert inferred == columns(expected)
 
 
+def test_int96_in_a_column_that_is_kept_as_one_without_a_zone_is_no_other_column() -> None:
+    """A `schemaLocation` of version 0.4.0 has it so: the query neither ends nor begins anew for that."""
+    watching = replace(PARQUET, watch_new_columns=True, watch_wider_types=True)
+    noon = dt.datetime(2020, 1, 1, 12)
+    data = parquet(pa.table({"a": pa.array([noon], pa.timestamp("us"))}), use_deprecated_int96_timestamps=True)
+    assert read_column(data, pa.timestamp("us"), watching) == [noon]
+
+
 def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> None:
     days = pa.array([-141_428, -141_427, None], pa.int32()).view(pa.date32())
     kind = pa.struct([("d", pa.date32()), ("t", pa.timestamp("us", tz="UTC"))])
