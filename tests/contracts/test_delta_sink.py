@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from copy import copy
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -268,7 +269,7 @@ def test_files_and_commits_are_flushed_to_disk_before_the_store_names_them(
 ) -> None:
     flushed: set[Path] = set()
     for module in ("tables", "files"):
-        monkeypatch.setattr(f"queue_source.sinks.delta.{module}.make_durable", flushed.add)
+        monkeypatch.setattr(import_module(f"queue_source.sinks.delta.{module}"), "make_durable", flushed.add)
     lake.options["partitionBy"] = "name"
     query = Query(lake)
     for number in range(2):
