@@ -376,6 +376,8 @@ def test_a_reset_goes_in_pieces_and_on_after_each_interruption(backend: StoreBac
                 Pipeline.start(store)
         with pytest.raises(StoreConfigurationError, match="runs, or was interrupted"):
             store.source_of("s")
+        with pytest.raises(StoreConfigurationError, match="runs, or was interrupted"):
+            store.compare("s", [])  # a page of a comparison that began before
         assert store.due_cleanings("s", 10).cleanings == []
         with pytest.raises(StoreConfigurationError, match="was interrupted: end that first"):
             reset(store, *names, only=["theirs"])

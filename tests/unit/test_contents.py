@@ -8,7 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from queue_source.announcements.contents import OUTSIDE_PREFIXES, Announced, announced_messages, announced_objects
+from queue_source.announcements.contents import (
+    OUTSIDE_PREFIXES,
+    Announced,
+    announced_messages,
+    announced_objects,
+    version_headers,
+)
 from queue_source.messages import Receipt, Received
 from queue_source.options import parse_reader_options
 
@@ -370,3 +376,24 @@ def test_what_is_not_trusted_of_a_notification_is_as_if_it_were_not_said(
     assert one.contents[0].shard_id == "s3://b/k#spelt otherwise", "versions are told apart as they are announced"
     take(json.dumps({"Records": [record]}), trustNotification=trust, modifiedAfter="2026-01-01T00:00:00Z")
     assert ["s3://b/k"] * (size is None) == ASKED, "the time of an untrusted size is that of the store"
+
+
+@pytest.mark.parametrize("trust", ["all", "size", "none"])
+def test_a_version_that_is_announced_anew_has_the_facts_of_its_message_whatever_is_there_by_now(trust: str) -> None:
+    options = parse_reader_options({**LEAST, "allowOverwrites": "true", "trustNotification": trust})
+    headers = version_headers("v1", 7, "the first")
+    ASKED.clear()
+    [one] = announced_objects([received("s3://b/k", headers)], options.notifications, no_sizes)
+    [content] = one.contents
+    assert (content.shard_id, content.size, content.etag) == ("s3://b/k#v1", 7, "the first")
+    assert ASKED == [], "the store has the facts of another version, perhaps"
+
+
+@pytest.mark.parametrize("size", ["", "-1", "1.5", "\u0661", "much"])
+def test_a_version_of_a_size_that_is_none_is_a_bad_message(size: str) -> None:
+    options = parse_reader_options({**LEAST, "allowOverwrites": "true"}).notifications
+    headers = {**version_headers("v1"), "Object-Size": size}
+    [one] = announced_objects([received("s3://b/k", headers)], options, no_sizes)
+    assert one.error is not None
+    assert one.error.cause == "malformed-message"
+    assert "Object-Size" in one.error.detail

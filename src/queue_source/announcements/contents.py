@@ -66,10 +66,10 @@ def content_of(
 ) -> Content:
     """Return the content that an object is read as. `delivery`: the fields of `Content` about what has announced it.
 
-    With `allowOverwrites` the identity has the object's version where its bucket keeps versions, else its ETag, else
-    `version`.
+    With `allowOverwrites` the identity has `version`, else the object's version where its bucket keeps versions, else
+    its ETag.
     """
-    version = notice.version or notice.etag or version
+    version = version or notice.version or notice.etag
     identity = f"{notice.uri}#{version}" if options.allow_overwrites and version is not None else notice.uri
     reference = None
     if options.by_reference:
@@ -127,6 +127,17 @@ _AS_CONFIGURED: Mapping[str, str] = {}
 
 OBJECT_VERSION = "Object-Version"
 """Header of a message that announces an object anew: the part of its identity that its URI has not."""
+
+_OBJECT_SIZE, _OBJECT_ETAG = "Object-Size", "Object-ETag"
+"""Headers beside it: the facts of that version. The store may forget them while the message is on its way (`cuesqueue
+reset`), and by then the object of that name may be a newer version, which has an announcement of its own.
+"""
+
+
+def version_headers(version: str, size: int | None = None, etag: str | None = None) -> dict[str, str]:
+    """Build the headers of a message that announces this version of an object."""
+    facts = {OBJECT_VERSION: version, _OBJECT_SIZE: size, _OBJECT_ETAG: etag}
+    return {name: str(fact) for name, fact in facts.items() if fact is not None}
 
 
 class Announced(NamedTuple):
@@ -236,6 +247,8 @@ def _parsed(
         announcement = parse_notification(message.body, message.headers, options.notification_format, paths)
         trusted = (_trusted(notice, options.trust_notification) for notice in announcement.objects)
         objects = [_rewritten(notice, options.path_rewrites) for notice in trusted]
+        if options.allow_overwrites and OBJECT_VERSION in message.headers:
+            objects = [_of_version(notice, message.headers) for notice in objects]
         ours = objects
         if options.on_foreign_object == "ignore":  # a path that climbs might lead back to our prefixes: an error
             allowed = options.allowed_prefixes
@@ -288,6 +301,14 @@ def _with_contents(
 
 def _tag_matches(message: Received, options: NotificationOptions) -> bool:
     return options.tag_filter is None or matches_any(options.tag_filter, message.tag)
+
+
+def _of_version(notice: ObjectNotice, headers: Mapping[str, str]) -> ObjectNotice:
+    """Return the notice with the facts that our own store had of its version, whatever the options say of a service."""
+    size, etag = headers.get(_OBJECT_SIZE), headers.get(_OBJECT_ETAG)
+    if size is not None and not (size.isascii() and size.isdigit()):
+        raise MalformedNotification(f"its header {_OBJECT_SIZE} is {size[:100]!r}, and must be a number of bytes")
+    return replace(notice, size=notice.size if size is None else int(size), etag=notice.etag if etag is None else etag)
 
 
 def _trusted(notice: ObjectNotice, trust: str) -> ObjectNotice:
@@ -431,7 +452,7 @@ def announcement_of(listed: ListedObject, *, plain: bool = False) -> Outgoing | 
     if any(ord(character) < 32 for character in listed.uri):
         return None
     version = listed.version or listed.etag
-    headers = {} if version is None else {OBJECT_VERSION: version}
+    headers = {} if version is None else version_headers(version)
     try:
         return Outgoing(written_uri(listed.uri).encode(), headers=headers)
     except UnicodeEncodeError:

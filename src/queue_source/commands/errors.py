@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queue_source.announcements.contents import OBJECT_VERSION
+from queue_source.announcements.contents import version_headers
 from queue_source.commands.output import (
     WIDTH,
     Json,
@@ -420,7 +420,7 @@ class _Outbox:
         return Outgoing(error.input or b"", tag, headers, error.group)
 
     def _announce(self, shard: Reopened) -> Outgoing:
-        headers = {OBJECT_VERSION: shard.version} if shard.version else {}
+        headers = version_headers(shard.version, shard.size, shard.etag) if shard.version else {}
         body = b"" if self._place(shard) == _NOWHERE else self.announcement(shard.uri)
         return Outgoing(body, self.tag or "", headers, shard.group)
 

@@ -158,8 +158,10 @@ def compare(
     """Return what became of each object of a page, in their order; up to 1,000, and half as many with a `uri`.
 
     One statement, which sees the shards and how far the source remembers at the same moment: else what pruning removes
-    in between would be called missing.
+    in between would be called missing. Raises StoreConfigurationError while the source is being reset: half of what it
+    has read is forgotten, and the other half would be called published.
     """
+    refuse_half_reset(transaction, source)
     keys = [shard_key(source, entry.shard_id) for entry in listed]
     plain_keys = {entry: shard_key(source, entry.uri) for entry in listed if entry.uri is not None}
     columns = [shards.c[name] for name in StoredShard._fields]

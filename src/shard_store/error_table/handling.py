@@ -78,8 +78,9 @@ def mark_delivered(transaction: Transaction, token: PublishToken, keys: Sequence
 class Reopened:
     """A shard that is open again (or open still, or unknown), to be announced to `queue`.
 
-    `version` is the part of its id that its URI has not: an ETag, version or generation (`allowOverwrites`). `known`:
-    the store has it, so that what came without a message comes so again.
+    `version` is the part of its id that its URI has not: an ETag, version or generation (`allowOverwrites`). `size` and
+    `etag`: what is known of that version, which it is for ever; None without one. `known`: the store has it, so that
+    what came without a message comes so again.
     """
 
     key: ShardKey
@@ -88,6 +89,8 @@ class Reopened:
     queue: str
     group: str | None
     known: bool
+    size: int | None = None
+    etag: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ def reopen(
         else:
             uri = row.shard_id if row.uri is None else row.uri
             version = row.shard_id[len(uri) + 1 :]
-            announced[key] = Reopened(key, uri, version, row.queue, row.message_group, known=True)
+            facts = (row.size, row.etag) if version else (None, None)
+            announced[key] = Reopened(key, uri, version, row.queue, row.message_group, True, *facts)
     if not dry_run:
         listed = {key for key in starts if rows[key].queue == LISTING and rows[key].owner in of_owners}
         put_back(transaction, {key: starts[key] for key in starts.keys() - listed}, owner=None, incarnation=None)

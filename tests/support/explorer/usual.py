@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from queue_source.commands.reconcile import Period, compare, pages_of
 from queue_source.options import parse_listing_options
-from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost, StoreConfigurationError
 from shard_store.model import shard_key, time_of
 from shard_store.shards.changes import Audit
 from shard_store.upkeep.pruning import RetentionPolicy
@@ -202,7 +202,12 @@ class Usual:
         for uri in world.names[source]:
             options = parse_listing_options([uri], {})
             pages = pages_of(world.open_bucket(uri), uri, versions=False)
-            report = compare(world.store, source, uri, options, pages, period=Period(until=time_of(until)))
+            try:
+                report = compare(world.store, source, uri, options, pages, period=Period(until=time_of(until)))
+            except StoreConfigurationError as error:
+                if source not in world.half_reset:
+                    raise Broken(f"{source} cannot be compared: {error}") from error
+                continue
             self._log(f"  {name_of(uri)} of {source}: {report.verdict}")
             if report.verdict == "complete":
                 world.promises.check_certificate(source, uri, until)

@@ -486,6 +486,16 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         TYPED_BAD,
+        "Avro: TIMESTAMP that is declared as DATE (for Spark days that are a thousand times too late)",
+        every(formats("avro"), here_failed, said(r"timestamp\[.*\] does not become date32")),
+        (
+            Example(
+                Case("avro", "a DATE", made=Made("pyarrow", "a TIMESTAMP", ((86_400_000,),))), "1", "(corrupt-object)"
+            ),
+        ),
+    ),
+    Row(
+        TYPED_BAD,
         "Avro: text that is not UTF-8; a declared column that contains itself",
         never,
         shown_by="tests/unit/formats/test_avro_types.py::test_a_column_that_is_within_itself_may_be_there_and_is_not_read",
