@@ -534,8 +534,8 @@ class World:
         """What was bad, or empty, and is read again; and what of it waits for a message, which has opened it last.
 
         What is requeued waits for the message of the command, unless that has not sent it: it was killed, or it works
-        now. What a person has reopened, or a listing had found, waits for none. What `reset` has forgotten waits for
-        the next announcement, which comes behind the command.
+        now. What a person has reopened, or a listing had found, waits for none. What `forget` or `reset` has forgotten
+        waits for the next announcement, which comes behind the command.
         """
         pages = self.store.pages("errors", columns=["source", "subject", "state"])
         bad = {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
@@ -543,14 +543,16 @@ class World:
         changes = sa.select(c.source, c.shard_id, c.action).where(c.action != "quarantine").order_by(c.id)
         rows = self.store.database.read(lambda transaction: transaction.execute(changes).all())
         last = {(row.source, row.shard_id): row.action for row in rows}
-        opened = {of for of, action in last.items() if action in ("announced again", "requeue", "reopen")}
+        opened = {of for of, action in last.items() if action in ("announced again", "requeue", "reopen", "forget")}
         query = "SELECT source, shard_id FROM cuesqueue_shards WHERE queue = ?"
         found = set(self._file.execute(query, [LISTING]))
         listed = opened if self.requeues else found
         announced = {
             of
             for of in opened
-            if (last[of] == "announced again" and of not in found) or (last[of] == "requeue" and of not in listed)
+            if (last[of] == "announced again" and of not in found)
+            or (last[of] == "requeue" and of not in listed)
+            or last[of] == "forget"
         }
         states = self.shard_states()
         gone = {(of[0], of[1].partition("#")[0]) for of, action in last.items() if action == "reset"} - states.keys()
