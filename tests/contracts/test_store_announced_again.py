@@ -92,6 +92,17 @@ def test_of_two_announcements_at_once_that_nothing_orders_the_last_counts(
     assert store.look([KEY])[KEY].content.etag == "2"
 
 
+def test_an_older_event_is_no_news_of_what_was_read_in_a_version_that_was_announced_while_its_plan_ran(
+    store: ShardStore,
+) -> None:
+    us = Pipeline.start(store)
+    plan = planned(us, announce(us, said("m1", 0, "now", "s1")))
+    announce(us, said("m2", 0, "now", "s2"))
+    us.publish(plan)
+    us.confirm()
+    assert announce(us, said("m3", 10, "before", "s1")).state is ShardState.DONE
+
+
 @pytest.mark.parametrize("announced", ["afterwards", "while the plan runs"])
 def test_an_object_of_which_other_tasks_have_published_a_part_is_not_opened_again(
     store: ShardStore, announced: str

@@ -248,8 +248,15 @@ def end(
     mark_reopened(transaction, reopened)
     _record(transaction, identity.token, [(rows[key], rows[key].later.message_id, {}) for key in sorted(anew)])
     unread = {key: row for key, row in rows.items() if key not in starts and row.later is not None}
-    same = [key for key, row in unread.items() if not is_other_version(row.later, row)]
-    transaction.change_among(shards.update().values(later=None), shards.c.shard_key, same)
+    # what was read has the place of the newest event of its version: an older one that comes late is no news
+    same = [
+        (key, row.later.sequence or row.sequence) for key, row in unread.items() if not is_other_version(row.later, row)
+    ]
+    row_set = transaction.row_set(key=shards.c.shard_key, sequence=shards.c.sequence)
+    update = shards.update().where(shards.c.shard_key == row_set.c["key"])
+    update = update.values(later=None, sequence=row_set.c["sequence"])
+    for chunk in chunks(sorted(same)):
+        row_set.execute(transaction.connection, update, chunk)
     return set(starts), len(unread) - len(same)
 
 
