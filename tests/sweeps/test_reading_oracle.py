@@ -96,6 +96,11 @@ FOUND = [
         )
         for way in ("plain under a packed name", "plain under another packed name")
     ),
+    # white space before an element is no part of the record
+    (
+        "any-packing-is-the-same",
+        Packed(Case("json", "a INT, _corrupt_record STRING", content=b'{"a":1}\n{"a":"x"}'), "Records"),
+    ),
     # Python has no form for these times, which are bounds of a file
     *(
         ("loaded-is-read", Loaded(Case("parquet", ddl, made=Made("pyarrow", ddl, ((most,), (None,)), {})), "iceberg"))

@@ -163,11 +163,14 @@ class JsonReader:
         yield rows.take_table()
 
     def split_records(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Cut whole lines into (offset, record)."""
+        """Cut whole lines into (offset, record). What is around an element of an array is no part of the record."""
         for start, line in self.separator.split(data):
             for offset, record in ((0, line),) if self._is_alone else structure.cut_objects(line):
-                if record.strip(_WHITE):
-                    yield start + offset, record
+                if not (text := record.strip(_WHITE)):
+                    continue
+                if self._options.records_path is not None:
+                    offset, record = offset + record.index(text), text
+                yield start + offset, record
 
     def read_whole(self, block: Block) -> Iterator[pa.Table]:
         """Read one document (`multiLine`): any fault makes all of it one bad record."""
