@@ -392,6 +392,31 @@ def test_a_version_that_the_owner_was_told_of_goes_over_with_the_shard(backend: 
     assert version(planned(other, other.look("a")["a"])) == [(16, None)]
 
 
+def test_a_snapshot_does_not_read_what_was_announced_after_another_pipeline_had_ended_its_object(
+    backend: StoreBackend,
+) -> None:
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    us.snapshot(announce(us, said("m1", 8, "old")))
+    backend.clock.advance(STALE + 1)
+    store.heartbeat(other.token, STALE)
+    assert store.acquire(other.token, {KEY: us.token}) == {KEY}
+    announce(other, said("m2", 0, "empty"))
+    (empty,) = store.renewed(other.token).values()
+    publish(other, empty)
+    us = Pipeline.start(store)
+    fresh = announce(us, said("m3", 16, "new"))
+    plan = us.plan()
+    assert (plan.ranges, plan.lost) == ((), ()), "its snapshot has the version that the other one was to read"
+    us.snapshot(fresh)
+    plan = us.plan()
+    assert version(plan) == [(16, "new")]
+    assert us.plan().ranges == plan.ranges, "once, also when Spark asks again"
+    us.publish(plan, Split("/new", 1, 1))
+    us.confirm()
+    assert us.look("a")["a"].state is ShardState.DONE
+
+
 def test_of_an_object_that_is_published_in_part_the_version_stays(store: ShardStore) -> None:
     us = Pipeline.start(store)
     shard = announce(us, said("m1", 100, "old"))

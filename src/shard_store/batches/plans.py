@@ -21,6 +21,7 @@ from shard_store.batches.progress import is_sink_known, lost_progress
 from shard_store.error_table.records import found_bad, record
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreConfigurationError
 from shard_store.model import (
+    BEGINNING,
     OTHER,
     ErrorRecord,
     Noted,
@@ -30,11 +31,14 @@ from shard_store.model import (
     PublishToken,
     Range,
     Semantics,
+    ShardKey,
     ShardState,
+    Snapshot,
     delivery_hash,
 )
 from shard_store.shards import announcing, changes
 from shard_store.shards.activity import Activity, settings_of
+from shard_store.shards.announcing import Place
 from shard_store.shards.ownership import count_change, fence
 from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, identity, of_pipeline, pipelines, shards
@@ -258,8 +262,10 @@ def _make(
     owner = token if semantics.final_at_delivery else None
     positions, places = places_of(transaction, owner, planned if semantics.keeps_shards else ())
     included, others = again, list[Range]()
+    anew = set[ShardKey]()
     if semantics.final_at_delivery:
-        included, others = split_by_fit(again, positions)
+        anew = _opened_anew(transaction, token, parts, places)
+        included, others = split_by_fit([r for r in again if r.key not in anew], positions)
     elif semantics.final_at_snapshot:
         included = snapshots.flatten([part for part in parts if part.seq > row.begun_seq])
     left_out: list[Range] = []
@@ -275,7 +281,8 @@ def _make(
             by_others = sa.select(c.seq).where(c.pipeline == token.pipeline, c.incarnation != token.incarnation)
             if transaction.execute(by_others.where(c.seq > after, c.seq <= seqs[1]).limit(1)).first() is None:
                 refuse_missing(transaction, token, {r.key: r.content.shard_id for r in others if r.key in ended})
-        lost = [r for r in left_out if r.key not in ended and not positions.get(r.key, r.start) >= r.end]
+        kept = ended | anew
+        lost = [r for r in left_out if r.key not in kept and not positions.get(r.key, r.start) >= r.end]
     digest = row.plan_hash if repeated else delivery_hash(row.source, token.pipeline, planned, (after, seqs[1]))
     identity = PlanIdentity(row.source, token, *seqs, digest)
     whole = tuple(included)
@@ -290,6 +297,29 @@ def _make(
         included = [r for r in included if r.key not in asked]
     announcing.settle(transaction, included, places, repeated=repeated)
     return Plan(identity, tuple(included), tuple(lost), whole=whole), [snapshots.mark(r) for r in left_out]
+
+
+def _opened_anew(
+    transaction: Transaction, token: PublishToken, parts: Sequence[Snapshot], places: Mapping[ShardKey, Place]
+) -> set[ShardKey]:
+    """Return the shards that an announcement has opened again since their snapshot was written.
+
+    Another pipeline had them in between, and has ended them with nothing published. The snapshot has the version of
+    before, which is gone; a later one has, or will have, the shard as it was announced last.
+    """
+    found: dict[ShardKey, tuple[int, int]] = {}
+    for part in parts if places else ():
+        for entry in part.ranges:
+            place = places.get(entry.key)
+            if place is None or place.later is not None or entry.start != BEGINNING:
+                continue
+            found.pop(entry.key, None)
+            if place.message_id != entry.content.message_id:
+                found[entry.key] = (part.seq, place.opened_at)
+    if not found:
+        return set()
+    created_at = snapshots.created_at(transaction, token.pipeline, parts[0].seq - 1, parts[-1].seq)
+    return {key for key, (seq, opened_at) in found.items() if opened_at >= created_at[seq]}
 
 
 _KNOWN_OBJECTS = 200

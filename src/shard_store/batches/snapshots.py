@@ -101,7 +101,16 @@ def forget(transaction: Transaction, pipeline: str, after: int, until: int, *, k
 
 
 def flatten(parts: Sequence[Snapshot]) -> list[Range]:
-    return [r for snapshot in parts for r in snapshot.ranges]
+    """Return the ranges of the snapshots. What two of them begin with was opened again in between: the later counts."""
+    ranges = [r for snapshot in parts for r in snapshot.ranges]
+    return ranges if len(parts) < 2 else list({(r.key, r.start): r for r in ranges}.values())
+
+
+def created_at(transaction: Transaction, pipeline: str, after: int, until: int) -> dict[int, int]:
+    """Return when each snapshot with after < seq <= until was written, in microseconds by the database's clock."""
+    times = sa.select(snapshots.c.seq, sa.func.min(snapshots.c.created_at)).where(_THESE).group_by(snapshots.c.seq)
+    rows = transaction.execute(times, [{"of": pipeline, "after": after, "until": until}])
+    return {seq: at for seq, at in rows}  # noqa: C416 - rows are no pairs to mypy
 
 
 def as_kept(entry: Range) -> Range:

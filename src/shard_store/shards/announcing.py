@@ -52,6 +52,8 @@ class Place(NamedTuple):
     size: int | None
     etag: str | None
     later: Content | None
+    message_id: str
+    opened_at: int
 
 
 def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:

@@ -486,6 +486,18 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         TYPED_BAD,
+        "Parquet: TIMESTAMP that is declared as TIMESTAMP_NTZ (for Spark the local time of UTC)",
+        every(formats("parquet"), here_failed, said("is an instant and does not become")),
+        (
+            Example(
+                Case("parquet", "a TIMESTAMP_NTZ", made=Made("pyarrow", "a TIMESTAMP", ((3000,),))),
+                "3000",
+                "(corrupt-object)",
+            ),
+        ),
+    ),
+    Row(
+        TYPED_BAD,
         "Avro: TIMESTAMP that is declared as DATE (for Spark days that are a thousand times too late)",
         every(formats("avro"), here_failed, said(r"timestamp\[.*\] does not become date32")),
         (

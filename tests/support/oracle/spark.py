@@ -184,7 +184,7 @@ def header_of(case: Case) -> list[str] | None:
         text = text.replace(end, "\n")
     for line in text.split("\n"):
         if line.strip(" \t\0") and not (options.comment and line.startswith(options.comment)):
-            return [name.strip(" ").strip(options.quote or None).strip(" ") for name in line.split(options.sep)]
+            return [name.strip(" \t").strip(options.quote or None).strip(" \t") for name in line.split(options.sep)]
     return []
 
 
