@@ -302,9 +302,9 @@ class World:
         """Send one message to the queue of the source, or to that of the receiver for all sources."""
         name = ROUTES if self.cast.routed else source
         self.sent.append((name, body_of(events, with_versions=self.keeps_versions)))
-        self._tell(*self.sent[-1])
         for told in self.names if self.cast.routed else [source]:
             self.objects.announce(told, events)
+        self._tell(*self.sent[-1])  # somebody may die once the message is there
         self.log(f"  {' '.join(event.name for event in events)}")
 
     def _tell(self, queue: str, body: str) -> None:
