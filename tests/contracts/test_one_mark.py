@@ -904,3 +904,37 @@ def test_where_nothing_tells_who_took_the_very_first_batch_its_objects_are_not_c
         objects = [world.folder / "objects" / f"{name}.json" for name in ("first", "second")]
         listed = [ListedShard(file.as_uri(), None, None, 0) for file in objects]
         assert [finding.category.value for finding in store.compare("s", listed)] == ["given_up", "published"]
+
+
+@pytest.mark.parametrize("lake", ["Delta", "Iceberg elsewhere"], indirect=True)
+def test_a_table_that_was_put_back_after_a_reset_is_told_though_one_of_its_pipelines_is_idle_since(
+    lake: DeltaLake | Lake,
+) -> None:
+    def attempt(number: int, new: str, *queries: Query) -> None:
+        for query in queries:
+            if query.name in new:
+                query.begin(f"{query.name} {number}")
+        plans = tuple(query.pipeline.plan().identity for query in queries)
+        queries[0].batch_id = number
+        _, written = queries[0].written(table_of([number]))
+        queries[0].commit(Batch(plans), written)
+        for query in queries:
+            query.end()
+
+    attempt(0, "one two", *(Query(lake, name) for name in ("one", "two")))
+    with lake.store.database.engine.begin() as connection:
+        connection.execute(schema.pipelines.update().values(heartbeat_at=0, stale_at=0))
+    lake.store.reset(["source of one", "source of two"], Audit("me", "anew"), message_uri="")
+    one, two = Query(lake, "one"), Query(lake, "two")
+    if isinstance(lake, DeltaLake):
+        version = lake.table().version()
+        attempt(1, "one", one, two)
+        lake.table().restore(version)
+    else:
+        snapshot = lake.table().metadata.current_snapshot_id or 0
+        attempt(1, "one", one, two)
+        with lake.table().manage_snapshots() as manage:
+            manage.rollback_to_snapshot(snapshot)
+    with pytest.raises(LostProgress, match="was put back to before the batch"):
+        attempt(2, "one", one, two)
+    assert list(lake.ids()) == [0]

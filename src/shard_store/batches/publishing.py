@@ -266,8 +266,11 @@ def _published_ends(transaction: Transaction, rows: Collection[Row[Any]]) -> tup
     newest = newest.where(c.pipeline.in_([row.pipeline for row in rows]))
     ends: dict[str, int] = {row[0]: row[1] for row in transaction.execute(newest)}
     goes_on = any(settings_of(row).get(FAIL_ON_DATA_LOSS) == "false" for row in rows)
-    is_given_up = not goes_on and any(row.confirmed_seq > ends.get(row.pipeline, 0) for row in rows)
-    return (None if is_given_up else ends), goes_on
+    given_up = {row.pipeline: row.confirmed_seq for row in rows if row.confirmed_seq > ends.get(row.pipeline, 0)}
+    if goes_on or not given_up:
+        return ends, goes_on
+    # one that is idle since then has no attempt of its own, and those of the others count
+    return (None if len(given_up) == len(rows) else ends | given_up), goes_on
 
 
 FAIL_ON_DATA_LOSS = "failOnDataLoss"
