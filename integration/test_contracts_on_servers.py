@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.servers import azurite, postgres
+from support.servers import azurite, postgres, seaweedfs
 from support.servers.debian import NotInstalled, install
 from support.servers.mariadb import mariadb_server
 from support.servers.ministack import moto_server
@@ -103,6 +103,14 @@ def test_every_contract_of_queues_and_containers_holds_on_azurite() -> None:
             expect_contracts("azurequeue or azurite", CUESQUEUE_TEST_AZURE_QUEUE_URL=server.queues)
     except azurite.NoAzurite as error:
         pytest.skip(str(error))
+
+
+def test_the_contract_of_buckets_holds_on_seaweedfs() -> None:
+    try:
+        seaweedfs.install()
+    except seaweedfs.NoSeaweed as error:
+        pytest.skip(str(error))
+    expect_contracts("seaweedfs")
 
 
 @pytest.mark.timeout(1200)

@@ -128,7 +128,8 @@ def test_odd_names_are_deleted_and_moved(made: BucketBackend, bucket: Bucket, pr
 def test_a_prefix_may_end_within_a_name(made: BucketBackend, bucket: Bucket, prefix: str) -> None:
     names = ["in-2", "in.d/3", "in/1", *(["in"] if made.names_may_be_folders else [])]
     made.put_many({prefix + name: b"x" for name in (*names, "i", "jn/4", "In/5")})
-    assert _all_uris(bucket, f"{prefix}in") == sorted(prefix + name for name in names)
+    found = _all_uris(bucket, f"{prefix}in")
+    assert (found if made.keeps_order else sorted(found)) == sorted(prefix + name for name in names)
 
 
 def test_a_prefix_of_nothing_is_an_empty_page(made: BucketBackend, bucket: Bucket, prefix: str) -> None:

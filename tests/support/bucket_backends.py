@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -25,6 +25,7 @@ from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.gcs_model import GcsModel, gcs_model
 from support.servers.ministack import client, new_name
 from support.servers.s3 import DENIED, s3_server
+from support.servers.seaweedfs import NoSeaweed, seaweed_server
 
 
 class BucketBackend(ABC):
@@ -36,6 +37,8 @@ class BucketBackend(ABC):
     has_etags = True
     names_may_be_folders = True
     """Whether `in` may be an object beside `in/1`."""
+    keeps_order = True
+    """Whether names are listed in the order of their bytes."""
     knows_pages = True
     can_forbid = True
     odd_names: tuple[str, ...] = ()
@@ -140,6 +143,13 @@ class S3Backend(BucketBackend):
 
     def close(self) -> None:
         self._client.close()
+
+
+class SeaweedBackend(S3Backend):
+    """Its keys are paths of files: no empty part, no backslash, and the order is that of folders."""
+
+    names_may_be_folders = keeps_order = False
+    odd_names = ("z\x01", "new\nline", "cr\rlf")
 
 
 class GcsBackend(BucketBackend):
@@ -310,6 +320,15 @@ def _azurite(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) ->
         pytest.skip(str(error))
 
 
+@contextmanager
+def _seaweedfs(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Iterator[BucketBackend]:
+    try:
+        with seaweed_server() as server, closing(SeaweedBackend(server.s3)) as backend:
+            yield backend
+    except NoSeaweed as error:
+        pytest.skip(str(error))
+
+
 BACKENDS: dict[str, Maker] = {
     "local": _local,
     "s3": _s3,
@@ -317,4 +336,5 @@ BACKENDS: dict[str, Maker] = {
     "gcs-emulator": _gcs_emulator,
     "azure": _azure,
     "azurite": _azurite,
+    "seaweedfs": _seaweedfs,
 }

@@ -24,7 +24,7 @@ ALWAYS = {"test_explorer.py", "test_reading_oracle.py"}
 """Searches with a fixed seed, a minute of each."""
 
 ELSEWHERE = re.compile(
-    r"\b(?:postgresql|pg_dump|pubsub|kafka|azurequeue|azurite|azure|gcs|two-views|other-database|registering)\b"
+    r"\b(?:postgresql|pg_dump|pubsub|kafka|azurequeue|azurite|azure|seaweedfs|gcs|two-views|other-database|registering)\b"
 )
 """Parameters of the contracts that are thorough."""
 
