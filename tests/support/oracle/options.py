@@ -241,6 +241,8 @@ def _ddls(taken: Taken) -> list[str]:
         return ["path STRING, length BIGINT, content BINARY", "path STRING, p INT"]
     plain = ["a STRING, b STRING, c STRING", "a DOUBLE, b BIGINT, c DATE", "a TIMESTAMP, b TIMESTAMP_NTZ, c DATE",
              "a FLOAT, b TIMESTAMP_NTZ, c TIMESTAMP", "a STRING, p STRING", "a STRING, p INT"]  # fmt: skip
+    if "partitionColumns" in texts:
+        plain += ["a DATE, b TIMESTAMP, c TIMESTAMP_NTZ, p STRING", "a DOUBLE, b FLOAT, c BIGINT, p STRING"]
     return [*plain, *(f"{ddl}, {more}" for ddl in plain[:2]), f"a DATE, {more}"]
 
 
