@@ -12,8 +12,9 @@ import pytest
 from support.snippets import ROOT, blocks
 
 PAGE = ROOT / "docs" / "how-to" / "clusters.md"
+CLOUDS = ROOT / "docs" / "how-to" / "platforms.md"
 INSTALL = ROOT / "docs" / "how-to" / "install.md"
-PLATFORMS = ["Standalone", "Spark Connect", "YARN", "Kubernetes", "Databricks", "Amazon EMR", "Dataproc"]
+PLATFORMS = ["Standalone", "Spark Connect", "YARN", "Kubernetes"]
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
 
 
@@ -23,11 +24,15 @@ def test_every_platform_says_at_once_whether_it_was_tried(platform: str) -> None
     assert said.startswith(("**Tried**", "**Not tried.**"))
 
 
+def test_the_page_of_clouds_says_at_once_that_nothing_was_tried() -> None:
+    assert CLOUDS.read_text("utf-8").partition("\n\n")[2].startswith("**Not tried**")
+
+
 def test_the_extras_that_commands_install_exist() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     named = {
         name
-        for page in (PAGE, INSTALL)
+        for page in (PAGE, CLOUDS, INSTALL)
         for found in re.findall(r"(?:cuesqueue|\*\.whl\)|'\.)\[([\w,]+)\]", page.read_text("utf-8"))
         for name in found.split(",")
     }
@@ -55,6 +60,5 @@ def test_the_archive_of_the_page_has_all_packages_and_the_command(tmp_path: Path
 
 
 def test_scripts_name_no_version_that_a_release_would_leave_behind() -> None:
-    assert [
-        found for page in (PAGE, INSTALL) for found in re.findall(r"cuesqueue-\d[\d.]*", page.read_text("utf-8"))
-    ] == []
+    texts = [page.read_text("utf-8") for page in (PAGE, CLOUDS, INSTALL)]
+    assert [found for text in texts for found in re.findall(r"cuesqueue-\d[\d.]*", text)] == []

@@ -88,10 +88,12 @@ def test_the_reader_asks_for_what_the_page_allows_and_no_more(ministack_url: str
         one, two, three = (message.receipt for message in queue.receive(10, 30, 0))
         queue.extend([one], 30)
         queue.nack([two])
-        queue.reject([three])
         queue.acknowledge([one])
-    asked = as_actions(calls) | {"sqs:GetQueueUrl"}  # the client was made by that one
+        asked = as_actions(calls) | {"sqs:GetQueueUrl"}  # the client was made by that one
+        queue.reject([three])
     assert asked == {action for action in actions() if action.startswith("sqs:")}
+    (row,) = re.findall(r"that rejects messages: (.+\n.+)\n", PATH.read_text("utf-8"))
+    assert as_actions(calls) - asked | {"sqs:GetQueueUrl"} == set(re.findall(r"`(sqs:\w+)`", row))
 
 
 def test_looking_after_a_queue_asks_for_what_the_page_allows_and_no_more(ministack_url: str) -> None:
