@@ -307,19 +307,19 @@ def _opened_anew(
     Another pipeline had them in between, and has ended them with nothing published. The snapshot has the version of
     before, which is gone; a later one has, or will have, the shard as it was announced last.
     """
-    found: dict[ShardKey, tuple[int, int]] = {}
+    passed: dict[ShardKey, tuple[int, int]] = {}
     for part in parts if places else ():
         for entry in part.ranges:
             place = places.get(entry.key)
             if place is None or place.later is not None or entry.start != BEGINNING:
                 continue
-            found.pop(entry.key, None)
+            passed.pop(entry.key, None)
             if place.message_id != entry.content.message_id:
-                found[entry.key] = (part.seq, place.opened_at)
-    if not found:
+                passed[entry.key] = (part.seq, place.opened_at)
+    if not passed:
         return set()
     created_at = snapshots.created_at(transaction, token.pipeline, parts[0].seq - 1, parts[-1].seq)
-    return {key for key, (seq, opened_at) in found.items() if opened_at >= created_at[seq]}
+    return {key for key, (seq, opened_at) in passed.items() if opened_at >= created_at[seq]}
 
 
 _KNOWN_OBJECTS = 200
