@@ -92,6 +92,16 @@ def test_of_two_announcements_at_once_that_nothing_orders_the_last_counts(
     assert store.look([KEY])[KEY].content.etag == "2"
 
 
+def test_a_uri_that_is_delivered_again_beside_a_newer_event_does_not_hide_that_event(store: ShardStore) -> None:
+    us = Pipeline.start(store)
+    announce(us, said("m1", None))
+    announce(us, said("m2", 10, "old", "s1"))
+    uri = said("m1", 16, "new")._replace(announced=(None, None), receive_count=2)
+    (shard,) = us.store.open_shards(us.token, "s", [said("m3", 16, "new", "s2"), uri]).values()
+    assert version(planned(us, shard)) == [(16, "new")]
+    assert version(us.plan()) == [(16, "new")]
+
+
 def test_an_older_event_is_no_news_of_what_was_read_in_a_version_that_was_announced_while_its_plan_ran(
     store: ShardStore,
 ) -> None:

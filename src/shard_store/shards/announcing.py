@@ -151,7 +151,8 @@ def take_up(
     news = {
         key: row
         for key, row in rows.items()
-        if _may_be_new(announced[key], row) and (row.later is None or _may_be_new(announced[key], row.later))
+        if (_may_be_new(announced[key], row) or _is_of_now(announced[key], row.later))
+        and (row.later is None or _may_be_new(announced[key], row.later))
     }
     ended = [row for row in news.values() if row.finished_at is not None]
     reopened = _reopen(transaction, token, announced, ended) if ended else set()
@@ -288,6 +289,14 @@ def _may_be_new(content: Content, stored: Content | Row[Any]) -> bool:
     return (
         content.payload is None and not _is_redelivered(content, stored.message_id) and not _is_older(content, stored)
     )
+
+
+def _is_of_now(content: Content, later: Content | None) -> bool:
+    """Return whether a URI alone says more than its message did when it opened the shard: a look-up has found more.
+
+    It takes the place of a newer event that was received with it (`newest_of`), which must not be lost.
+    """
+    return later is not None and content.announced is not None and is_other_version(content, later)
 
 
 def _is_older(content: Content, stored: Content | Row[Any]) -> bool:
