@@ -108,7 +108,7 @@ class LocalBackend(BucketBackend):
 
 
 class S3Backend(BucketBackend):
-    odd_names = ("x//y", "x/", "/leading", "z\x01", "new\nline", "cr\rlf", "back\\slash")
+    odd_names: tuple[str, ...] = ("x//y", "x/", "/leading", "z\x01", "new\nline", "cr\rlf", "back\\slash")
 
     def __init__(self, url: str) -> None:
         self._client = client(url, "s3")
