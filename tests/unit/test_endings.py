@@ -98,6 +98,7 @@ def test_class_and_sentence_are_those_of_the_innermost_text() -> None:
     [
         ("pyspark.sql.streaming.python_streaming_source_runner", "", QueueNotFound("q", "is not there"), True),
         ("pyspark.daemon", "0", StoreUnavailable("gone"), True),
+        ("queue_source.spark.daemon", "", StoreUnavailable("gone"), True),
         ("pyspark.daemon", "1", StoreUnavailable("gone"), False),
         ("pyspark.daemon", "", ZeroDivisionError("a bug keeps its trace"), False),
         ("pytest.__main__", "", OptionError("x", "in the user's own process others keep theirs"), False),

@@ -233,6 +233,9 @@ def tell_left_out(*, end: bool = False) -> None:
             handler.tell(end=end)
 
 
+DAEMON = "queue_source.spark.daemon"
+"""The program that stands for `pyspark.daemon` in sessions of ours."""
+
 HIDE = "SPARK_HIDE_TRACEBACK"
 """The variable by which a Python process of Spark leaves traces out of the text that it sends to the JVM."""
 _BY_US = "by cuesqueue"
@@ -288,7 +291,7 @@ def one_line_errors() -> Iterator[None]:
         except (CuesqueueError, ShardStoreError):
             # only where Spark has started this process: in the user's own the variable would act on others
             spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-            is_of_spark = spec is not None and str(spec.name).startswith("pyspark.")
+            is_of_spark = spec is not None and str(spec.name).startswith(("pyspark.", DAEMON))
             if is_of_spark and os.environ.get("CUESQUEUE_DEBUG", "") in ("", "0"):
                 os.environ.setdefault(HIDE, _BY_US)
             raise
