@@ -172,7 +172,7 @@ def test_a_full_disk_is_unavailable_and_leaves_nothing_half_written(backend: Sto
         connection.cursor().execute(f"PRAGMA max_page_count = {pages + 2}")
 
     before = rows(store, "shards")
-    with pytest.raises(StoreUnavailable, match="database or disk is full"):
+    with pytest.raises(StoreUnavailable, match="database or disk is full; free space on its disk"):
         store.open_shards(us.token, "s", [content(f"{i}" * 100) for i in range(2000)])
     assert rows(store, "shards") == before
     sa.event.remove(store.database.engine, "checkout", full)

@@ -133,6 +133,16 @@ def test_the_python_of_the_workers_has_to_be_the_drivers(tmp_path: Path) -> None
     assert "PYSPARK_PYTHON is not set" in machine_is(check, unset).text
 
 
+def test_a_pyarrow_that_is_too_old_for_the_workers_pyspark_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text('__version__ = "9.0"')
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    found = machine_is(
+        "python of Spark's workers", environment(tmp_path, PYSPARK_PYTHON=sys.executable, PYTHONPATH=path)
+    )
+    assert found.state is State.PROBLEM
+    assert _matches("lacks what is needed: .*PyArrow >= .* must be installed; however, your version is 9.0", found.text)
+
+
 # --- the store ---
 
 
@@ -221,7 +231,7 @@ def test_prefixes_are_listed(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     prefixes = [f"file://{tmp_path}/{name}/" for name in ("in", "gone", "empty")]
     found = list(examine_prefixes(prefixes, StorageOptions()))
-    assert [finding.state for finding in found] == [State.OK, State.OK, State.WARNING, State.WARNING]
+    assert [finding.state for finding in found] == [State.OK, State.OK, State.PROBLEM, State.WARNING]
     assert "1 object can be listed" in found[0].text
     assert "a.json can be read" in found[1].text
     assert "no object begins with it" in found[3].text

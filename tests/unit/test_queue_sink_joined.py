@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from pyspark.sql import Row
 from pyspark.sql.types import StringType, StructField, StructType
 
+from queue_source.errors import CuesqueueError
 from queue_source.messages import Received
 from queue_source.options import parse_sink_options
 from queue_source.queues import open_queue
@@ -30,7 +31,6 @@ from queue_source.spark.process import WRITES_ARROW
 from queue_source.spark.writer import CuesqueueStreamWriter
 from shard_store import failpoints
 from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError
-from shard_store.failpoints import FailpointReached
 from shard_store.shards import ownership
 from shard_store.store import ShardStore, open_store
 from support.store_backends import Pipeline, rows
@@ -257,7 +257,7 @@ def test_wherever_the_driver_dies_every_row_is_there_once_and_nothing_is_left(
     query.confirm()
     query.feed(**dict.fromkeys(fed.split(", "), "de"))
     with patch.multiple(failpoints, _armed=failpoints._parse(f"{point}@1=raise"), _reached={}):
-        with pytest.raises(FailpointReached):
+        with pytest.raises(CuesqueueError, match="FailpointReached"):
             query.batch(1, "xy", "z")
     query.start()
     query.batch(1, "xy", "z")

@@ -48,7 +48,10 @@ OLDEST_JAVA = 17
 NEWEST_JAVA: dict[tuple[int, ...], int] = {(4, 0): 23, (4, 1): 23}
 """Of the versions of Spark that a newer Java does not start; 24 took away what Hadoop's login needs there."""
 
-_ASK = "import sys; print(*sys.version_info[:2]); import pyarrow, queue_source.spark.source; print(sys.prefix)"
+_ASK = (
+    "import sys; print(*sys.version_info[:2]); import pyarrow, queue_source.spark.source; "
+    "import pyspark.sql.pandas.utils as u; u.require_minimum_pyarrow_version(); print(sys.prefix)"
+)
 _TIME_OUT = 60.0  # seconds for another program
 _PATIENCE = 10.0  # seconds for the store
 
@@ -345,8 +348,8 @@ def examine_prefixes(prefixes: Sequence[str], storage: StorageOptions) -> Iterat
             with closing(open_bucket(prefix, storage)) as bucket:
                 page = bucket.page(prefix)
         except CuesqueueError as error:
-            fix = "give the credentials the right to list and to read there, or mend the prefix; readers that only get "
-            yield warning("prefix", str(error), f"{fix}announced objects need no right to list")
+            fix = "mend the prefix, or give the credentials the rights to list and to read there"
+            yield problem("prefix", str(error), fix)
             continue
         more = "" if page.cursor is None else " and more"
         if page.objects or more:

@@ -5,7 +5,8 @@ copy the context of the thread that starts them: later changes of the micro-batc
 
 Spark hands on the traces of its Python processes, and adds its own and the query's state: the sentence that helps
 stood between them. Our errors leave such a process without a trace (`one_line_errors`), and a script that imports
-`cuesqueue` ends with the sentence and the page that says more (`cuesqueue/last_line.py`).
+`cuesqueue` ends with the sentence and the page that says more (`cuesqueue/last_line.py`). Nothing but our errors leaves
+such a process (`our_errors`): Spark could not pickle some of those of libraries, and their texts may hold secrets.
 """
 
 from __future__ import annotations
@@ -232,6 +233,9 @@ def tell_left_out(*, end: bool = False) -> None:
             handler.tell(end=end)
 
 
+DAEMON = "queue_source.spark.daemon"
+"""The program that stands for `pyspark.daemon` in sessions of ours."""
+
 HIDE = "SPARK_HIDE_TRACEBACK"
 """The variable by which a Python process of Spark leaves traces out of the text that it sends to the JVM."""
 _BY_US = "by cuesqueue"
@@ -256,32 +260,56 @@ _PAGES = {
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Let an error of ours leave this process of Spark without its trace; also a decorator of what Spark calls.
+def our_errors() -> Iterator[None]:
+    """Turn an error that is not ours into one that is, with its text; also a decorator of what Spark calls.
 
-    What is not ours keeps its trace, as everything does with `CUESQUEUE_DEBUG=1`. The process ends with the error: no
-    other one loses its trace by that.
+    It keeps the trace, but not the errors that led to it, since their texts in a trace would not be redacted.
     """
     try:
         yield
     except (CuesqueueError, ShardStoreError):
-        # only where Spark has started this process: in the user's own the variable would act on others
-        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-        is_of_spark = spec is not None and str(spec.name).startswith("pyspark.")
-        if is_of_spark and os.environ.get("CUESQUEUE_DEBUG", "") in ("", "0"):
-            os.environ.setdefault(HIDE, _BY_US)
         raise
+    except Exception as error:  # noqa: BLE001 - of any library that works in here
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        text = redact_text(" ".join(str(error).split()))
+        raise CuesqueueError(
+            f"{name}: {text or 'it says nothing more'}; mend what it names, or report it as a bug with its trace"
+        ).with_traceback(error.__traceback__) from None
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """As `our_errors`; and let an error of ours leave this process of Spark without its trace.
+
+    What was not ours keeps its trace, as everything does with `CUESQUEUE_DEBUG=1`. The process ends with the error: no
+    other one loses its trace by that.
+    """
+    with our_errors():
+        try:
+            yield
+        except (CuesqueueError, ShardStoreError):
+            # only where Spark has started this process: in the user's own the variable would act on others
+            spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+            is_of_spark = spec is not None and str(spec.name).startswith(("pyspark.", DAEMON))
+            if is_of_spark and os.environ.get("CUESQUEUE_DEBUG", "") in ("", "0"):
+                os.environ.setdefault(HIDE, _BY_US)
+            raise
 
 
 @contextmanager
 def whole_errors() -> Iterator[None]:
-    """Let an error keep its trace, and what was raised before it: a decorator of what Spark calls while one ends it."""
-    try:
-        yield
-    except Exception:
-        if os.environ.get(HIDE) == _BY_US:
-            del os.environ[HIDE]
-        raise
+    """As `our_errors`; and let each keep its trace, and what was raised before it.
+
+    A decorator of what Spark calls while an error ends the process.
+    """
+    with our_errors():
+        try:
+            yield
+        except Exception:
+            if os.environ.get(HIDE) == _BY_US:
+                del os.environ[HIDE]
+            raise
 
 
 def error_of(text: str) -> tuple[str, str] | None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from queue_source.common.logs import DAEMON
 from queue_source.errors import OptionError, QueueNotFound, QueueUnavailable
 from queue_source.formats.base import format_of
 from queue_source.formats.metadata import METADATA_COLUMN
@@ -204,12 +206,17 @@ class LoadQuery:
         return writer.start()
 
 
+JAVA_GONE = (Py4JNetworkError, ConnectionError)
+"""What a call to a session raises whose Java process has ended."""
+
+
 def quiet_session(master: str) -> SparkSession:
     """Return a session of its own, which logs nothing: what ends a query is in its exception."""
-    if master.startswith("local"):  # the workers are on this machine, where `python3` may be another Python
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("cuesqueue load").config(map=_SETTINGS)
     quiet: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    if master.startswith("local"):  # the workers are on this machine, where `python3` may be another Python
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        quiet["spark.python.daemon.module"] = DAEMON
     return builder.config(map=quiet).getOrCreate()
 
 

@@ -179,6 +179,7 @@ class CuesqueueStreamReader(AvailableNow, DataSourceStreamReader):
         coordinator = self._started()
         coordinator.confirm(coordinator.offsets.read(end))
 
+    @one_line_errors()
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._coordinator is None else dict(self._coordinator.report())
 

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from queue_source.common.logs import one_line_errors
+from queue_source.common.logs import one_line_errors, our_errors
 from queue_source.errors import OptionError
 from queue_source.options import (
     check_declared,
@@ -78,7 +78,7 @@ class CuesqueueSource(DataSource):
 
         return view_schema(parse_view_options(self.options))
 
-    # not with `one_line_errors`: Spark's process then fails by its own `reader.stop()`, and only the trace has ours
+    @our_errors()  # without `one_line_errors`: Spark's process fails by its own `reader.stop()`, and the trace has ours
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         register_queues(self.queues)  # again: Spark unpickles this object in other processes, and calls no __init__
         if not self.options:

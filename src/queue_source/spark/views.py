@@ -97,9 +97,9 @@ class CuesqueueViewReader(DataSourceReader):
         return [ViewPartition(own, part) for part in files or [DataFiles(1, 0, 0)]]  # Spark wants one partition
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema(self._schema)
         assert isinstance(partition, ViewPartition)
         with one_line_errors(), partition.store.open() as store:
+            schema = arrow_schema(self._schema)
             if partition.files is not None:
                 yield from read_data_files(store.paths(partition.files), schema, self._options.storage)
                 return

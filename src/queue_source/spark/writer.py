@@ -126,7 +126,6 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
         self._batch: Batch | None = None
         self._sink: Sink | None = None
 
-    @one_line_errors()
     def __getstate__(self) -> dict[str, Any]:
         """Pickle with the batch's plans.
 
@@ -138,8 +137,8 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
 
         self._log()
         try:
-            driver = driver_identity() or None
-            with kept_store(self._options.store.reveal()) as store:
+            with one_line_errors(), kept_store(self._options.store.reveal()) as store:
+                driver = driver_identity() or None
                 noted = noted_plans(presence_folder())
                 names = self._options.pipelines
                 self._batch = Batch(tuple(store.take_plan(name, driver, SINK, noted) for name in names))

@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL, Connection, CursorResult, Engine, Row
 
 from shard_store.errors import ShardStoreError, StoreConfigurationError, StoreUnavailable
 from shard_store.redaction import redact_url, without_password
-from shard_store.sql.dialects import DIALECTS, Dialect, RowSet, Trouble
+from shard_store.sql.dialects import DIALECTS, Dialect, RowSet, Trouble, next_step
 from shard_store.sql.engines import Memory, UnusableDatabase, allow_idle, make_engine, parse_url, with_whole_path
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ class Database:
         if kind is Trouble.OTHER:
             return self._errors.other(f"failed: {cause}")
         tried = f" within {self.patience:g} s" if kind in self._again else ""
-        return self._errors.unavailable(f"did not serve us{tried}: {cause}")
+        return self._errors.unavailable(f"did not serve us{tried}: {cause}{next_step(cause)}")
 
     def _readable(self, error: BaseException) -> str:
         lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -192,6 +192,18 @@ class Dialect:
         return self.begin_write is not None
 
 
+_NEXT_STEPS = (
+    (("is full", "Disk full", "No space left"), "free space on its disk"),
+    (("disk I/O error",), "free space on its disk, or mend what the system's log says of it"),
+    (("refused", "Can't connect"), "check that the server runs, and the host and port of the URL"),
+)
+
+
+def next_step(cause: str) -> str:
+    """Return what a user can do about passing trouble that does not pass by itself, behind a semicolon; else ""."""
+    return next((f"; {step}" for texts, step in _NEXT_STEPS if any(text in cause for text in texts)), "")
+
+
 def _sqlite_trouble(error: BaseException) -> Trouble:
     text = str(error)
     if any(t in text for t in ("locked", "busy", "is full", "disk I/O error")):

@@ -32,6 +32,7 @@ from queue_source.queues.adapter import (
 )
 from queue_source.queues.base import Capabilities, Depth
 from queue_source.queues.sqs.address import (
+    ENDPOINT,
     LONGEST_WAIT,
     Access,
     create,
@@ -309,5 +310,8 @@ class SqsQueue(BaseQueue):
     def _ask_attributes(self, names: Sequence[str]) -> Mapping[str, str]:
         client, url = self._client(), self._queue_url()
         with service_errors(self.name, client):
-            answer: Mapping[str, str] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-        return answer
+            answer: Mapping[str, Any] = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+        if "Attributes" not in answer:
+            raise QueueError(self.name, f"the answer is none of SQS; {ENDPOINT}")
+        attributes: Mapping[str, str] = answer["Attributes"]
+        return attributes

@@ -222,8 +222,18 @@ def service_errors(queue: str, client: Any = None) -> Iterator[None]:
         raise QueueConfigurationError(queue, f"{redact_text(str(error))}; check the options sqs.* and aws.*") from error
 
 
+_IN_XML = re.compile(r"<Code>([^<]+)</Code>\s*<Message>([^<]*)</Message>")
+"""Some endpoints refuse in the form of SQS's older protocol, which botocore hands on as it is."""
+ENDPOINT = "check the address of the endpoint, and a proxy before it"
+
+
 def error_of(queue: str, code: str, text: str, status: int = 0, operation: str = "", place: str = "") -> QueueError:
     """Return our error for the answer of SQS to a request or to one entry of it. `place`: where it was asked."""
+    if (told := _IN_XML.search(text)) is not None:
+        code, text = told.groups()
+    is_foreign = told is None and status > 0 and (not text or text.lstrip().startswith("<"))
+    if is_foreign:
+        text = "the answer is no error of SQS"
     short = short_code(code)
     problem = f"{f'{operation}{place}: ' if operation else ''}{short}: {redact_text(text).rstrip('.')}"
     if is_passing(code) or status >= 500:
@@ -236,7 +246,9 @@ def error_of(queue: str, code: str, text: str, status: int = 0, operation: str =
         return QueueConfigurationError(queue, f"{problem}; check sqs.roleArn, its trust policy and sqs.roleExternalId")
     if short in _NEXT_STEPS:
         return QueueConfigurationError(queue, f"{problem}; {_NEXT_STEPS[short]}")
-    return QueueError(queue, problem)
+    if status in (401, 403):
+        return QueueConfigurationError(queue, f"{problem}; {_DENIED}")
+    return QueueError(queue, f"{problem}; {ENDPOINT}" if is_foreign else problem)
 
 
 def short_code(code: str) -> str:
