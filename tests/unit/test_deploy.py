@@ -139,3 +139,16 @@ def test_the_page_runs_services_and_a_program_that_are_there() -> None:
     assert set(re.findall(r"exec (\w+)", commands)) <= SERVICES.keys()
     (program,) = re.findall(r"/opt/\S+", commands)
     assert program in SERVICES["prepare"]["command"]
+
+
+def test_a_push_and_a_pull_request_run_what_contributing_says_and_no_more_rights_are_given() -> None:
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    workflow = yaml.safe_load(text)
+    assert set(workflow[True]) == {"push", "pull_request"}  # YAML 1.1 takes `on` for a truth value
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert job["steps"][-1]["run"] == ".ci/run"
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
+    hashed = re.findall(r"'([\w./*-]+)'", text.partition("hashFiles(")[2].partition(")")[0])
+    assert hashed
+    assert [name for name in hashed if not list(ROOT.glob(name))] == []
