@@ -64,9 +64,7 @@ def test_what_another_try_cannot_mend_fails_at_once(load: Load, code: int) -> No
 
 @pytest.mark.parametrize("end", ["exit 1", "exit 143", "kill -KILL $$"])
 def test_a_failure_and_a_stop_are_tried_again(load: Load, end: str) -> None:
-    with pytest.raises(
-        RuntimeError, match=r"cuesqueue load ended with -?[0-9]+; the next try goes on where it stopped"
-    ):
+    with pytest.raises(RuntimeError, match=r"ended with -?[0-9]+; the next try goes on where it stopped"):
         load(end).execute({})
 
 

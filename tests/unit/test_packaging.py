@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -108,13 +109,46 @@ def test_the_list_of_requirements_needs_none_of_them() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-@pytest.mark.skipif(find_spec("build") is None, reason="build and twine are installed by the locks: 'make test'")
-def test_wheel_and_sdist_are_complete_and_the_wheel_works_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    if find_spec("build") is None:
+        pytest.skip("build and twine are installed by the locks: 'make test'")
+    return dist.build(tmp_path_factory.mktemp("dist"))
+
+
+def test_wheel_and_sdist_are_complete_and_the_wheel_works_alone(archives: tuple[Path, Path], tmp_path: Path) -> None:
     """In an environment of its own, which borrows only what the wheel depends on."""
-    wheel, sdist = dist.build(tmp_path / "dist")
+    wheel, sdist = archives
     dist.check(wheel, sdist)
-    folder = tmp_path / "empty"
-    dist.Installed(folder, wheel, dependencies_of=[sysconfig.get_path("purelib")]).try_out()
+    dist.Installed(tmp_path, wheel, dependencies_of=[sysconfig.get_path("purelib")]).try_out()
+
+
+def test_the_bill_of_materials_has_what_the_wheel_needs_directly_or_not_in_the_versions_that_are_tested(
+    archives: tuple[Path, Path],
+) -> None:
+    found = json.loads(dist.bill_of_materials(archives[0]).read_text("utf-8"))
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+    assert found["metadata"]["component"]["purl"] == f"pkg:pypi/cuesqueue@{importlib.metadata.version('cuesqueue')}"
+    scopes = {component["name"]: component["scope"] for component in found["components"]}
+    assert {name: scopes.get(name) for name in ("pyspark", "py4j", "numpy", "boto3", "pyiceberg-core", "pytest")} == {
+        **dict.fromkeys(("pyspark", "py4j", "numpy"), "required"),
+        **dict.fromkeys(("boto3", "pyiceberg-core"), "optional"),
+        "pytest": None,
+    }
+    for component in found["components"]:
+        assert component["version"] == importlib.metadata.version(component["name"])
+    references = [component["bom-ref"] for component in (found["metadata"]["component"], *found["components"])]
+    edges = {edge["ref"]: edge["dependsOn"] for edge in found["dependencies"]}
+    assert sorted(edges) == sorted(references)
+    assert {name for names in edges.values() for name in names} == set(references[1:])
+
+
+def test_the_sums_beside_the_archives_are_those_that_sha256sum_checks(archives: tuple[Path, Path]) -> None:
+    sums = dist.sums(archives)
+    done = subprocess.run(
+        ["sha256sum", "--check", sums.name], cwd=sums.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [f"{path.name}: OK" for path in archives]
 
 
 def test_an_archive_that_lacks_a_file_is_refused(tmp_path: Path) -> None:
