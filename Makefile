@@ -66,7 +66,7 @@ docs:  ## write the generated pages of docs/ anew
 	$(RUN) python tools/generate_docs.py $(ARGS)
 	$(RUN) python -m benchmarks.figures $(ARGS)
 
-dist:  ## wheel and sdist, checked, and tried in an empty environment
+dist:  ## wheel and sdist, checked, and tried in an empty environment; a bill of materials, SHA256SUMS
 	$(RUN) python tools/dist.py $(ARGS)
 
 versions:  ## run the tests of the versions table and note the counts (ARGS="unit engine")

@@ -170,8 +170,8 @@ finally:
                 longest=20,
             ),
             "database missing": Mistake('database "cues" does not exist', {"storeUrl": unknown}, {"storeUrl": unknown}),
-            "extra sqs": Mistake(
-                r"pip install 'cuesqueue\[sqs\]'", {"queueUrl": "sqs://orders"}, variables=region, hidden=("boto3",)
+            "extra aws": Mistake(
+                r"pip install 'cuesqueue\[aws\]'", {"queueUrl": "sqs://orders"}, variables=region, hidden=("boto3",)
             ),
             "extra postgres": Mistake(
                 r"pip install 'cuesqueue\[postgres\]'", {"storeUrl": closed}, {"storeUrl": closed}, hidden=("psycopg",)

@@ -27,7 +27,7 @@ MISTAKES = {
     "unit": REFUSED_EARLY,
     "schema": REFUSED_EARLY,
     "database missing": REFUSED_EARLY,
-    "extra sqs": REFUSED_EARLY,
+    "extra aws": REFUSED_EARLY,
     "extra postgres": REFUSED_EARLY,
     "python": REFUSED_EARLY + 8,  # and the trace of a worker that cannot start
     "path": IN_A_BATCH,

@@ -4,12 +4,15 @@
     python tools/dist.py --no-run   without installing what the wheel depends on, and without Spark
 
 The wheel is built from the sdist, so what the sdist lacks is missed here and not by a user. Dependencies come from the
-package index that pip is set up for, in the versions of `locks/`.
+package index that pip is set up for, in the versions of `locks/`. Beside the archives go what the wheel needs, as
+CycloneDX (`*.cdx.json`), and SHA256SUMS.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -18,8 +21,13 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "locks" / "spark-4.txt"
@@ -49,7 +57,7 @@ print(cuesqueue.__file__)
 def build(folder: Path) -> tuple[Path, Path]:
     """The wheel and the sdist, new in this folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("cuesqueue-*.whl"), *folder.glob("cuesqueue-*.tar.gz")):
+    for old in (*folder.glob("cuesqueue-*"), *folder.glob("SHA256SUMS")):
         old.unlink()
     # without isolation: hatchling is in the environment, from the lock
     _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT))
@@ -76,6 +84,63 @@ def check(wheel: Path, sdist: Path) -> None:
 def _expect(archive: Path, wanted: Sequence[str], names: Sequence[str]) -> None:
     if missing := sorted(set(wanted) - set(names)):
         sys.exit(f"[dist] error: {archive.name} lacks {missing}")
+
+
+def bill_of_materials(wheel: Path) -> Path:
+    """Write what the wheel needs, directly or not, as CycloneDX, in the versions of this environment."""
+    ours = next(iter(distributions(path=[str(wheel)])))
+    root = _component(ours)
+    components: dict[str, dict[str, Any]] = {}
+    edges: dict[str, set[str]] = {root["bom-ref"]: set()}
+
+    def add(parent: str, package: Distribution, extras: Iterable[str], scope: str) -> None:
+        for requirement in map(Requirement, package.requires or ()):
+            marker = requirement.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+                continue
+            try:
+                needed = distribution(requirement.name)
+            except PackageNotFoundError:
+                sys.exit(f"[dist] error: {requirement.name} is not installed, so its version is unknown; run make dist")
+            component = _component(needed)
+            reference = component["bom-ref"]
+            components.setdefault(reference, {**component, "scope": scope})
+            if reference not in edges[parent] or requirement.extras:
+                edges[parent].add(reference)
+                edges.setdefault(reference, set())
+                add(reference, needed, requirement.extras, scope)
+
+    add(root["bom-ref"], ours, (), "required")
+    add(root["bom-ref"], ours, ours.metadata.get_all("Provides-Extra", []), "optional")
+    bill = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": root},
+        "components": sorted(components.values(), key=lambda component: str(component["name"])),
+        "dependencies": [{"ref": ref, "dependsOn": sorted(needed)} for ref, needed in sorted(edges.items())],
+    }
+    path = wheel.parent / f"cuesqueue-{ours.version}.cdx.json"
+    path.write_text(json.dumps(bill, indent=1) + "\n", "utf-8")
+    return path
+
+
+def _component(package: Distribution) -> dict[str, Any]:
+    name = canonicalize_name(package.metadata["Name"])
+    url = f"pkg:pypi/{name}@{package.version}"
+    found: dict[str, Any] = {"type": "library", "bom-ref": url, "name": name, "version": package.version, "purl": url}
+    if "License-Expression" in package.metadata:  # what older metadata says of licences is text of any kind
+        found["licenses"] = [{"expression": package.metadata["License-Expression"]}]
+    return found
+
+
+def sums(files: Sequence[Path]) -> Path:
+    """Write the file that `sha256sum --check` takes."""
+    path = files[0].parent / "SHA256SUMS"
+    path.write_text(
+        "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files), "utf-8"
+    )
+    return path
 
 
 class Installed:
@@ -141,7 +206,9 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     wheel, sdist = build(ROOT / "dist")
     check(wheel, sdist)
-    print(f"[dist] built and checked: {wheel.name}, {sdist.name}", flush=True)
+    bill = bill_of_materials(wheel)
+    print(f"[dist] built and checked: {wheel.name}, {sdist.name}; beside them {bill.name}, ", end="")
+    print(sums([wheel, sdist, bill]).name, flush=True)
     if options.no_run:
         return
     with tempfile.TemporaryDirectory(prefix="cuesqueue-dist-") as folder:

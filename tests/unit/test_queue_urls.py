@@ -126,7 +126,7 @@ def test_a_missing_sdk_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatc
         raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
 
     monkeypatch.setattr("importlib.import_module", absent)
-    with pytest.raises(QueueConfigurationError, match=r"pip install 'cuesqueue\[sqs\]'"):
+    with pytest.raises(QueueConfigurationError, match=r"pip install 'cuesqueue\[aws\]'"):
         open_queue("https://sqs.eu-central-1.amazonaws.com/123456789012/files")
 
 

@@ -281,7 +281,7 @@ def aws(
     try:
         from queue_source.commands import setup_aws
     except ModuleNotFoundError as error:
-        raise CuesqueueError(f"setup aws needs {error.name}: pip install 'cuesqueue[sqs]'") from None
+        raise CuesqueueError(f"setup aws needs {error.name}: pip install 'cuesqueue[aws]'") from None
 
     bucket, inner = setup_aws.parse_prefix(prefix)
     name = queue or setup_aws.default_name(bucket, inner)

@@ -107,7 +107,7 @@ class StorageOptions:
         "roleExternalId", types.NON_EMPTY, help="External id that the role asks for.", example="reader-1")
     anonymous: bool = False
     profile: str | None = option("profile", types.NON_EMPTY, example="reader", note=_SDK,
-        help="Profile of the AWS configuration files, of any kind that botocore knows (extra `sqs`); not together "
+        help="Profile of the AWS configuration files, of any kind that botocore knows (extra `aws`); not together "
         "with keys. A role for objects must be in the profile.")
     # fmt: on
     azure: AzureOptions = field(default_factory=AzureOptions)

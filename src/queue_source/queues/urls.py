@@ -53,7 +53,7 @@ class Kind:
 
 _POOLS = ("pool", "listener", "tags", "mandatory")
 # fmt: off
-_SQS = Kind("sqs", "SqsQueue", "sqs://NAME", "docs/how-to/sqs.md", "sqs",
+_SQS = Kind("sqs", "SqsQueue", "sqs://NAME", "docs/how-to/sqs.md", "aws",
     instead="the options sqs.* say the rest", prefixes=("sqs", "aws"))
 _AMQP = Kind("amqp", "AmqpQueue", "amqp://HOST/VHOST?source=S&pool=P", "docs/how-to/rabbitmq.md", "amqp",
     ("source", *_POOLS, "queue_type", "consumer_timeout"), "and what pika takes")

@@ -228,7 +228,7 @@ def _check_key(uri: str) -> None:
         raise BadObject("unsupported-key", f"{uri!r} {problem}, and pyarrow reads no such object; rename it")
     raise BadObject(
         "unsupported-key",
-        f"{uri!r} {problem}, and such keys are read by boto3: pip install 'cuesqueue[sqs]' on driver and executors",
+        f"{uri!r} {problem}, and such keys are read by boto3: pip install 'cuesqueue[aws]' on driver and executors",
     )
 
 

@@ -369,7 +369,7 @@ def raise_mapped(uri: str, error: Exception) -> NoReturn:
     own = False if isinstance(error, PermissionError) and is_local(uri) else _refusal_in(text, scheme)
     if own is None and scheme in S3_SCHEMES and _HIDDEN_ANSWER in text:  # for a small object it is cut off
         raise ObjectStoreError(
-            f"{uri!r} cannot be read, and pyarrow hides why: pip install 'cuesqueue[sqs]' on driver and executors"
+            f"{uri!r} cannot be read, and pyarrow hides why: pip install 'cuesqueue[aws]' on driver and executors"
         ) from cause
     if own is not None:
         raise ObjectRefused(f"{uri!r} is refused: {text}", own=own) from cause

@@ -283,7 +283,7 @@ def for_pyarrow(storage: StorageOptions) -> tuple[StorageOptions, str | None]:
                 endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
             return replace(storage, endpoint=endpoint), variables.get("AWS_CA_BUNDLE")
         raise ObjectStoreError(
-            f"the AWS profile {storage.profile!r} is read by botocore: pip install 'cuesqueue[sqs]' on driver and "
+            f"the AWS profile {storage.profile!r} is read by botocore: pip install 'cuesqueue[aws]' on driver and "
             "executors"
         ) from error
     session = _session_of(storage.profile, os.getpid())

@@ -202,10 +202,10 @@ def test_without_boto3_a_refusal_is_told_by_what_pyarrow_says(s3: S3Server, monk
             read("s3://b/large", storage(s3))
         assert not refused.value.own
     s3.refusals["b/small"] = ARCHIVED
-    with pytest.raises(ObjectStoreError, match=r"cuesqueue\[sqs\]") as unknown:
+    with pytest.raises(ObjectStoreError, match=r"cuesqueue\[aws\]") as unknown:
         read("s3://b/small", storage(s3))
     assert not isinstance(unknown.value, ObjectRefused)
     for _ in range(2):
-        with pytest.raises(BadObject, match=r"cuesqueue\[sqs\]") as bad:
+        with pytest.raises(BadObject, match=r"cuesqueue\[aws\]") as bad:
             read("s3://b/a//b", storage(s3))
         assert bad.value.cause == "unsupported-key"

@@ -190,7 +190,7 @@ def test_a_bucket_deletes_nothing_of_another(bucket: S3Bucket) -> None:
 
 def test_without_boto3_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_client, "is_installed", lambda: False)
-    with pytest.raises(ObjectStoreError, match=r"cuesqueue\[sqs\]"):
+    with pytest.raises(ObjectStoreError, match=r"cuesqueue\[aws\]"):
         open_bucket("s3://b/")
 
 

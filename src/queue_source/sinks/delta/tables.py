@@ -72,7 +72,7 @@ def _of_s3(storage: StorageOptions) -> dict[str, str]:
         access_key, secret_key, token = keys or (None, None, None)
     elif completed.role_arn is not None:
         raise OptionError(
-            "s3.roleArn", "is assumed by boto3 for a Delta table: pip install 'cuesqueue[sqs]' on all machines"
+            "s3.roleArn", "is assumed by boto3 for a Delta table: pip install 'cuesqueue[aws]' on all machines"
         )
     endpoint = completed.endpoint
     if endpoint is not None and "://" not in endpoint:

@@ -45,7 +45,7 @@ class S3Bucket(OneByOne):
     def __init__(self, root: str, storage: StorageOptions) -> None:
         """Open the bucket; `root` is its URI up to its slash."""
         if not s3_client.is_installed():
-            raise ObjectStoreError(f"{root!r} is listed by boto3: pip install 'cuesqueue[sqs]' on the driver")
+            raise ObjectStoreError(f"{root!r} is listed by boto3: pip install 'cuesqueue[aws]' on the driver")
         super().__init__(root, "s3")
         self._storage = storage
         self._bucket = s3_client.place(root)[0]
