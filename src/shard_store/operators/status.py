@@ -147,8 +147,12 @@ class PipelineStatus(NotebookTable):
         awaiting_commit: Shards in a micro-batch.
         held: Shards of other pipelines for which messages wait.
         queue_depth: Messages that wait in its queues, where they say so.
+        in_flight_elsewhere: Messages of its queues that other readers hold, or one before until their leases end, where
+            the queues say so.
+        failure: What has ended its reader, where that was no stop but a failure of its own.
         files_outstanding: Its shards that are not published, by the store.
-        oldest_age: Seconds since the message of the oldest of them was sent, or else received; None if nothing waits.
+        unowned: Shards of its source that are not published, and that no pipeline has.
+        oldest_age: Seconds since the message of the oldest of both was sent, or else received; None if nothing waits.
         last_hour: What it has published in the last 60 to 65 minutes.
         rows_per_second: In the last 5 to 10 minutes; None where rows are not counted.
         bytes_per_second: The same.
@@ -185,7 +189,10 @@ class PipelineStatus(NotebookTable):
     awaiting_commit: int | None
     held: int | None
     queue_depth: int | None
+    in_flight_elsewhere: int | None
+    failure: str | None
     files_outstanding: int
+    unowned: int
     oldest_age: float | None
     last_hour: Published
     rows_per_second: float | None
@@ -216,11 +223,13 @@ class Hour(NotebookTable):
 class StatusLimits:
     """What a pipeline may do before it counts as unhealthy; None: anything.
 
-    A dead one is always unhealthy, and so is one to which nothing comes but what it refuses (`all_outside`).
+    A dead one is always unhealthy, and so are one whose reader has failed, and one to which nothing comes but what it
+    refuses (`all_outside`).
 
     Attributes:
         max_lag: The age of the oldest message that is not published.
-        max_silence: The time since the last heartbeat, also of a pipeline that was stopped.
+        max_silence: The time since the last heartbeat, also of a pipeline that was stopped. None: `max_lag`, for one
+            that does not run.
         max_errors: Errors in the last hour.
     """
 
@@ -234,7 +243,8 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
 
     Args:
         status: One pipeline, of `status`.
-        limits: What it may do. Whatever they say, it is wrong when its heartbeats have ended and it was not stopped.
+        limits: What it may do. Whatever they say, it is wrong when its heartbeats have ended and it was not stopped, or
+            when its reader has failed.
 
     Returns:
         A sentence for each thing that is wrong; none if the pipeline is healthy.
@@ -248,8 +258,14 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
     problems = []
     if status.state == DEAD:
         problems.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")
-    if limits.max_silence is not None and status.silence > limits.max_silence.total_seconds():
-        problems.append(f"its last heartbeat was {_ago(status.silence)} ago")
+    if status.failure is not None:
+        problems.append(f"its reader has failed: {status.failure}")
+    max_silence = limits.max_silence
+    if max_silence is None and status.state == STOPPED:
+        max_silence = limits.max_lag
+    if max_silence is not None and status.silence > max_silence.total_seconds():
+        since = ", and nothing has started it since" if status.state == STOPPED else ""
+        problems.append(f"its last heartbeat was {_ago(status.silence)} ago{since}")
     lag = status.oldest_age
     if limits.max_lag is not None and lag is not None and lag > limits.max_lag.total_seconds():
         problems.append(f"its oldest message has waited for {_ago(lag)}")
@@ -291,13 +307,19 @@ def status(
     written = sa.select(sa.func.max(snapshots.c.created_at)).where(
         snapshots.c.pipeline == pipelines.c.pipeline, snapshots.c.seq == pipelines.c.plan_end
     )
+    oldest = sa.func.min(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
+    free = sa.select(shards.c.source, sa.func.count().label("unowned"), oldest.label("unowned_since"))
+    free_of = free.where(shards.c.owner.is_(None), shards.c.finished_at.is_(None)).group_by(shards.c.source).subquery()
     query = sa.select(
         pipelines,
+        free_of.c.unowned,
+        free_of.c.unowned_since,
         transaction.now().label("now"),
         delivered.scalar_subquery().label("delivered"),
         waiting.scalar_subquery().label("waiting_since"),
         written.scalar_subquery().label("written_at"),
     )
+    query = query.select_from(pipelines.outerjoin(free_of, free_of.c.source == pipelines.c.source))
     query = query.where(*_of(pipelines, source, pipeline))
     rows = transaction.execute(query.order_by(pipelines.c.pipeline)).all()
     owner, c = shards.c.owner, certificates.c
@@ -410,7 +432,9 @@ def _status(
     row: Row[Any], plan: CurrentPlan | None, outstanding: int, listed: Listed | None, certified: Certified | None
 ) -> PipelineStatus:
     activity, state = Activity.parse(row.activity), state_of(row)
-    held = Report.parse(row.report, row.incarnation) if state == RUNNING else None
+    report = Report.parse(row.report, row.incarnation)
+    held = report if state == RUNNING else None
+    since = [at for at in (row.waiting_since, row.unowned_since) if at is not None]
     last, last_said = activity.last, last_report(row.report)
     batch = None
     if last is not None:
@@ -434,8 +458,11 @@ def _status(
         last_batch=batch,
         **now_held,
         queue_depth=None if held is None else held.depth,
+        in_flight_elsewhere=None if held is None else held.elsewhere,
+        failure=report.failure if report is not None and state == STOPPED else None,
         files_outstanding=outstanding,
-        oldest_age=None if row.waiting_since is None else _seconds(row.now - row.waiting_since),
+        unowned=row.unowned or 0,
+        oldest_age=_seconds(row.now - min(since)) if since else None,
         last_hour=_published(activity.since(row.now - HOUR - row.now % SLOT)),
         rows_per_second=None if recent.rows is None else recent.rows / seconds,
         bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,
