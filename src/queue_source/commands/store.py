@@ -208,9 +208,12 @@ def serve(
     allowed_host: Annotated[
         list[str] | None, option("NAME", "A name that they may use for it; may be repeated.")
     ] = None,
-    max_lag: Annotated[str | None, option("D", "Unhealthy if the oldest unpublished message is older.")] = None,
+    max_lag: Annotated[
+        str | None,
+        option("D", "Unhealthy if the oldest unpublished message is older, or the last heartbeat of a stopped one."),
+    ] = None,
     max_silence: Annotated[
-        str | None, option("D", "Unhealthy if the last heartbeat is older, also after a stop.")
+        str | None, option("D", "Unhealthy if the last heartbeat is older, also after a stop; there else --max-lag.")
     ] = None,
     max_errors: Annotated[int | None, option("N", "Unhealthy if the last hour had more errors.", min=0)] = None,
     store_timeout: Annotated[str, option("D", "How long a request waits for the store.")] = "5s",
