@@ -105,7 +105,6 @@ def test_what_a_stopped_reader_has_left_and_what_has_ended_it_are_exported(
     backend.clock.now += 12
     found = scraped(reads)
     assert value(found, "cuesqueue_pipeline_failed", pipeline="p") == 1
-    assert value(found, "cuesqueue_unowned_objects", source="s") == 2
     assert value(found, "cuesqueue_oldest_waiting_seconds", pipeline="p") == pytest.approx(12)
 
 

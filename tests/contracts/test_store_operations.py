@@ -11,13 +11,26 @@ from queue_source.announcements.contents import OUTSIDE_PREFIXES
 from queue_source.commands.status import status_lines
 from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.completeness.listing import Found
-from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
+from shard_store.model import (
+    BEGINNING,
+    LISTING,
+    Content,
+    ErrorRecord,
+    Plan,
+    Position,
+    Range,
+    Runtime,
+    Semantics,
+    Split,
+    end_at,
+    shard_key,
+)
 from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
 from shard_store.shards.activity import Intake, Report
 from shard_store.sql.schema import history, pipelines
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.store_backends import STALE, Pipeline, StoreBackend
+from support.store_backends import STALE, Pipeline, StoreBackend, content
 
 HOUR = 3600.0
 
@@ -117,8 +130,6 @@ def test_every_semantics_has_lags(backend: StoreBackend, semantics: Semantics) -
     if semantics.keeps_shards:
         planned(us, content)
     else:
-        from shard_store.model import BEGINNING, Range, end_at, shard_key
-
         us.write(Range(shard_key("s", "a"), content, BEGINNING, end_at(10)))
         us.plan()
     us.confirm()
@@ -363,8 +374,26 @@ def test_a_limit_of_lag_is_one_of_silence_for_a_pipeline_that_does_not_run(backe
     assert complaints(the(store), beyond) == ()  # its heartbeats are not that frequent
     store.retire(us.token, Report(stopped=True))
     assert complaints(the(store), within) == ()
-    assert complaints(the(store), beyond) == ("its last heartbeat was 0:00:30 ago, and nothing has started it since",)
+    assert complaints(the(store), beyond) == ("nothing runs its source: the last heartbeat was 0:00:30 ago",)
     assert complaints(the(store), StatusLimits(timedelta(seconds=20), timedelta(hours=1))) == ()
+    Pipeline.start(store, "its heir")  # whatever the source has is read
+    assert complaints(the(store), beyond) == ()
+    assert complaints(the(store), StatusLimits(max_silence=timedelta(seconds=20))) != ()
+
+
+@pytest.mark.parametrize("semantics", list(Semantics))
+def test_a_limit_of_lag_is_one_of_the_batch_that_is_under_way(backend: StoreBackend, semantics: Semantics) -> None:
+    """Some semantics have nothing open while a batch runs."""
+    store = backend.open()
+    us = Pipeline.start(store, semantics=semantics)
+    if semantics.keeps_shards:
+        us.open("a")
+    us.write(Range(shard_key("s", "a"), content("a"), BEGINNING, end_at(10)))
+    us.plan()
+    backend.clock.advance(30)
+    within, beyond = (StatusLimits(max_lag=timedelta(seconds=seconds)) for seconds in (40, 20))
+    assert complaints(the(store), within) == ()
+    assert "its micro-batch has been under way for 0:00:30" in complaints(the(store), beyond)
 
 
 def test_a_reader_says_what_has_ended_it_until_the_next_start(store: ShardStore) -> None:

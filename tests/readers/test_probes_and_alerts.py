@@ -33,6 +33,7 @@ from queue_source.serve.app import create_app
 from queue_source.serve.guard import Access
 from queue_source.serve.reads import StoreReads
 from shard_store.errors import StoreUnavailable
+from shard_store.model import Semantics
 from shard_store.operators.status import StatusLimits
 from shard_store.store import open_store
 from support.coordinator_world import MovingWorld, uris
@@ -42,7 +43,7 @@ from support.time_faults import NoDisk, fill, small_disk
 
 MINUTE = 60.0
 RULES = yaml.safe_load((MONITORING / "prometheus-alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
-_SIMPLE = re.compile(r'(\w+)(?:\{(\w+)="(\w+)"\})? (==|>) (\d+)(?: < (\d+))?')
+_SIMPLE = re.compile(r'(?:min by \(source\) \()?(\w+)(?:\{(\w+)="(\w+)"\})?\)? (==|>) (\d+)(?: < (\d+))?')
 _COMPARE: dict[str, Callable[[float, float], bool]] = {"==": operator.eq, ">": operator.gt}
 _PAGE = (ROOT / "docs" / "how-to" / "walkthrough.md").read_text("utf-8")
 PROBE = re.findall(r"\*  +cuesqueue (status .*?) >", _PAGE)[0]
@@ -69,8 +70,8 @@ class Watched:
             self.running.skew = self.ahead
 
     @contextmanager
-    def reader(self) -> Iterator[DriverLoop]:
-        with self.world.loop(skewed=True, skew=self.ahead, source="orders") as self.running:
+    def reader(self, **options: Any) -> Iterator[DriverLoop]:
+        with self.world.loop(skewed=True, skew=self.ahead, source="orders", **options) as self.running:
             yield self.running
         self.running = None
 
@@ -148,7 +149,7 @@ def test_a_load_that_is_started_no_more_is_noticed_when_it_is_overdue(watched: W
     watched.world.publish(*uris(2, first=3))
     watched.wait(2)
     assert watched.sees() == (3, 503, {"CuesqueueSilent"})
-    assert "unhealthy its last heartbeat was 0:31:0" in watched.said
+    assert "unhealthy nothing runs its source: the last heartbeat was 0:31:0" in watched.said
     assert "messages 2 ready, 0 in flight, 0 delayed" in watched.said
     watched.load()
     assert watched.sees() == WELL
@@ -246,7 +247,8 @@ def test_a_disk_of_the_checkpoint_that_is_full_is_noticed_when_objects_are_overd
     failing_runs(watched, DriverLoop.drain)
 
 
-def test_a_batch_that_never_ends_is_noticed_when_its_objects_are_overdue(watched: Watched) -> None:
+@pytest.mark.parametrize("semantics", list(Semantics))
+def test_a_batch_that_never_ends_is_noticed_when_it_is_overdue(watched: Watched, semantics: Semantics) -> None:
     watched.world.publish(*uris(2, first=3))
     seen = []
 
@@ -256,10 +258,12 @@ def test_a_batch_that_never_ends_is_noticed_when_its_objects_are_overdue(watched
             time.sleep(1.5)  # heartbeats are sent by real time
             seen.append(watched.sees())
 
-    with watched.reader() as loop:
+    with watched.reader(deliverySemantics=semantics.value) as loop:
         loop.work = hang
         loop.drain()
-    assert seen == [WELL, (0, 200, {"CuesqueueBehind"}), (3, 503, {"CuesqueueBehind"})]
+    alerts = {"CuesqueueBatchHangs", *(["CuesqueueBehind"] if semantics is Semantics.EXACTLY_ONCE else [])}
+    assert seen == [WELL, (0, 200, alerts), (3, 503, alerts)]
+    assert "its micro-batch has been under way for 0:31:0" in watched.said
     assert "orders: running" in watched.said
 
 

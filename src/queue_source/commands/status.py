@@ -49,17 +49,16 @@ def status_command(
     interval: Annotated[str, option("D", "With --watch: the time between two.")] = "5s",
     queue: Annotated[
         list[str] | None,
-        option(
-            "URL",
-            "Ask this queue too, and exit with 3 if it does not answer; may be repeated.",
-        ),
+        option("URL", "Ask this queue too, and exit with 3 if it does not answer; may be repeated."),
     ] = None,
     max_lag: Annotated[
         str | None,
-        option("D", "Exit with 3 if the oldest unpublished message is older, or the last heartbeat of a stopped one."),
+        option(
+            "D", "Exit with 3 if the oldest message or batch is older, or, without --max-silence, the last heartbeat."
+        ),
     ] = None,
     max_silence: Annotated[
-        str | None, option("D", "Exit with 3 if the last heartbeat is older, also after a stop; there else --max-lag.")
+        str | None, option("D", "Exit with 3 if the last heartbeat is older, also after a stop.")
     ] = None,
     max_errors: Annotated[int | None, option("N", "Exit with 3 if the last hour had more errors.", min=0)] = None,
     as_json: Json = False,

@@ -210,10 +210,12 @@ def serve(
     ] = None,
     max_lag: Annotated[
         str | None,
-        option("D", "Unhealthy if the oldest unpublished message is older, or the last heartbeat of a stopped one."),
+        option(
+            "D", "Unhealthy if the oldest message or batch is older, or, without --max-silence, the last heartbeat."
+        ),
     ] = None,
     max_silence: Annotated[
-        str | None, option("D", "Unhealthy if the last heartbeat is older, also after a stop; there else --max-lag.")
+        str | None, option("D", "Unhealthy if the last heartbeat is older, also after a stop.")
     ] = None,
     max_errors: Annotated[int | None, option("N", "Unhealthy if the last hour had more errors.", min=0)] = None,
     store_timeout: Annotated[str, option("D", "How long a request waits for the store.")] = "5s",

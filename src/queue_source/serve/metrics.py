@@ -168,6 +168,11 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
         _single(lambda s: 0 if s.plan is None else s.plan.attempt),
     ),
     Exported(
+        "cuesqueue_plan_seconds",
+        "For how long the current micro-batch has been under way; 0 if none is.",
+        _single(lambda s: 0 if s.plan is None else s.plan.seconds),
+    ),
+    Exported(
         "cuesqueue_waiting_objects",
         "Objects that it has opened and not published.",
         _single(lambda s: s.files_outstanding),
@@ -206,12 +211,6 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
         "cuesqueue_in_flight_elsewhere_messages",
         "Messages that other readers hold, or one before; missing as the last.",
         _single(lambda s: s.in_flight_elsewhere),
-    ),
-    Exported(
-        "cuesqueue_unowned_objects",
-        "Objects that wait and that no pipeline has.",
-        _single(lambda s: s.unowned),
-        of_source=True,
     ),
     Exported(
         "cuesqueue_backfill_running",

@@ -138,6 +138,7 @@ class PipelineStatus(NotebookTable):
         created_at: When it started first.
         heartbeat_at: Its last heartbeat, or its start.
         silence: Seconds since then.
+        source_silence: Seconds since the last heartbeat of any pipeline of its source.
         last_seq: The last offset that Spark was given.
         confirmed_seq: The last one that is known to be done.
         plan: The micro-batch that is under way, if any.
@@ -180,6 +181,7 @@ class PipelineStatus(NotebookTable):
     created_at: datetime
     heartbeat_at: datetime
     silence: float
+    source_silence: float
     last_seq: int
     confirmed_seq: int
     plan: CurrentPlan | None
@@ -227,9 +229,9 @@ class StatusLimits:
     refuses (`all_outside`).
 
     Attributes:
-        max_lag: The age of the oldest message that is not published.
-        max_silence: The time since the last heartbeat, also of a pipeline that was stopped. None: `max_lag`, for one
-            that does not run.
+        max_lag: The age of the oldest message that is not published, and of the micro-batch that is under way. Where a
+            pipeline was stopped without `max_silence`, also the time since the last heartbeat of its source.
+        max_silence: The time since the last heartbeat, also of a pipeline that was stopped.
         max_errors: Errors in the last hour.
     """
 
@@ -260,15 +262,16 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
         problems.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")
     if status.failure is not None:
         problems.append(f"its reader has failed: {status.failure}")
-    max_silence = limits.max_silence
-    if max_silence is None and status.state == STOPPED:
-        max_silence = limits.max_lag
-    if max_silence is not None and status.silence > max_silence.total_seconds():
-        since = ", and nothing has started it since" if status.state == STOPPED else ""
-        problems.append(f"its last heartbeat was {_ago(status.silence)} ago{since}")
-    lag = status.oldest_age
-    if limits.max_lag is not None and lag is not None and lag > limits.max_lag.total_seconds():
-        problems.append(f"its oldest message has waited for {_ago(lag)}")
+    if limits.max_silence is not None and status.silence > limits.max_silence.total_seconds():
+        problems.append(f"its last heartbeat was {_ago(status.silence)} ago")
+    if limits.max_lag is not None:
+        longest = limits.max_lag.total_seconds()
+        if status.state == STOPPED and limits.max_silence is None and status.source_silence > longest:
+            problems.append(f"nothing runs its source: the last heartbeat was {_ago(status.source_silence)} ago")
+        if status.oldest_age is not None and status.oldest_age > longest:
+            problems.append(f"its oldest message has waited for {_ago(status.oldest_age)}")
+        if status.plan is not None and status.plan.seconds is not None and status.plan.seconds > longest:
+            problems.append(f"its micro-batch has been under way for {_ago(status.plan.seconds)}")
     if status.all_outside:
         problems.append(
             f"nothing is read: what came lately is outside of allowedPrefixes ({status.all_outside} message(s)); "
@@ -310,8 +313,11 @@ def status(
     oldest = sa.func.min(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
     free = sa.select(shards.c.source, sa.func.count().label("unowned"), oldest.label("unowned_since"))
     free_of = free.where(shards.c.owner.is_(None), shards.c.finished_at.is_(None)).group_by(shards.c.source).subquery()
+    beats = sa.select(pipelines.c.source, sa.func.max(pipelines.c.heartbeat_at).label("source_heartbeat_at"))
+    beats_of = beats.group_by(pipelines.c.source).subquery()
     query = sa.select(
         pipelines,
+        beats_of.c.source_heartbeat_at,
         free_of.c.unowned,
         free_of.c.unowned_since,
         transaction.now().label("now"),
@@ -319,7 +325,8 @@ def status(
         waiting.scalar_subquery().label("waiting_since"),
         written.scalar_subquery().label("written_at"),
     )
-    query = query.select_from(pipelines.outerjoin(free_of, free_of.c.source == pipelines.c.source))
+    joined = pipelines.join(beats_of, beats_of.c.source == pipelines.c.source)
+    query = query.select_from(joined.outerjoin(free_of, free_of.c.source == pipelines.c.source))
     query = query.where(*_of(pipelines, source, pipeline))
     rows = transaction.execute(query.order_by(pipelines.c.pipeline)).all()
     owner, c = shards.c.owner, certificates.c
@@ -454,6 +461,7 @@ def _status(
         created_at=time_of(row.created_at),
         heartbeat_at=time_of(row.heartbeat_at),
         silence=_seconds(row.now - row.heartbeat_at),
+        source_silence=_seconds(row.now - row.source_heartbeat_at),
         plan=plan,
         last_batch=batch,
         **now_held,
