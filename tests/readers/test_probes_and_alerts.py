@@ -34,7 +34,7 @@ from queue_source.serve.guard import Access
 from queue_source.serve.reads import StoreReads
 from shard_store.errors import StoreUnavailable
 from shard_store.model import Semantics
-from shard_store.operators.status import StatusLimits
+from shard_store.operators.limits import StatusLimits
 from shard_store.store import open_store
 from support.coordinator_world import MovingWorld, uris
 from support.driver_loop import DriverLoop, until

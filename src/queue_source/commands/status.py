@@ -33,7 +33,8 @@ from queue_source.queues import open_queue
 from queue_source.queues.base import administered
 from shard_store import open_store
 from shard_store.notebooks import rows_table
-from shard_store.operators.status import Hour, PipelineStatus, Published, StatusLimits, complaints
+from shard_store.operators.limits import StatusLimits, complaints
+from shard_store.operators.status import Hour, PipelineStatus, Published
 from shard_store.shards.recording import COUNTS
 from shard_store.store import ShardStore
 
