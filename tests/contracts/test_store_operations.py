@@ -452,7 +452,7 @@ def test_status_takes_a_few_statements_however_many_pipelines_there_are(store: S
         Pipeline.start(store, f"p{number}").open(f"of {number}")
     with counting(store.database) as counts:
         assert len(store.status()) == 20
-    assert len([text for text in counts.texts if "cuesqueue_" in text]) == 4
+    assert len([text for text in counts.texts if "cuesqueue_" in text]) == 5
 
 
 def test_an_object_that_is_announced_again_waits_since_its_new_message(backend: StoreBackend) -> None:

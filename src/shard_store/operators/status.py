@@ -239,25 +239,24 @@ def status(
     written = sa.select(sa.func.max(snapshots.c.created_at)).where(
         snapshots.c.pipeline == pipelines.c.pipeline, snapshots.c.seq == pipelines.c.plan_end
     )
-    oldest = sa.func.min(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
-    free = sa.select(shards.c.source, sa.func.count().label("unowned"), oldest.label("unowned_since"))
-    free_of = free.where(shards.c.owner.is_(None), shards.c.finished_at.is_(None)).group_by(shards.c.source).subquery()
-    beats = sa.select(pipelines.c.source, sa.func.max(pipelines.c.heartbeat_at).label("source_heartbeat_at"))
-    beats_of = beats.group_by(pipelines.c.source).subquery()
     query = sa.select(
         pipelines,
-        beats_of.c.source_heartbeat_at,
-        free_of.c.unowned,
-        free_of.c.unowned_since,
         transaction.now().label("now"),
         delivered.scalar_subquery().label("delivered"),
         waiting.scalar_subquery().label("waiting_since"),
         written.scalar_subquery().label("written_at"),
     )
-    joined = pipelines.join(beats_of, beats_of.c.source == pipelines.c.source)
-    query = query.select_from(joined.outerjoin(free_of, free_of.c.source == pipelines.c.source))
-    query = query.where(*_of(pipelines, source, pipeline))
-    rows = transaction.execute(query.order_by(pipelines.c.pipeline)).all()
+    if pipeline is not None:  # and the others of its source
+        its_source = sa.select(pipelines.c.source).where(pipelines.c.pipeline == pipeline)
+        query = query.where(pipelines.c.source.in_(its_source))
+    rows = transaction.execute(query.where(*_of(pipelines, source, None)).order_by(pipelines.c.pipeline)).all()
+    beats: dict[str, int] = {}
+    for row in rows:
+        beats[row.source] = max(row.heartbeat_at, beats.get(row.source, 0))
+    since = sa.func.min(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
+    free = sa.select(shards.c.source, sa.func.count(), since).group_by(shards.c.source)
+    free = free.where(shards.c.owner.is_(None), shards.c.finished_at.is_(None))
+    unowned = {row[0]: row[1:] for row in transaction.select_among(free, shards.c.source, beats)}
     owner, c = shards.c.owner, certificates.c
     unpublished = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
     outstanding = {row[0]: row[1] for row in transaction.execute(unpublished.group_by(owner))}
@@ -284,10 +283,13 @@ def status(
             row,
             _plan(transaction, row),
             outstanding.get(row.pipeline, 0),
+            beats[row.source],
+            unowned.get(row.source, (0, None)),
             listed.get(row.source),
             certified.get(row.source),
         )
         for row in rows
+        if pipeline in (None, row.pipeline)
     )
 
 
@@ -365,12 +367,18 @@ def _plan(transaction: Transaction, row: Row[Any]) -> CurrentPlan | None:
 
 
 def _status(
-    row: Row[Any], plan: CurrentPlan | None, outstanding: int, listed: Listed | None, certified: Certified | None
+    row: Row[Any],
+    plan: CurrentPlan | None,
+    outstanding: int,
+    source_beat: int,
+    unowned: tuple[int, int | None],
+    listed: Listed | None,
+    certified: Certified | None,
 ) -> PipelineStatus:
     activity, state = Activity.parse(row.activity), state_of(row)
     report = Report.parse(row.report, row.incarnation)
     held = report if state == RUNNING else None
-    since = [at for at in (row.waiting_since, row.unowned_since) if at is not None]
+    since = [at for at in (row.waiting_since, unowned[1]) if at is not None]
     last, last_said = activity.last, last_report(row.report)
     batch = None
     if last is not None:
@@ -390,7 +398,7 @@ def _status(
         created_at=time_of(row.created_at),
         heartbeat_at=time_of(row.heartbeat_at),
         silence=_seconds(row.now - row.heartbeat_at),
-        source_silence=_seconds(row.now - row.source_heartbeat_at),
+        source_silence=_seconds(row.now - source_beat),
         plan=plan,
         last_batch=batch,
         **now_held,
@@ -398,7 +406,7 @@ def _status(
         in_flight_elsewhere=None if held is None else held.elsewhere,
         failure=report.failure if report is not None and state == STOPPED else None,
         files_outstanding=outstanding,
-        unowned=row.unowned or 0,
+        unowned=unowned[0],
         oldest_age=_seconds(row.now - min(since)) if since else None,
         last_hour=_published(activity.since(row.now - HOUR - row.now % SLOT)),
         rows_per_second=None if recent.rows is None else recent.rows / seconds,
