@@ -175,7 +175,7 @@ class Maintenance:
             self.depth = sum(depth.ready for depth in depths)
         # where a connection ends what is in flight, a queue counts what this one holds
         if queues and all(queue.capabilities.ends_leases for queue in queues):
-            in_flight = sum(depth.in_flight + depth.delayed for depth in depths)
+            in_flight = sum(depth.in_flight for depth in depths)
             self._elsewhere = max(0, in_flight - self._in_flight.counts().in_flight)
 
 
