@@ -51,9 +51,10 @@ if TYPE_CHECKING:
         StoreConfigurationError,
         StoreUnavailable,
     )
+    from shard_store.operators.limits import StatusLimits, complaints
     from shard_store.operators.repair import ShardsChanged
     from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
-    from shard_store.operators.status import PipelineStatus, StatusLimits, complaints
+    from shard_store.operators.status import PipelineStatus
 
     __version__: str
 
@@ -140,7 +141,8 @@ _PLACES = {
     "shard_store.error_table.search": "Criteria",
     "shard_store.errors": "LostProgress PipelineTakenOver ShardStoreError ShardsLost StoreConfigurationError "
     "StoreUnavailable",
-    "shard_store.operators.status": "PipelineStatus StatusLimits complaints",
+    "shard_store.operators.limits": "StatusLimits complaints",
+    "shard_store.operators.status": "PipelineStatus",
     "shard_store.operators.repair": "ShardsChanged",
     "shard_store.operators.shards": "FoundShard ShardCriteria ShardStory",
 }

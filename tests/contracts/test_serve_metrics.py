@@ -51,7 +51,7 @@ def test_counters_and_gauges_are_those_of_status(backend: StoreBackend, store: S
     us.publish(plan, Split("/x", 7, 700))
     us.confirm()
     us.open("c")
-    store.heartbeat(us.token, stale_after=STALE, report=Report(5, 4, 3, 2, 100, {"received": 9}))
+    store.heartbeat(us.token, stale_after=STALE, report=Report(5, 4, 3, 2, 100, {"received": 9}, elsewhere=7))
     backend.clock.now += 12
     found = scraped(reads)
     of = {"pipeline": "orders", "source": "landing"}
@@ -70,6 +70,8 @@ def test_counters_and_gauges_are_those_of_status(backend: StoreBackend, store: S
         "cuesqueue_planned_objects": 3,
         "cuesqueue_held_objects": 2,
         "cuesqueue_queue_messages": 100,
+        "cuesqueue_in_flight_elsewhere_messages": 7,
+        "cuesqueue_pipeline_failed": 0,
         "cuesqueue_plan_attempts": 0,
         "cuesqueue_heartbeat_timestamp_seconds": backend.clock.now - 12,
     }.items():
@@ -92,6 +94,18 @@ def test_a_dead_pipeline_is_exported_and_holds_nothing(
     assert value(found, "cuesqueue_pipeline_state", state="running") == 0
     assert value(found, "cuesqueue_oldest_waiting_seconds") == pytest.approx(2 * STALE)
     assert not [s for s in found if s.name == "cuesqueue_in_flight_messages"]
+
+
+def test_what_a_stopped_reader_has_left_and_what_has_ended_it_are_exported(
+    backend: StoreBackend, store: ShardStore, reads: StoreReads
+) -> None:
+    us = Pipeline.start(store)
+    store.release(us.token, [shard.key for shard in us.open("a", "b").values()])
+    store.retire(us.token, Report(stopped=True, failure="why"))
+    backend.clock.now += 12
+    found = scraped(reads)
+    assert value(found, "cuesqueue_pipeline_failed", pipeline="p") == 1
+    assert value(found, "cuesqueue_oldest_waiting_seconds", pipeline="p") == pytest.approx(12)
 
 
 def test_what_is_of_a_source_is_exported_once(store: ShardStore, reads: StoreReads) -> None:

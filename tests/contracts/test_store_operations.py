@@ -11,8 +11,22 @@ from queue_source.announcements.contents import OUTSIDE_PREFIXES
 from queue_source.commands.status import status_lines
 from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.completeness.listing import Found
-from shard_store.model import LISTING, Content, ErrorRecord, Plan, Position, Runtime, Semantics, Split
-from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus, StatusLimits, complaints
+from shard_store.model import (
+    BEGINNING,
+    LISTING,
+    Content,
+    ErrorRecord,
+    Plan,
+    Position,
+    Range,
+    Runtime,
+    Semantics,
+    Split,
+    end_at,
+    shard_key,
+)
+from shard_store.operators.limits import StatusLimits, complaints
+from shard_store.operators.status import DEAD, RUNNING, STOPPED, PipelineStatus
 from shard_store.shards.activity import Intake, Report
 from shard_store.sql.schema import history, pipelines
 from shard_store.store import ShardStore
@@ -117,8 +131,6 @@ def test_every_semantics_has_lags(backend: StoreBackend, semantics: Semantics) -
     if semantics.keeps_shards:
         planned(us, content)
     else:
-        from shard_store.model import BEGINNING, Range, end_at, shard_key
-
         us.write(Range(shard_key("s", "a"), content, BEGINNING, end_at(10)))
         us.plan()
     us.confirm()
@@ -440,7 +452,7 @@ def test_status_takes_a_few_statements_however_many_pipelines_there_are(store: S
         Pipeline.start(store, f"p{number}").open(f"of {number}")
     with counting(store.database) as counts:
         assert len(store.status()) == 20
-    assert len([text for text in counts.texts if "cuesqueue_" in text]) == 4
+    assert len([text for text in counts.texts if "cuesqueue_" in text]) == 5
 
 
 def test_an_object_that_is_announced_again_waits_since_its_new_message(backend: StoreBackend) -> None:

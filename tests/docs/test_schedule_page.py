@@ -35,7 +35,16 @@ def test_each_command_of_a_job_has_the_options_that_it_is_given(monkeypatch: pyt
         command = program.commands[name]
         command.make_context(name, arguments).close()  # raises what the command itself would
         names.append(name)
-    assert sorted(names) == ["compact", "load", "prune", "reconcile", "status"]
+    assert sorted(names) == ["compact", "load", "prune", "reconcile", "status", "status"]
+
+
+def test_the_probe_is_the_same_on_each_page() -> None:
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs" / "how-to").glob("*.md")]
+    probes = [probe for page in pages for probe in re.findall(r"cuesqueue (status --source .*?)(?: >|\n)", page)]
+    assert len(probes) == 2
+    assert {re.sub("sqs://[a-z-]+", "QUEUE", probe) for probe in probes} == {
+        "status --source orders --queue QUEUE --max-lag 30m --max-errors 100"
+    }
 
 
 def test_the_commands_that_prune_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

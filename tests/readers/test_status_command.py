@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 import cuesqueue
 from queue_source.commands.main import app
 from queue_source.commands.output import Stopped
+from queue_source.queues import open_queue
 from shard_store.model import ErrorRecord, Runtime
 from shard_store.shards.activity import Report
 from support.coordinator_world import World, patiently, uris
@@ -77,6 +78,34 @@ def _the(pipeline: str) -> dict[str, Any]:
 
 def _rest() -> None:
     time.sleep(0.05)
+
+
+def test_messages_that_a_reader_before_holds_are_said(world: World) -> None:
+    world.publish(*uris(3))
+    with open_queue(world.queue_url) as queue:
+        queue.receive(3, lease=60.0, wait=1.0)
+    with world.loop():
+        until(lambda: _the("files")["in_flight_elsewhere"] == 3, _rest)
+        assert "queue depth 0, and 3 in flight elsewhere" in " ".join(run().stdout.split())
+    assert _the("files")["in_flight_elsewhere"] is None
+    asked = f"{world.queue_url}: queue\n  messages    0 ready, 3 in flight, 0 delayed"
+    assert asked in CliRunner().invoke(app, ["status", "--queue", world.queue_url]).stdout  # a URL is never broken
+    [said] = status("--queue", world.queue_url)["queues"]
+    assert said == {"queue": world.queue_url, "ready": 0, "in_flight": 3, "delayed": 0}
+
+
+def test_a_queue_that_cannot_be_asked_makes_a_probe_fail_and_is_not_made(world: World) -> None:
+    world.store().__enter__().close()
+    for url, problem in (
+        (f"sql+sqlite:///{world.folder}/absent.db?queue=files", "it does not exist; create it, or correct its URL"),
+        ("sql+postgresql+psycopg://me:hunter2@127.0.0.1:1/cues?queue=files", "refused"),
+    ):
+        [said] = status("--queue", url, code=3)["queues"]
+        assert problem in said["problem"]
+        text = CliRunner().invoke(app, ["status", "--queue", url]).stdout
+        assert "  unhealthy   " in text
+        assert "hunter2" not in text
+    assert not (world.folder / "absent.db").exists()
 
 
 def test_a_dead_pipeline_is_unhealthy_and_a_stopped_one_is_not(world: World) -> None:

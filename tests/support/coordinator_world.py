@@ -49,6 +49,7 @@ class World:
         tells_start: bool = True,
         driver: str = "",
         skewed: bool = False,
+        skew: float = 0.0,
         **options: str,
     ) -> Iterator[DriverLoop]:
         loop = DriverLoop(
@@ -60,6 +61,7 @@ class World:
             tells_start=tells_start,
             driver=driver,
             skewed=skewed,
+            skew=skew,
             open_bucket=self.bucket.open,
         )
         try:

@@ -105,6 +105,7 @@ class DriverLoop:
         driver: str = "",
         work: Callable[[], object] = lambda: None,
         skewed: bool = False,
+        skew: float = 0.0,
         open_bucket: Callable[[str], Bucket] = no_bucket,
     ) -> None:
         """`overlapping`: the next batch begins while the last one's messages are acknowledged, as in Spark.
@@ -117,7 +118,7 @@ class DriverLoop:
         self.overlapping = overlapping
         self.work = work
         self.bad: dict[str, str] = {}
-        self.skew = 0.0
+        self.skew = skew
         self._skewed = skewed
         self._open_bucket = open_bucket
         self.checkpoint = checkpoint

@@ -94,7 +94,7 @@ class Setting:
 def setting(case: Case, folder: Path) -> Iterator[Setting]:
     """Everything that the case needs, running and empty."""
     with ExitStack() as stack:
-        disk = stack.enter_context(_small_disk(folder)) if case.fault.startswith("disk full") else None
+        disk = stack.enter_context(small_disk(folder)) if case.fault.startswith("disk full") else None
         made = Setting(Cell(case.column, folder, "", ""), disk=disk)
         place = disk if disk is not None and case.fault == "disk full, store" else folder
         store = f"sqlite:///{place}/store.db"
@@ -137,7 +137,7 @@ class NoDisk(Exception):
 
 
 @contextmanager
-def _small_disk(folder: Path) -> Iterator[Path]:
+def small_disk(folder: Path) -> Iterator[Path]:
     """A disk of its own: only root may have one."""
     disk = folder / "disk"
     disk.mkdir()
@@ -227,7 +227,14 @@ def queue_errors(setting: Setting, times: Times) -> Iterator[float]:
 @contextmanager
 def disk_full(setting: Setting, times: Times) -> Iterator[float]:
     assert setting.disk is not None
-    ballast = setting.disk / "ballast"
+    ballast = fill(setting.disk)
+    yield times.full
+    ballast.unlink()
+
+
+def fill(disk: Path) -> Path:
+    """Take all room of a disk; returns the file that has it."""
+    ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (65536, 4096, 1):
             try:
@@ -236,8 +243,7 @@ def disk_full(setting: Setting, times: Times) -> Iterator[float]:
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
-    yield times.full
-    ballast.unlink()
+    return ballast
 
 
 FAULTS: dict[str, Fault] = {

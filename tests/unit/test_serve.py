@@ -33,8 +33,8 @@ from queue_source.serve.reads import THREADS, WAITING, StoreReads
 from shard_store.completeness.comparing import Category, Scope, Tally
 from shard_store.errors import StoreUnavailable
 from shard_store.model import ErrorRecord, Position, Split
+from shard_store.operators.limits import StatusLimits
 from shard_store.operators.shards import ShardCriteria
-from shard_store.operators.status import StatusLimits
 from shard_store.shards.activity import Report
 from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import REVISION

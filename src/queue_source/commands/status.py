@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from time import sleep
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,9 +28,13 @@ from queue_source.commands.output import (
     time_text,
 )
 from queue_source.commands.parameters import Pipeline, Store, duration_if_any, duration_of, flag, option
+from queue_source.errors import QueueError
+from queue_source.queues import open_queue
+from queue_source.queues.base import administered
 from shard_store import open_store
 from shard_store.notebooks import rows_table
-from shard_store.operators.status import Hour, PipelineStatus, Published, StatusLimits, complaints
+from shard_store.operators.limits import StatusLimits, complaints
+from shard_store.operators.status import Hour, PipelineStatus, Published
 from shard_store.shards.recording import COUNTS
 from shard_store.store import ShardStore
 
@@ -44,7 +48,16 @@ def status_command(
     source: Annotated[str | None, option("S", "Only the pipelines of this source.")] = None,
     watch: Annotated[bool, flag("--watch", "Show it again and again, until Ctrl-C.")] = False,
     interval: Annotated[str, option("D", "With --watch: the time between two.")] = "5s",
-    max_lag: Annotated[str | None, option("D", "Exit with 3 if the oldest unpublished message is older.")] = None,
+    queue: Annotated[
+        list[str] | None,
+        option("URL", "Ask this queue too, and exit with 3 if it does not answer; may be repeated."),
+    ] = None,
+    max_lag: Annotated[
+        str | None,
+        option(
+            "D", "Exit with 3 if the oldest message or batch is older, or, without --max-silence, the last heartbeat."
+        ),
+    ] = None,
     max_silence: Annotated[
         str | None, option("D", "Exit with 3 if the last heartbeat is older, also after a stop.")
     ] = None,
@@ -54,18 +67,19 @@ def status_command(
     """Show which pipelines are alive, how far behind they are, how fast, and what went wrong.
 
     Exit codes: 0 all are healthy, 3 one is not, or nothing of --pipeline or --source has started. Never healthy are
-    pipelines whose heartbeats ended without a stop, or to which only what is outside of allowedPrefixes came lately.
+    pipelines whose heartbeats ended without a stop, whose reader has failed, or to which only what is outside of
+    allowedPrefixes came lately.
     """
     pause = duration_of("--interval", interval)
     limits = limits_of(max_lag, max_silence, max_errors)
     with open_store(store, create=False, patience=_PATIENCE) as opened:
-        healthy = _show(opened, source, pipeline, limits, as_json)
+        healthy = _show(opened, source, pipeline, limits, queue or (), as_json)
         while watch:
             try:
                 sleep(pause.total_seconds())
                 if not as_json and sys.stdout.isatty():
                     sys.stdout.write("\x1b[H\x1b[2J")
-                healthy = _show(opened, source, pipeline, limits, as_json)
+                healthy = _show(opened, source, pipeline, limits, queue or (), as_json)
             except Stopped:
                 break
     if not healthy:
@@ -78,16 +92,37 @@ def limits_of(max_lag: str | None, max_silence: str | None, max_errors: int | No
     return StatusLimits(lag, silence, max_errors)
 
 
-def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: StatusLimits, as_json: bool) -> bool:
+def _asked(url: str) -> dict[str, Any]:
+    """Ask a queue how many messages it has, without making it; `problem` is why it does not say so."""
+    try:
+        with open_queue(url) as queue:
+            manager = administered(queue)
+            if manager is not None and not manager.exists():
+                return {"queue": queue.name, "problem": "it does not exist; create it, or correct its URL"}
+            return {"queue": queue.name, **(asdict(queue.depth()) if queue.capabilities.reports_depth else {})}
+    except QueueError as error:
+        return {"queue": error.queue, "problem": error.problem}
+
+
+def _show(
+    store: ShardStore,
+    source: str | None,
+    pipeline: str | None,
+    limits: StatusLimits,
+    urls: Iterable[str],
+    as_json: bool,
+) -> bool:
     """Print the state once; return whether all is well."""
     statuses = status(store, source=source, pipeline=pipeline)
     wrong = {each.pipeline: complaints(each, limits) for each in statuses}
+    queues = [_asked(url) for url in urls]
     healthy = not any(wrong.values()) and (bool(statuses) or not (pipeline or source))
+    healthy &= not any("problem" in queue for queue in queues)
     receivers = [] if pipeline or source else store.receivers()
     waiting = [] if pipeline else [waits for waits in store.waiting() if source in (None, waits.source)]
     if as_json:
         pipelines = [{**asdict(each), "complaints": wrong[each.pipeline]} for each in statuses]
-        routed = {"receivers": list(map(asdict, receivers)), "waiting": list(map(asdict, waiting))}
+        routed = {"receivers": list(map(asdict, receivers)), "waiting": list(map(asdict, waiting)), "queues": queues}
         present = {name: values for name, values in routed.items() if values}
         print_result({"healthy": healthy, "pipelines": pipelines, **present}, as_json, title="status")
         return healthy
@@ -106,6 +141,13 @@ def _show(store: ShardStore, source: str | None, pipeline: str | None, limits: S
         _line("worked", f"{time_text(receiver.silence)} ago ({worked}) on {receiver.host}")
         _line("last message", received or "none")
         _line("counts", ", ".join(f"{name} {number(getattr(receiver, name))}" for name in COUNTS))
+    for queue in queues:
+        typer.echo(hide_secrets(f"{queue.pop('queue')}: queue"))
+        if "problem" in queue:
+            _line("unhealthy", queue["problem"])
+        else:
+            said = ", ".join(f"{number(count)} {name.replace('_', ' ')}" for name, count in queue.items())
+            _line("messages", said or "its kind does not say how many there are")
     if waiting:
         rows = [[waits.source, number(waits.objects), time_text(waits.oldest_age)] for waits in waiting]
         print_table("recorded, and not taken by a reader yet", ("source", "objects", "oldest"), rows)
@@ -163,14 +205,17 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
         slow = f", for {time_text(plan.seconds)}, usually {time_text(plan.usual_seconds)}" if plan.is_slow else ""
         yield "plan", f"{plan.start_seq}-{plan.end_seq} is under way, attempt {plan.attempt}{slow}"
     if status.in_flight is not None:
+        others = status.in_flight_elsewhere
+        elsewhere = f", and {number(others)} in flight elsewhere" if others else ""
         yield (
             "holds",
             f"{counted(status.in_flight, 'message')} in flight; objects: {number(status.ready)} ready, "
             f"{number(status.awaiting_commit)} in a batch, {number(status.held)} held for other pipelines; "
-            f"queue depth {number(status.queue_depth)}",
+            f"queue depth {number(status.queue_depth)}{elsewhere}",
         )
     oldest = "" if status.oldest_age is None else f", the oldest for {time_text(status.oldest_age)}"
-    yield "waiting", f"{counted(status.files_outstanding, 'object')} not published{oldest}"
+    unowned = f", and {number(status.unowned)} of its source that no pipeline has" if status.unowned else ""
+    yield "waiting", f"{counted(status.files_outstanding, 'object')} not published{unowned}{oldest}"
     yield (
         "lag",
         f"p50 {time_text(status.last_hour.lag_p50)}, p99 {time_text(status.last_hour.lag_p99)} in the last hour",

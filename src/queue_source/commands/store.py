@@ -208,7 +208,12 @@ def serve(
     allowed_host: Annotated[
         list[str] | None, option("NAME", "A name that they may use for it; may be repeated.")
     ] = None,
-    max_lag: Annotated[str | None, option("D", "Unhealthy if the oldest unpublished message is older.")] = None,
+    max_lag: Annotated[
+        str | None,
+        option(
+            "D", "Unhealthy if the oldest message or batch is older, or, without --max-silence, the last heartbeat."
+        ),
+    ] = None,
     max_silence: Annotated[
         str | None, option("D", "Unhealthy if the last heartbeat is older, also after a stop.")
     ] = None,

@@ -211,6 +211,7 @@ class Coordinator:
         again, and the messages are needed for it once the cause is repaired.
         """
         session, acknowledger = self.session, self.acknowledger
+        failure = self.threads.failure  # before the stop, which may interrupt a call of theirs
         self.threads.stop(_STOP_PATIENCE)
         self.error_log.flush(end=True)
         try:
@@ -224,7 +225,7 @@ class Coordinator:
                 given_back, planned = [*planned, *given_back], []
             try:
                 session.store.release(session.token, leftovers.shards)
-                session.store.retire(session.token, self.maintenance.report(stopped=True))
+                session.store.retire(session.token, self.maintenance.report(stopped=True, failure=failure))
                 if self.backfill is not None:
                     self.backfill.let_go()
             except ShardStoreError as error:

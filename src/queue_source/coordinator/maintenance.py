@@ -16,6 +16,7 @@ from queue_source.coordinator.session import Session
 from queue_source.errors import QueueError
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError, StoreUnavailable
 from shard_store.model import MICROSECOND
+from shard_store.redaction import redact_text
 from shard_store.shards.activity import Report
 from shard_store.upkeep.pruning import RetentionPolicy
 from shard_store.upkeep.timing import LASTING
@@ -66,7 +67,9 @@ class Maintenance:
         self._before = before
         self._pruning = False
         self._clock_is_ahead = False
-        self.depth: int | None = None  # of all queues that report it, at the last count; None: unknown
+        # of all queues that report it, at the last count; None: unknown
+        self.depth: int | None = None
+        self._elsewhere: int | None = None  # in flight, and not ours
 
     def run(self) -> None:
         session, in_flight, ownership = self._session, self._in_flight, self._ownership
@@ -109,8 +112,8 @@ class Maintenance:
                     pause = min(task.every, _RETRY)
                 due[task] = began + pause
 
-    def report(self, *, stopped: bool = False) -> Report:
-        """Return what the reader holds and has done, for the store."""
+    def report(self, *, stopped: bool = False, failure: BaseException | None = None) -> Report:
+        """Return what the reader holds and has done, for the store. `failure`: what has ended it."""
         counts = self._in_flight.counts()
         now = {name: count for name, count in self._session.metrics.snapshot().items() if isinstance(count, int)}
         return Report(
@@ -124,6 +127,8 @@ class Maintenance:
             intake=self._prefixes.intake,
             window=self._session.options.deduplication.deduplication_window // MICROSECOND,
             waits=self._ownership.waits,
+            elsewhere=self._elsewhere,
+            failure=None if failure is None else redact_text(str(failure) or type(failure).__name__),
         )
 
     @property
@@ -160,12 +165,18 @@ class Maintenance:
         return self._pruning
 
     def _get_depth(self) -> None:
-        self.depth = None
+        self.depth = self._elsewhere = None
         if self._session.options.queue.from_store:
             self.depth = self._session.store.count_waiting(self._session.options.source)
             return
         queues = [queue for queue in self._session.queues.values() if queue.capabilities.reports_depth]
-        self.depth = sum(queue.depth().ready for queue in queues) if queues else None
+        depths = [queue.depth() for queue in queues]
+        if queues:
+            self.depth = sum(depth.ready for depth in depths)
+        # where a connection ends what is in flight, a queue counts what this one holds
+        if queues and all(queue.capabilities.ends_leases for queue in queues):
+            in_flight = sum(depth.in_flight for depth in depths)
+            self._elsewhere = max(0, in_flight - self._in_flight.counts().in_flight)
 
 
 _BEAT_AGAIN = 1.0  # seconds

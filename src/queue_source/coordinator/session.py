@@ -301,6 +301,11 @@ class Threads:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended the threads, if they have not been stopped."""
+        return self._failure
+
     def check(self) -> None:
         """Raise the failure that has ended the threads, if there was one."""
         if self._failure is not None:

@@ -38,8 +38,9 @@ from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
 from shard_store.errors import ShardStoreError
 from shard_store.model import time_of
+from shard_store.operators.limits import StatusLimits, complaints
 from shard_store.operators.shards import ShardCriteria
-from shard_store.operators.status import SLOT_SECONDS, Hour, PipelineStatus, Published, StatusLimits, complaints
+from shard_store.operators.status import SLOT_SECONDS, Hour, PipelineStatus, Published
 from shard_store.redaction import redact_text, visible
 from shard_store.sql import install
 from shard_store.store import ShardStore

@@ -83,6 +83,11 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
         lambda s: _states(s.state, RUNNING, STOPPED, DEAD),
         ("state",),
     ),
+    Exported(
+        "cuesqueue_pipeline_failed",
+        "1 if its reader has failed, as where a queue refuses it, else 0.",
+        _single(lambda s: float(s.failure is not None)),
+    ),
     Exported("cuesqueue_pipeline_starts_total", "How often its reader was started.", _single(lambda s: s.incarnation)),
     Exported(
         "cuesqueue_heartbeat_timestamp_seconds",
@@ -163,13 +168,18 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
         _single(lambda s: 0 if s.plan is None else s.plan.attempt),
     ),
     Exported(
+        "cuesqueue_plan_seconds",
+        "For how long the current micro-batch has been under way; 0 if none is.",
+        _single(lambda s: 0 if s.plan is None else s.plan.seconds),
+    ),
+    Exported(
         "cuesqueue_waiting_objects",
         "Objects that it has opened and not published.",
         _single(lambda s: s.files_outstanding),
     ),
     Exported(
         "cuesqueue_oldest_waiting_seconds",
-        "How long ago the oldest one's message was sent; 0 if nothing waits.",
+        "How long ago the oldest one's message was sent, also of one that no pipeline has; 0 if nothing waits.",
         _single(lambda s: s.oldest_age or 0.0),
     ),
     Exported(
@@ -184,7 +194,7 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_in_flight_messages",
-        "Messages that its reader holds; missing unless it runs, as the next four.",
+        "Messages that its reader holds; missing unless it runs, as the next five.",
         _single(lambda s: s.in_flight),
     ),
     Exported("cuesqueue_ready_objects", "Objects that wait to be planned.", _single(lambda s: s.ready)),
@@ -196,6 +206,11 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
         "cuesqueue_queue_messages",
         "Messages that wait in its queues; missing where they do not say.",
         _single(lambda s: s.queue_depth),
+    ),
+    Exported(
+        "cuesqueue_in_flight_elsewhere_messages",
+        "Messages that other readers hold, or one before; missing as the last.",
+        _single(lambda s: s.in_flight_elsewhere),
     ),
     Exported(
         "cuesqueue_backfill_running",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from statistics import median
 from typing import Any
 
@@ -138,6 +138,7 @@ class PipelineStatus(NotebookTable):
         created_at: When it started first.
         heartbeat_at: Its last heartbeat, or its start.
         silence: Seconds since then.
+        source_silence: Seconds since the last heartbeat of any pipeline of its source.
         last_seq: The last offset that Spark was given.
         confirmed_seq: The last one that is known to be done.
         plan: The micro-batch that is under way, if any.
@@ -147,8 +148,12 @@ class PipelineStatus(NotebookTable):
         awaiting_commit: Shards in a micro-batch.
         held: Shards of other pipelines for which messages wait.
         queue_depth: Messages that wait in its queues, where they say so.
+        in_flight_elsewhere: Messages of its queues that other readers hold, or one before until their leases end, where
+            the queues say so.
+        failure: What has ended its reader, where that was no stop but a failure of its own.
         files_outstanding: Its shards that are not published, by the store.
-        oldest_age: Seconds since the message of the oldest of them was sent, or else received; None if nothing waits.
+        unowned: Shards of its source that are not published, and that no pipeline has.
+        oldest_age: Seconds since the message of the oldest of both was sent, or else received; None if nothing waits.
         last_hour: What it has published in the last 60 to 65 minutes.
         rows_per_second: In the last 5 to 10 minutes; None where rows are not counted.
         bytes_per_second: The same.
@@ -176,6 +181,7 @@ class PipelineStatus(NotebookTable):
     created_at: datetime
     heartbeat_at: datetime
     silence: float
+    source_silence: float
     last_seq: int
     confirmed_seq: int
     plan: CurrentPlan | None
@@ -185,7 +191,10 @@ class PipelineStatus(NotebookTable):
     awaiting_commit: int | None
     held: int | None
     queue_depth: int | None
+    in_flight_elsewhere: int | None
+    failure: str | None
     files_outstanding: int
+    unowned: int
     oldest_age: float | None
     last_hour: Published
     rows_per_second: float | None
@@ -210,67 +219,6 @@ class Hour(NotebookTable):
     source: str
     start: datetime
     published: Published
-
-
-@dataclass(frozen=True, slots=True)
-class StatusLimits:
-    """What a pipeline may do before it counts as unhealthy; None: anything.
-
-    A dead one is always unhealthy, and so is one to which nothing comes but what it refuses (`all_outside`).
-
-    Attributes:
-        max_lag: The age of the oldest message that is not published.
-        max_silence: The time since the last heartbeat, also of a pipeline that was stopped.
-        max_errors: Errors in the last hour.
-    """
-
-    max_lag: timedelta | None = None
-    max_silence: timedelta | None = None
-    max_errors: int | None = None
-
-
-def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
-    """What is wrong with a pipeline, as a probe sees it.
-
-    Args:
-        status: One pipeline, of `status`.
-        limits: What it may do. Whatever they say, it is wrong when its heartbeats have ended and it was not stopped.
-
-    Returns:
-        A sentence for each thing that is wrong; none if the pipeline is healthy.
-
-    Raises:
-        Nothing.
-
-    Process:
-        Any.
-    """
-    problems = []
-    if status.state == DEAD:
-        problems.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")
-    if limits.max_silence is not None and status.silence > limits.max_silence.total_seconds():
-        problems.append(f"its last heartbeat was {_ago(status.silence)} ago")
-    lag = status.oldest_age
-    if limits.max_lag is not None and lag is not None and lag > limits.max_lag.total_seconds():
-        problems.append(f"its oldest message has waited for {_ago(lag)}")
-    if status.all_outside:
-        problems.append(
-            f"nothing is read: what came lately is outside of allowedPrefixes ({status.all_outside} message(s)); "
-            "correct the option, start the query again, then run `cuesqueue errors requeue --cause outside-prefixes`"
-        )
-    for name, why in status.waits.items():
-        problems.append(
-            f"it waits for objects of pipeline {name!r}, whose last batch may be in its target: {why}; start that "
-            "query, or set onUnknownTakeover to repeat"
-        )
-    errors = sum(status.last_hour.errors.values())
-    if limits.max_errors is not None and errors > limits.max_errors:
-        problems.append(f"{errors:,} error{'' if errors == 1 else 's'} in the last hour")
-    return tuple(problems)
-
-
-def _ago(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
 
 
 def status(
@@ -298,8 +246,17 @@ def status(
         waiting.scalar_subquery().label("waiting_since"),
         written.scalar_subquery().label("written_at"),
     )
-    query = query.where(*_of(pipelines, source, pipeline))
-    rows = transaction.execute(query.order_by(pipelines.c.pipeline)).all()
+    if pipeline is not None:  # and the others of its source
+        its_source = sa.select(pipelines.c.source).where(pipelines.c.pipeline == pipeline)
+        query = query.where(pipelines.c.source.in_(its_source))
+    rows = transaction.execute(query.where(*_of(pipelines, source, None)).order_by(pipelines.c.pipeline)).all()
+    beats: dict[str, int] = {}
+    for row in rows:
+        beats[row.source] = max(row.heartbeat_at, beats.get(row.source, 0))
+    since = sa.func.min(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
+    free = sa.select(shards.c.source, sa.func.count(), since).group_by(shards.c.source)
+    free = free.where(shards.c.owner.is_(None), shards.c.finished_at.is_(None))
+    unowned = {row[0]: row[1:] for row in transaction.select_among(free, shards.c.source, beats)}
     owner, c = shards.c.owner, certificates.c
     unpublished = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
     outstanding = {row[0]: row[1] for row in transaction.execute(unpublished.group_by(owner))}
@@ -326,10 +283,13 @@ def status(
             row,
             _plan(transaction, row),
             outstanding.get(row.pipeline, 0),
+            beats[row.source],
+            unowned.get(row.source, (0, None)),
             listed.get(row.source),
             certified.get(row.source),
         )
         for row in rows
+        if pipeline in (None, row.pipeline)
     )
 
 
@@ -407,10 +367,18 @@ def _plan(transaction: Transaction, row: Row[Any]) -> CurrentPlan | None:
 
 
 def _status(
-    row: Row[Any], plan: CurrentPlan | None, outstanding: int, listed: Listed | None, certified: Certified | None
+    row: Row[Any],
+    plan: CurrentPlan | None,
+    outstanding: int,
+    source_beat: int,
+    unowned: tuple[int, int | None],
+    listed: Listed | None,
+    certified: Certified | None,
 ) -> PipelineStatus:
     activity, state = Activity.parse(row.activity), state_of(row)
-    held = Report.parse(row.report, row.incarnation) if state == RUNNING else None
+    report = Report.parse(row.report, row.incarnation)
+    held = report if state == RUNNING else None
+    since = [at for at in (row.waiting_since, unowned[1]) if at is not None]
     last, last_said = activity.last, last_report(row.report)
     batch = None
     if last is not None:
@@ -430,12 +398,16 @@ def _status(
         created_at=time_of(row.created_at),
         heartbeat_at=time_of(row.heartbeat_at),
         silence=_seconds(row.now - row.heartbeat_at),
+        source_silence=_seconds(row.now - source_beat),
         plan=plan,
         last_batch=batch,
         **now_held,
         queue_depth=None if held is None else held.depth,
+        in_flight_elsewhere=None if held is None else held.elsewhere,
+        failure=report.failure if report is not None and state == STOPPED else None,
         files_outstanding=outstanding,
-        oldest_age=None if row.waiting_since is None else _seconds(row.now - row.waiting_since),
+        unowned=unowned[0],
+        oldest_age=_seconds(row.now - min(since)) if since else None,
         last_hour=_published(activity.since(row.now - HOUR - row.now % SLOT)),
         rows_per_second=None if recent.rows is None else recent.rows / seconds,
         bytes_per_second=None if recent.bytes is None else recent.bytes / seconds,

@@ -219,6 +219,8 @@ class Report:
     last report of a reader that has ended by itself, and was not killed. `window`: its `deduplicationWindow` in
     microseconds; None: not known. `same_store`: false where another database may have taken the place of the one in
     which its last plan was made. `waits`: the stopped pipelines whose objects it does not take over, and why.
+    `elsewhere`: messages in flight that this reader does not hold, None where the queues do not say. `failure`: what
+    has ended a reader that was not stopped.
     """
 
     in_flight: int = 0
@@ -232,6 +234,8 @@ class Report:
     window: int | None = None
     same_store: bool = True
     waits: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: int | None = None
+    failure: str | None = None
 
     def dump(self, incarnation: int) -> str:
         return json.dumps({"incarnation": incarnation, **asdict(self)}, separators=(",", ":"))
