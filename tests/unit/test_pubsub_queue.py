@@ -185,10 +185,11 @@ def test_other_metadata_of_errors_is_not_taken_for_receipts() -> None:
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
+UPLOADS = getattr(api, "ResumableTransferError", ())  # older libraries lack it, and Pub/Sub uploads nothing
 CALL_ERRORS = [
     kind
     for _, kind in inspect.getmembers(api, inspect.isclass)
-    if issubclass(kind, api.GoogleAPICallError) and kind is not api.GoogleAPICallError
+    if issubclass(kind, api.GoogleAPICallError) and kind is not api.GoogleAPICallError and not issubclass(kind, UPLOADS)
 ]
 MAY_PASS = {
     grpc.StatusCode.ABORTED,
