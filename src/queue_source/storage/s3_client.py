@@ -2,8 +2,8 @@
 
 Unlike pyarrow it says why an object is refused, reads keys with empty segments, finds keys and endpoints wherever other
 tools of AWS find them, and asks for one version of an object only. Most answers are read without boto3, which needs
-0.64 ms of processor time for each; the signature is ours then (tests compare it with botocore's), and boto3 gets what is
-not the object.
+0.64 ms of processor time for each; the signature is ours then (tests compare it with botocore's), and boto3 gets what
+is not the object.
 """
 
 from __future__ import annotations

