@@ -19,6 +19,7 @@ from urllib.parse import unquote_plus
 
 import pytest
 import typer
+from py4j.protocol import Py4JNetworkError
 from typer.testing import CliRunner, Result
 
 import queue_source.queues
@@ -432,6 +433,19 @@ def test_load_ends_when_the_schema_that_is_kept_has_not_got_what_has_ended_it(
         "1 column added: price2 DOUBLE; going on",
         "error: objects have columns",
     ]
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("no answer")])
+def test_load_says_that_java_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("queue_source.spark.load.quiet_session", lambda master: SimpleNamespace(stop=gone))
+    monkeypatch.setattr("queue_source.spark.load.LoadQuery.start", gone)
+    arguments = ["load", "--prefix", f"file://{tmp_path}/", "--format", "json", "--path", str(tmp_path / "out")]
+    options = ["--option", "source=files", "--schema", "id INT"]
+    ended = cuesqueue(*arguments, *options, "--store", f"sqlite:///{tmp_path}/store.db")
+    assert (ended.exit_code, "Spark's Java process has ended" in ended.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from queue_source.options import ContentOptions
 
 _POLL = 0.5  # seconds between two looks at the store
+_JAVA_ENDED = (
+    "Spark's Java process has ended; the next run goes on. If the system's log says that memory ran out, let "
+    "batches be smaller (maxFilesPerTrigger), or take a larger machine"
+)
 _PATIENCE = 3.0  # seconds for a store that does not answer, before Spark is started
 
 Format = Enum("Format", {name: name for name in FILE_FORMATS}, type=str)  # type: ignore[misc]
@@ -182,6 +186,7 @@ def _run(
     them. So each start has more columns than the one before, or is the last.
     """
     from queue_source.schema.location import SchemaLocation, added, listed  # late: it imports Arrow
+    from queue_source.spark.load import JAVA_GONE
 
     place, kept = content.schema.schema_location, None
     location = SchemaLocation(place, content.storage) if place and content.schema.adds_columns else None
@@ -206,6 +211,8 @@ def _run(
                     query.stop()
             except OptionError:
                 raise
+            except JAVA_GONE:
+                text = _JAVA_ENDED
             except Exception as error:  # noqa: BLE001 -- Spark's: what ended the query
                 text = str(error)
             else:

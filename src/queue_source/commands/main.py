@@ -12,7 +12,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from queue_source.commands.output import READER_GONE, Json, errors_as_exit_codes, has_reader, print_result
+from queue_source.commands.output import (
+    READER_GONE,
+    Json,
+    errors_as_exit_codes,
+    has_reader,
+    open_closed_streams,
+    print_result,
+)
 
 _COMMANDS = {
     "demo": (
@@ -171,6 +178,7 @@ def whole_program() -> Any:
 
 def run() -> None:
     """Run the `cuesqueue` program: its entry point."""
+    open_closed_streams()
     try:
         app()
     finally:

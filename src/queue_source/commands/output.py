@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import select
 import shutil
 import signal
 import sys
@@ -11,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -32,6 +34,7 @@ READER_GONE = 141
 ENDED_BY_SIGNAL = 128
 """And the number of the signal: 130 for SIGINT (Ctrl-C), 143 for SIGTERM, 129 for SIGHUP, as shells count."""
 
+_LAST_STREAM = 2  # the number of standard error
 _REPORTED = 20  # refusals that are reported one by one
 _AS_IT_CAME = ("input", "input_base64", "body", "body_base64")
 """What is asked for to be seen, and mended: messages and bad records themselves."""
@@ -202,7 +205,10 @@ def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     table = Table(*folded, title=Text(hide_secrets(title)), title_justify="left", show_header=bool(columns))
     for row in cells:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    with console.capture() as printed:  # a console that prints by itself ends a program whose reader is gone with 1
+        console.print(table)
+    sys.stdout.write(printed.get())
 
 
 def print_error(text: str) -> None:
@@ -212,16 +218,40 @@ def print_error(text: str) -> None:
     stderr().print(Text.assemble(("error: ", "bold red"), visible(" ".join(redact_text(text).split()))))
 
 
+def open_closed_streams() -> None:
+    """Let a standard stream that is closed (`>&-`) go nowhere.
+
+    Otherwise the next file that is opened, such as a store's, would get its number, and what is printed.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(_LAST_STREAM, "w")
+
+
 def has_reader() -> bool:
     """Tell whether standard output is still read; where it is not, drop what is left of it silently."""
     try:
         sys.stdout.flush()
+        if not _is_broken(sys.stdout):  # with PYTHONUNBUFFERED=1 nothing is left to be written
+            return True
     except BrokenPipeError:
-        silence = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silence, sys.stdout.fileno())
-        os.close(silence)
+        pass
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, sys.stdout.fileno())
+    os.close(silence)
+    return False
+
+
+def _is_broken(stream: TextIO) -> bool:
+    """Tell whether who read a pipe is gone, where the system tells that and the stream is a file of it."""
+    try:
+        asked = select.poll()
+        asked.register(stream.fileno(), 0)
+    except (AttributeError, io.UnsupportedOperation):  # Windows; a stream in memory
         return False
-    return True
+    return any(said & select.POLLERR for _, said in asked.poll(0))
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated
 
 import shard_store
-from queue_source.commands.output import Json, Stopped, json_text, print_change, print_result, tell
+from queue_source.commands.output import Json, json_text, print_change, print_result, tell
 from queue_source.commands.parameters import (
     DryRun,
     Pipeline,
@@ -229,5 +229,4 @@ def serve(
     limits = limits_of(max_lag, max_silence, max_errors)
     with shard_store.open_store(store, create=False, patience=2.0) as opened:  # seconds for one read
         tell(f"http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C ends it)")
-        with suppress(Stopped):  # the server has shut down properly before it comes
-            app.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())
+        app.serve(opened, host=host, port=port, access=access, limits=limits, time_out=time_out.total_seconds())

@@ -27,7 +27,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from queue_source.commands.output import number, size_text, time_text
+from queue_source.commands.output import number, on_signals, size_text, time_text
 from queue_source.commands.shards import find_shards, shard_stories, story_as_dict
 from queue_source.commands.status import amounts, since, status_lines
 from queue_source.errors import OptionError
@@ -385,21 +385,28 @@ def access_of(host: str, token: str | None, allowed_hosts: list[str]) -> Access:
 
 
 def serve(store: ShardStore, *, host: str, port: int, access: Access, limits: StatusLimits, time_out: float) -> None:
-    """Answer requests until the process is asked to end (SIGINT, SIGTERM)."""
+    """Answer requests until the process is asked to end (SIGINT, SIGTERM, SIGHUP)."""
     reads = StoreReads(store, time_out=time_out)
+    config = uvicorn.Config(
+        create_app(reads, access, limits),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,  # queries hold names of objects
+        server_header=False,
+        http=Connection,
+        ws="none",
+        limit_concurrency=_REQUESTS,
+        h11_max_incomplete_event_size=16_384,
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(config)
+
+    def end(_: int) -> None:  # uvicorn has handlers of its own for the others, and none for SIGHUP
+        server.should_exit = True
+
     try:
-        uvicorn.run(
-            create_app(reads, access, limits),
-            host=host,
-            port=port,
-            log_level="warning",
-            access_log=False,  # queries hold names of objects
-            server_header=False,
-            http=Connection,
-            ws="none",
-            limit_concurrency=_REQUESTS,
-            h11_max_incomplete_event_size=16_384,
-            timeout_graceful_shutdown=5,
-        )
+        with on_signals(end):
+            server.run()
     finally:
         reads.close()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -203,6 +204,10 @@ class LoadQuery:
         if available_now:
             writer = writer.trigger(availableNow=True)
         return writer.start()
+
+
+JAVA_GONE = (Py4JNetworkError, ConnectionError)
+"""What a call to a session raises whose Java process has ended."""
 
 
 def quiet_session(master: str) -> SparkSession:
