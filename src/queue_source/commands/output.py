@@ -234,14 +234,12 @@ def has_reader() -> bool:
     """Tell whether standard output is still read; where it is not, drop what is left of it silently."""
     try:
         sys.stdout.flush()
-        if not _is_broken(sys.stdout):  # with PYTHONUNBUFFERED=1 nothing is left to be written
-            return True
     except BrokenPipeError:
-        pass
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, sys.stdout.fileno())
-    os.close(silence)
-    return False
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, sys.stdout.fileno())
+        os.close(silence)
+        return False
+    return True
 
 
 def _is_broken(stream: TextIO) -> bool:
@@ -266,7 +264,8 @@ def errors_as_exit_codes() -> Iterator[None]:
     except (Stopped, KeyboardInterrupt) as stopped:
         end_as_stopped(stopped.signal if isinstance(stopped, Stopped) else signal.SIGINT)
     except BrokenPipeError:
-        if not has_reader():
+        # with PYTHONUNBUFFERED=1 nothing is left to be written
+        if not has_reader() or _is_broken(sys.stdout):
             raise typer.Exit(READER_GONE) from None
         raise
     except Exception as error:
