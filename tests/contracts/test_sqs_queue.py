@@ -141,7 +141,7 @@ def test_the_retention_of_the_queue_is_told(ministack_url: str) -> None:
         assert queue.capabilities.ordered_groups
 
 
-@pytest.mark.parametrize(("most", "warned"), [(3, "after 3 receives"), (50, None), (None, "no dead-letter queue")])
+@pytest.mark.parametrize(("most", "warned"), [(3, "after 3 receives"), (50, None), (None, None)])
 def test_a_redrive_policy_that_restarts_would_trigger_is_warned_of_once(
     ministack_url: str, caplog: pytest.LogCaptureFixture, most: int | None, warned: str | None
 ) -> None:
@@ -152,6 +152,17 @@ def test_a_redrive_policy_that_restarts_would_trigger_is_warned_of_once(
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == (warned is not None)
     assert warned is None or warned in texts[0]
+
+
+def test_a_message_that_is_rejected_without_a_dead_letter_queue_is_deleted_with_a_warning(
+    queue: SqsQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.send(["bad"])
+    (bad,) = queue.receive(1, 30, 0)
+    with caplog.at_level(logging.WARNING):
+        queue.reject([bad.receipt])
+    assert "has no dead-letter queue: 1 message(s) that were rejected are deleted" in caplog.text
+    assert queue.depth().total == 0
 
 
 @pytest.mark.parametrize("fifo", [False, True])

@@ -12,6 +12,7 @@ import pytest
 
 from docs.test_pages import Reader
 from queue_source.announcements.contents import announced_objects
+from queue_source.commands.setup_aws import MOST_RECEIVES
 from queue_source.messages import Received
 from queue_source.options import parse_reader_options
 from queue_source.queues import open_queue
@@ -49,8 +50,13 @@ def allowed(url: str, name: str) -> tuple[str, str, str]:
     """Who may do what with a stream's queue: the emulator keeps policies, and enforces none."""
     with closing(client(url, "sqs")) as sqs:
         queue = sqs.get_queue_url(QueueName=f"landing-{name}")["QueueUrl"]
-        found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["Policy"])["Attributes"]["Policy"]
-    (statement,) = json.loads(found)["Statement"]
+        attributes = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+        assert json.loads(attributes["RedrivePolicy"]) == {
+            "deadLetterTargetArn": f"{attributes['QueueArn']}-dead",
+            "maxReceiveCount": str(MOST_RECEIVES),
+        }
+        assert sqs.get_queue_url(QueueName=f"landing-{name}-dead")
+    (statement,) = json.loads(attributes["Policy"])["Statement"]
     return statement["Principal"]["Service"], statement["Action"], statement["Resource"]
 
 

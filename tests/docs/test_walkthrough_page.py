@@ -17,7 +17,7 @@ PAGE = blocks(ROOT / "docs" / "how-to" / "walkthrough.md")
 
 @pytest.mark.engine
 def test_the_walkthrough_loads_what_was_there_and_what_comes_and_proves_it(tmp_path: Path, postgres_url: str) -> None:
-    setup, load, prove = [block.text for block in PAGE if block.language == "bash"]
+    password, setup, load, prove = [block.text for block in PAGE if block.language == "bash"]
     (count,) = [block.text for block in PAGE if block.language == "python"]
     reader = Reader(tmp_path)
     with ministack_server() as url, closing(client(url, "s3")) as s3:
@@ -28,7 +28,10 @@ def test_the_walkthrough_loads_what_was_there_and_what_comes_and_proves_it(tmp_p
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
             "CUESQUEUE_STORE": new_database(postgres_url),
+            "HOME": str(tmp_path),
         }
+        reader.run(password)
+        assert (tmp_path / ".pgpass").stat().st_mode & 0o777 == 0o600
         for bucket in ("landing", "lake"):
             s3.create_bucket(Bucket=bucket)
         s3.put_object(Bucket="landing", Key="orders/before.json", Body=b'{"id": 0, "total": 9.5}')

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -303,6 +304,7 @@ def test_the_command_that_watches_ends_in_order_when_it_is_terminated(world: Wor
     assert running.returncode == 0, errors
     assert "py4j" not in errors
     assert "KeyboardInterrupt" not in errors
+    assert "Traceback" not in errors
     assert "1 column added: new" in errors
     assert json.loads(printed)["rows"] == len(written)
     assert published_rows(world) == sorted(written)
@@ -335,6 +337,26 @@ def test_a_load_that_a_signal_ends_says_so_and_what_is_unread_and_the_next_one_g
     unread = 60 - json.loads(printed)["objects"]
     assert 0 < unread < 60
     assert last == f"error: stopped by {number.name}, {unread} objects unread; the next run goes on"
+    assert "Traceback" not in errors
     again = subprocess.run(command, cwd=world.root, capture_output=True, text=True, check=True)
+    assert "Traceback" not in again.stderr
     assert json.loads(again.stdout)["objects"] == unread
     assert published_rows(world) == sorted(written)
+
+
+def test_a_load_whose_java_is_killed_says_so(world: World) -> None:
+    """As the system does it when memory runs out."""
+    world.write(0, 60)
+    command = [sys.executable, "-m", "cuesqueue", "load", "--prefix", f"file://{world.root}/in/", "--format", "json"]
+    command += ["--path", f"{world.root}/out", "--store", world.store_url, "--schema", SCHEMA]
+    command += ["--option", "source=files", "--option", "maxFilesPerTrigger=5"]
+    with subprocess.Popen(
+        command, cwd=world.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        eventually("published", lambda: (world.root / "store.db").exists() and world.view("attempts"))
+        (java,) = [child for child in psutil.Process(running.pid).children() if "java" in child.name()]
+        java.kill()
+        printed, errors = running.communicate(timeout=PATIENCE)
+    assert (running.returncode, "not all is loaded" in printed) == (1, True)
+    assert errors.splitlines()[-1].startswith("error: Spark's Java process has ended")
+    assert "Traceback" not in errors

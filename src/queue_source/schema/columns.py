@@ -179,6 +179,8 @@ def _resolved(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if pt.is_struct(kind):
         return pa.struct([(field.name, _resolved(field.type)) for field in fields_of(kind)])
+    if pt.is_map(kind):
+        return pa.map_(kind.key_type, _resolved(kind.item_type))
     return pa.list_(_resolved(kind.value_type)) if pt.is_list(kind) else kind
 
 

@@ -31,7 +31,7 @@ def retries_so_far() -> int:
 
 
 def ends_with(task: threading.Event) -> None:
-    """Let the pauses of this thread end when the event is set."""
+    """Let the pauses of this thread end when the event is set, and other tries."""
     _of_thread.task = task
 
 
@@ -47,8 +47,17 @@ def back_off() -> Iterator[float]:
 
 def pause(seconds: float) -> None:
     """Wait. Raises ObjectStoreError when the thread's task has ended."""
-    task: threading.Event | None = getattr(_of_thread, "task", None)
-    if task is None:
+    if _task() is None:
         time.sleep(seconds)
-    elif task.wait(seconds):
+    else:
+        check_task(seconds)
+
+
+def check_task(seconds: float = 0) -> None:
+    """Raise ObjectStoreError if the thread's task has ended, or does so within these seconds."""
+    if (task := _task()) is not None and task.wait(seconds):
         raise ObjectStoreError("the task has ended")
+
+
+def _task() -> threading.Event | None:
+    return getattr(_of_thread, "task", None)

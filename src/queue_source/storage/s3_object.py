@@ -20,7 +20,7 @@ from queue_source.errors import ObjectRefused, ObjectReplaced
 from queue_source.options.connections import StorageOptions
 from queue_source.storage import s3_client
 from queue_source.storage.open_files import ObjectVersion
-from queue_source.storage.pauses import back_off, count_retries, pause
+from queue_source.storage.pauses import back_off, check_task, count_retries, pause
 from queue_source.storage.s3_client import Connection, Head, answers, connection, head, place, plain
 from queue_source.storage.s3_signature import signed
 from queue_source.storage.whole import Whole
@@ -239,6 +239,7 @@ class _Sender:
 
     def _note(self, request: Any, **_: Any) -> None:
         """Note where boto3 sends a request, and how it signs: of several the last one is the right region's."""
+        check_task()  # each request that hangs, again by boto3, would hold a task that ends for another minute
         if not (asked := getattr(self._asking, "key", None)):
             return
         before, key, after = request.url.rpartition(quote(asked, safe="/~"))

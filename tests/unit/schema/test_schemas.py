@@ -22,6 +22,7 @@ from queue_source.options.content import FormatOptions
 from queue_source.schema.columns import (
     TypesDiffer,
     format_columns,
+    format_type,
     merged,
     news,
     parse_columns,
@@ -421,3 +422,17 @@ def test_a_location_that_cannot_be_written_is_told_as_one(tmp_path: Path) -> Non
     (tmp_path / "kept").write_text("a file", "utf-8")
     with pytest.raises(ObjectStoreError, match="schemaLocation"):
         location(tmp_path).record(parse_columns("a INT"))
+
+
+def test_nulls_alone_are_text_wherever_they_are() -> None:
+    null = pa.null()
+    kinds = [
+        null,
+        pa.list_(null),
+        pa.struct([("a", null)]),
+        pa.map_(pa.string(), null),
+        pa.map_(pa.int64(), pa.list_(null)),
+    ]
+    found = resolved(pa.schema([(str(place), kind) for place, kind in enumerate(kinds)]))
+    texts = ["STRING", "ARRAY<STRING>", "STRUCT<`a`: STRING>", "MAP<STRING, STRING>", "MAP<BIGINT, ARRAY<STRING>>"]
+    assert [format_type(kind) for kind in found.types] == texts

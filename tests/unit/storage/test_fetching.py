@@ -257,6 +257,28 @@ def test_a_task_that_ends_does_not_wait_for_a_bucket_that_throttles(s3: S3Server
     assert not threads()
 
 
+def test_a_request_that_hangs_when_its_task_ends_is_not_sent_again(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was, by boto3: the task ended when each had hung four times."""
+    monkeypatch.setattr(s3_client, "TIME_OUT", (5, 2))
+    s3.objects |= {f"b/{place}": b"x" for place in range(8)}
+    with open_object("s3://b/0", storage(s3)) as met:
+        assert met.read() == b"x"
+    asked: list[str] = []
+
+    def hang(request: Any, reply: Any) -> None:
+        asked.append(request.path)
+        time.sleep(0 if request.path == "/b/0" else 3)
+
+    s3.changes["b/"] = hang
+    requested = [Requested(f"s3://b/{place}", 1) for place in range(8)]
+    with Fetcher(requested, storage(s3), requests=8, ahead=1 << 20) as fetcher, fetcher.open(0):
+        wait_for(lambda: len(asked) == 8)
+    assert sorted(asked) == [f"/b/{place}" for place in range(8)]
+    assert not threads()
+
+
 def test_what_others_read_ahead_is_not_taken_by_the_object_that_is_decoded(s3: S3Server) -> None:
     """However much may be ahead: else it would be called too large for memory."""
     for place in range(24):

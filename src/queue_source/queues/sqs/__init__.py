@@ -148,6 +148,11 @@ class SqsQueue(BaseQueue):
         Messages that are no longer remembered (`Kept`) become visible again, until the redrive policy moves them.
         """
         if self._attributes().dead_letter is None:
+            logger.warning(
+                "queue %r has no dead-letter queue: %d message(s) that were rejected are deleted",
+                self.name,
+                len(receipts),
+            )
             self.acknowledge(receipts)
             return
         distinct = dict.fromkeys(receipts)
@@ -294,9 +299,7 @@ class SqsQueue(BaseQueue):
             if self._set is None:
                 self._set = Attributes.of(self._ask_attributes(["All"]))
                 most = self._set.max_receives
-                if self._set.dead_letter is None:
-                    logger.warning("queue %r has no dead-letter queue: rejected messages are deleted", self.name)
-                elif most is not None and most < _FEW_RECEIVES:
+                if most is not None and most < _FEW_RECEIVES:
                     logger.warning(
                         "queue %r moves a message to its dead-letter queue after %d receives, and each restart of a "
                         "query is one for every message in flight; raise maxReceiveCount of the redrive policy to %d "
