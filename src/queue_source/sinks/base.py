@@ -73,6 +73,14 @@ class Sink(Protocol):
         """
         return None
 
+    def removed_columns(self, store: ShardStore) -> frozenset[str]:
+        """Return the names, in small letters, of columns that the table has had. Runs behind `own_columns`."""
+        return frozenset()
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raise OptionError where the table of `own_columns` cannot get these columns."""
+        return
+
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Any:
         """Write one task's rows, not visible to readers yet. Runs in an executor, once for each task attempt.
 

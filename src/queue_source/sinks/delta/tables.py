@@ -130,6 +130,10 @@ class OpenTable:
                     filled.append(field)
         return pa.schema(_without_not_null(Schema(filled)).to_arrow(as_large_types=large))
 
+    def lacking(self, columns: pa.Schema) -> list[pa.Field]:
+        """Return the columns that the table lacks, or lacks a part of. Raises OptionError for what it cannot get."""
+        return added_fields(self.uri, self.schema, _nullable(columns))
+
     def changed_since(self, target: Target) -> str | None:
         """Tell what has changed so that files for `target` do not fit any more; None where they do."""
         if self.table_id != target.table_id:
@@ -156,6 +160,12 @@ class OpenTable:
                 file = log / f"{version:020}.json"
                 if file.exists():  # else another writer's cleaning was quicker
                     make_durable(file)
+
+
+def _nullable(columns: pa.Schema) -> pa.Schema:
+    """Return the columns as deltalake writes them, all of which may be null. Raises OptionError."""
+    check_columns(columns)
+    return pa.schema(_without_not_null(Schema.from_arrow(columns)).to_arrow())
 
 
 def _without_not_null(schema: Schema) -> Schema:
@@ -195,8 +205,7 @@ class TableMaker:
 
     def ready(self, schema: pa.Schema, patience: float) -> OpenTable:
         """Return the table with all columns of the rows. Raises OptionError."""
-        check_columns(schema)
-        columns = pa.schema(_without_not_null(Schema.from_arrow(schema)).to_arrow())
+        columns = _nullable(schema)
         for attempt in tried_again(patience):
             with attempt:
                 table = self._ready(columns)
@@ -220,7 +229,7 @@ class TableMaker:
             self._create(columns)
             table = self._open_again()
         before = table.handle.version()
-        if added := added_fields(self._uri, table.schema, columns):  # also where another query has made it meanwhile
+        if added := table.lacking(columns):  # also where another query has made it meanwhile
             fields = Schema.from_arrow(pa.schema(added)).fields
             table.handle.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=_ONCE))
             table = self._open_again()
