@@ -30,11 +30,12 @@ from queue_source.options.places import ALIASES, READER, SINK, SPARK_OWN, neares
 from queue_source.options.sink import SinkOptions
 from queue_source.queues import open_queue
 from queue_source.queues.base import administered, transactional
-from queue_source.schema.columns import format_columns
+from queue_source.schema.columns import format_columns, widened
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
 from queue_source.sinks.base import open_sink, open_target
 from queue_source.spark.process import arrow_schema, driver_folder, is_remote
+from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES
 from shard_store.model import Content
 
 _PARTS = f"{METADATA_COLUMN} STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
@@ -67,14 +68,15 @@ def load(
         format: Format of the objects, as in the option `fileFormat`.
         prefixes: Where the objects may be, as in the option `allowedPrefixes`.
         schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones, which are
-            kept in `schemaLocation`, else for a folder in `cuesqueue-schemas/PIPELINE` in Spark's working folder.
+            kept in `schemaLocation`, else in `checkpointLocation`, else in `cuesqueue-schemas/PIPELINE` in Spark's
+            working folder; new ones are added to the target.
         store: SQLAlchemy URL of the store; None: the file `cuesqueue.db` in Spark's working folder.
         spark: The session; None: the active one, or a new one on this machine.
         available_now: Load what is there and end; False: go on until the query is stopped.
         options: Options of reader and sink (names with a dot as `**{"aws.region": "eu-central-1"}`), and
             `checkpointLocation` and `queryName` of Spark. Without `checkpointLocation` there is one for each pipeline
             and store in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes nothing come twice. With
-            Spark Connect it has to be named, and so has `schemaLocation` where columns are inferred for a folder.
+            Spark Connect it has to be named.
 
     Returns:
         The running query; with `available_now` wait for it with `awaitTermination()`.
@@ -147,9 +149,15 @@ class LoadQuery:
             for place in places:
                 (reading if place is READER else writing)[name] = text
         pipeline = writing["pipeline"] = parse_reader_options(reading).pipeline
-        is_said = {name.lower() for name in writing} & {"table", "delta", "schemalocation", "schema"}
+        is_said = {name.lower() for name in writing} & {"schemalocation", "schema"}
         if not is_said and format in INFERRED_FORMATS:
-            writing["schemaLocation"] = f"{_SCHEMAS}/{pipeline}"
+            own = f"{_SCHEMAS}/{pipeline}"
+            is_there = Path(own).exists()  # of an earlier run, whatever is named now
+            writing["schemaLocation"] = own if is_there else _beside(of_spark.get("checkpointLocation"), own)
+            query = cls(urls, into, pipeline, reading, writing, of_spark)
+            if "path" in writing or query.content.schema.adds_columns:
+                return query
+            del writing["schemaLocation"]  # the table itself keeps them
         parse_sink_options(writing)
         return cls(urls, into, pipeline, reading, writing, of_spark)
 
@@ -179,11 +187,12 @@ class LoadQuery:
 
         Raises OptionError where options have to say more: the folder of a server of Spark Connect is not known here.
         """
-        folder, writing = Path(driver_folder()), dict(self.writing)
+        folder, writing, own = Path(driver_folder()), dict(self.writing), f"{_SCHEMAS}/{self.pipeline}"
         if is_remote(spark):  # folders of a machine that is perhaps not this one are not chosen here
             missing = [] if "checkpointLocation" in self.of_spark else ["checkpointLocation"]
-            if writing.get("schemaLocation") == f"{_SCHEMAS}/{self.pipeline}":
-                missing.append("schemaLocation")
+            if writing.get("schemaLocation") == own:
+                writing["schemaLocation"] = _beside(self.of_spark.get("checkpointLocation"), own)
+                missing += ["schemaLocation"] if writing["schemaLocation"] == own else []
             if missing:
                 raise OptionError(
                     missing[0],
@@ -191,8 +200,8 @@ class LoadQuery:
                     f"load(..., {missing[0]}='s3a://lake/checkpoints/orders'), or any absolute path or URI of the "
                     "server",
                 )
-        if writing.get("schemaLocation") == f"{_SCHEMAS}/{self.pipeline}":  # ours; another one may be a URI
-            writing["schemaLocation"] = str(folder / writing["schemaLocation"])
+        if writing.get("schemaLocation") == own:  # ours; another one may be a URI
+            writing["schemaLocation"] = str(folder / own)
         # the shown URL: it has no password, which may change
         of_store = hashlib.sha256(str(parse_sink_options(writing).store).encode()).hexdigest()[:8]
         checkpoint = (folder / _CHECKPOINTS / f"{self.pipeline}-{of_store}").as_uri()
@@ -216,6 +225,16 @@ def quiet_session(master: str) -> SparkSession:
 _AT_THE_SINK = {option.name.lower() for option in options_of(ContentOptions, SchemaOptions)}
 """Options of the reader that act where the objects are read."""
 _ONLY_READER = {"queueurl", "queueshares"}
+
+
+def _beside(checkpoint: str | None, otherwise: str) -> str:
+    """Return the checkpoint's folder, to keep columns in, where it can be reached without Spark: it is one that stays.
+
+    Spark leaves alone what else is in it.
+    """
+    scheme, colon, _ = (checkpoint or ":").partition(":")
+    is_ours = not colon or scheme.lower() in ("file", "gs", *S3_SCHEMES, *AZURE_SCHEMES)
+    return checkpoint if checkpoint and is_ours else otherwise
 
 
 def _listed(texts: str | Sequence[str]) -> str:
@@ -284,13 +303,15 @@ def _columns(sink: SinkOptions, samples: list[Content], problems: list[str]) -> 
         return load.columns
     fixed, location = format_of(content.format).fixed_schema, content.schema.schema_location
     kept = None if location is None else SchemaLocation(location, content.storage).latest()
-    columns = fixed if kept is None else kept.schema
-    if columns is None and location is None:  # those of the table, if there is one; a store is not made for that
+    columns, own = fixed if kept is None else kept.schema, None
+    if fixed is None:  # those of the table, if there is one; a store is not made for that
         from shard_store.errors import StoreConfigurationError
         from shard_store.store import open_store
 
         with suppress(StoreConfigurationError), open_store(sink.store.reveal(), create=False) as store:
-            columns = open_target(sink).own_columns(store)
+            own = open_target(sink).own_columns(store)
+    if own is not None and (location is None or not samples):
+        columns = own if columns is None else columns
     if columns is None:
 
         def nothing(tried: str) -> OptionError:
@@ -301,4 +322,4 @@ def _columns(sink: SinkOptions, samples: list[Content], problems: list[str]) -> 
             )
 
         columns = inferred_columns(content, named_samples(content.schema) or samples, problems, nothing)
-    return format_columns(columns)
+    return format_columns(columns if own is None else widened(own, columns))
