@@ -57,7 +57,7 @@ def test_a_column_that_comes_on_the_second_day_is_loaded_without_a_word_about_sc
 ) -> None:
     """The query ends with new columns, and is started by the next run: also where more objects have come by then."""
     into = {"path": f"{world.root}/out", "table": "db.orders", "delta": f"delta:{world.root}/table"}[place]
-    options = {"warehouse": str(world.root / "lake")} if place == "table" else {}
+    options: dict[str, Any] = {"warehouse": str(world.root / "lake")} if place == "table" else {}
     options |= {"header": "true", "schemaHints": "id BIGINT"} if format == "csv" else {}
 
     def run() -> None:

@@ -96,12 +96,14 @@ def load(
     into = table or folder or f"delta:{delta}"
     options = {"logLevel": "warning", **named_options(option)}
     began = time.monotonic()
+    from queue_source.spark.java import require_java
     from queue_source.spark.load import LoadQuery, check, preview, quiet_session  # late: it imports Spark
 
     query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)  # before Spark starts
     if dry_run:
         print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return
+    require_java()
     # a store without tables is made below; only the query waits for one that does not answer
     with suppress(StoreConfigurationError), open_store(store, create=False, patience=_PATIENCE):
         pass

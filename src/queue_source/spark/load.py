@@ -34,6 +34,7 @@ from queue_source.schema.columns import format_columns, widened
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
 from queue_source.sinks.base import open_sink, open_target
+from queue_source.spark.java import require_java
 from queue_source.spark.process import arrow_schema, driver_folder, is_remote
 from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES
 from shard_store.model import Content
@@ -89,7 +90,9 @@ def load(
     """
     query = LoadQuery.of(queue, into, format, prefixes, schema, store, options)
     spark = spark or SparkSession.getActiveSession()
-    spark = spark or SparkSession.builder.master("local[*]").config(map=_SETTINGS).getOrCreate()
+    if spark is None:
+        require_java()
+        spark = SparkSession.builder.master("local[*]").config(map=_SETTINGS).getOrCreate()
     return query.start(spark, available_now=available_now)
 
 
