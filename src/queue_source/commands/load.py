@@ -109,7 +109,7 @@ def load(
         pass
     with open_store(store) as opened, ExitStack() as stack:
         before = _status(opened, query.pipeline)
-        check(query, is_first=before is None)
+        check(query, opened)
         spark = quiet_session(master)
 
         @stack.callback

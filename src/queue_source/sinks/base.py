@@ -66,6 +66,10 @@ class Sink(Protocol):
         """
         return
 
+    def check_target(self, store: ShardStore) -> None:
+        """Refuse a target that surely cannot be written. Makes nothing; runs before a session of Spark is started."""
+        self.check_place()
+
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         """Return the columns of the table that the rows go to; None where there is none yet, or it has no columns.
 

@@ -239,6 +239,9 @@ class LoadingSink(Sink):
     def check_place(self) -> None:
         self._target.check_place()
 
+    def check_target(self, store: ShardStore) -> None:
+        self._target.check_target(store)
+
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Find out what is to be read, and in which columns, and prepare the target for them."""
         check_object_columns(schema, "load", "uri")

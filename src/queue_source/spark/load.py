@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from queue_source.common.local_paths import absolute_path
 from queue_source.errors import OptionError, QueueNotFound, QueueUnavailable
 from queue_source.formats.base import format_of
 from queue_source.formats.metadata import METADATA_COLUMN
@@ -36,8 +37,12 @@ from queue_source.schema.sampling import inferred_columns, named_samples, sample
 from queue_source.sinks.base import open_sink, open_target
 from queue_source.spark.java import require_java
 from queue_source.spark.process import arrow_schema, driver_folder, is_remote
-from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES
+from queue_source.storage.files import check_place
+from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, is_local
 from shard_store.model import Content
+
+if TYPE_CHECKING:
+    from shard_store.store import ShardStore
 
 _PARTS = f"{METADATA_COLUMN} STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
 _COLUMNS = f"uri STRING, size BIGINT, etag STRING, version STRING, {_PARTS}"
@@ -247,21 +252,26 @@ def _listed(texts: str | Sequence[str]) -> str:
 _SHOWN = 10
 
 
-def check(query: LoadQuery, *, is_first: bool) -> None:
+def check(query: LoadQuery, store: ShardStore) -> None:
     """Raise what would surely end the query, before a session of Spark is started: it takes longer than all else.
 
-    A queue that does not answer is left to the query, which waits for it. `is_first`: no place is made yet.
+    A queue that does not answer is left to the query, which waits for it.
 
     Raises:
-        OptionError: A package is not installed, or the first start has no place to write to.
+        OptionError: A package is not installed, or a place cannot be written to.
         QueueConfigurationError: A queue is not there, or refuses us.
     """
     reader, writing = parse_reader_options(query.reading), parse_sink_options(query.writing)
     sink = open_sink(writing)
     if writing.load is not None and writing.load.content.format is not None:
         format_of(writing.load.content.format).require_installed()
-    if is_first:
-        sink.check_place()
+    sink.check_target(store)
+    location = query.content.schema.schema_location
+    checkpoint = query.of_spark.get("checkpointLocation", _CHECKPOINTS)
+    if _beside(checkpoint, "") and is_local(place := absolute_path(checkpoint)):  # Spark reaches others by its own ways
+        check_place("checkpointLocation", place, writing.storage)
+    if location is not None:
+        check_place("schemaLocation", location, writing.storage)
     _waiting(reader)
 
 

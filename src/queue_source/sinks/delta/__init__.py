@@ -40,6 +40,11 @@ class DeltaSink(Sink):
         """Raise OptionError where delta-rs is not installed."""
         import queue_source.sinks.delta.tables  # noqa: F401
 
+    def check_target(self, store: ShardStore) -> None:
+        from queue_source.sinks.delta.tables import TableMaker
+
+        TableMaker(self._options).check_target()
+
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where needed; refuse what it cannot hold."""
         from queue_source.sinks.delta.tables import TableMaker

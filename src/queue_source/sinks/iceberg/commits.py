@@ -18,6 +18,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
+from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options import SinkOptions
 from queue_source.sinks import takeover
 from queue_source.sinks.base import Batch, Sink, check_visible
@@ -26,9 +27,11 @@ from queue_source.sinks.iceberg.history import History, is_older
 from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema, united
 from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, load_table, tried_again
 from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark, OnceIn
+from queue_source.storage.files import check_place
 from shard_store.batches.publishing import created_at
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
+from shard_store.redaction import redact_text
 from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
 
@@ -225,6 +228,23 @@ class IcebergSink(Sink):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": None}
+
+    def check_target(self, store: ShardStore) -> None:
+        try:
+            is_new = self.own_columns(store) is None
+        except (CuesqueueError, ShardStoreError):
+            raise
+        except Exception as error:
+            # any library of a catalog raises its own
+            raise OptionError(
+                "table",
+                f"{self._table.name!r} cannot be looked up in its catalog: {type(error).__name__}: "
+                f"{redact_text(str(error))[:300]}; mend the catalog.* options, or wait for its server",
+            ) from error
+        if is_new:
+            TableMaker(self._options).check_place()
+            if self._table.warehouse is not None:
+                check_place("warehouse", self._table.warehouse, self._options.storage)
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where needed: field ids must be known before files are written."""
