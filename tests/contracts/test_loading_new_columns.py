@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from deltalake import write_deltalake
 
 from queue_source.errors import SchemaChanged
+from queue_source.options.connections import StorageOptions
+from queue_source.schema.location import SchemaLocation
 from support.delta_tables import DeltaLake
 from support.iceberg_tables import Lake
 from support.registering import Loading
@@ -162,3 +165,29 @@ def test_what_the_table_cannot_take_is_left_out_and_said_with_the_reason(
     assert all("a Delta table cannot have" in line for line in lines)
     rows = [(row["id"], row["part"], row["good"]) for row in lake.read()]
     assert rows == [(0, {"a": 1}, None), (1, {"a": 3}, 2), (2, None, None)]
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("options", [{}, {"schemaEvolutionMode": "none", "schemaLocation": "schemas"}])
+def test_a_column_that_nobody_has_declared_is_said_once_and_counted_where_none_is_added(
+    lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture, format: str, options: dict[str, str]
+) -> None:
+    options = options | {"load": format} | ({"header": "true"} if format == "csv" else {})
+    query = Loading(lake, f"query {uuid.uuid4()}")
+    query.options = {"schema": "id BIGINT", **options}
+    query.options.pop("schemaLocation", "")
+    query.options.pop("schemaEvolutionMode", "")
+    day(query, written(tmp_path / "in" / f"0.{format}", {"id": 0, "declared": "x"}))
+    assert caplog.messages == []
+    query.options = {**options}
+    if "schemaLocation" in options:
+        query.options["schemaLocation"] = str(tmp_path / "schemas")
+        SchemaLocation(str(tmp_path / "schemas"), StorageOptions()).record(pa.schema([("id", pa.int64())]))
+    for batch in (1, 3):
+        rows = [{"id": number, "channel": "x"} for number in (batch, batch + 1)]
+        day(query, *(written(tmp_path / "in" / f"{row['id']}.{format}", row) for row in rows))
+    assert [row["id"] for row in lake.read()] == [0, 1, 2, 3, 4]
+    assert caplog.messages == [
+        f"pipeline {query.name}: 2 object(s) of a batch, or parts of them, have a column that is not read, as "
+        "schemaEvolutionMode is none: channel"
+    ]

@@ -66,7 +66,7 @@ def load(
     path: Annotated[str | None, option("URI", "Folder of Parquet files to load into.")] = None,
     delta: Annotated[str | None, option("URI", "Folder of a Delta table to load into.")] = None,
     schema: Annotated[
-        str | None, option("DDL", "Columns; else inferred (option schemaLocation), or the table's.")
+        str | None, option("DDL", "Columns; else inferred (option schemaLocation); a table's stay.")
     ] = None,
     store: NewStore = DEFAULT_STORE,
     option: Annotated[

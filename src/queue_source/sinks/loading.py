@@ -18,6 +18,7 @@ from queue_source.common.times import machine_time_zone
 from queue_source.errors import OptionError
 from queue_source.formats.base import check_schema, format_of, may_be_cut
 from queue_source.formats.metadata import METADATA_COLUMN
+from queue_source.formats.new_columns import PASSED_BY, say_passed_by
 from queue_source.options import ContentOptions, SinkOptions, in_zone
 from queue_source.read.fixed_rows import PARTS, names_parts
 from queue_source.read.isolation import KILLS
@@ -167,6 +168,7 @@ class TaskLoaded:
         is_judge: It has, or has left out what an attempt at this task before it had given up after deaths.
         unloaded: What of the objects the target does not get.
         reasons: Why it does not, by column.
+        passed_by: How many objects have a column that nobody has declared, by its path.
     """
 
     written: Any
@@ -177,6 +179,7 @@ class TaskLoaded:
     is_judge: bool = False
     unloaded: Values = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+    passed_by: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +293,7 @@ class LoadingSink(Sink):
         verdicts: list[ErrorRecord] = []
         written: Any = None
         unloaded = Counter[str]()
+        PASSED_BY.clear()
         # closed at once: where the target fails, the mark of what was being read is taken back, not left as a death
         with closing(read_marked(work, plan.columns, partial(_report, work, verdicts))) as rows:
             if plan.columns.names:
@@ -299,7 +303,7 @@ class LoadingSink(Sink):
                 raise _nothing_inferred("")
         is_judge = any(verdict.scope == "object" for verdict in verdicts) or len(work.pieces) < len(to_read)
         loaded = list(map(LoadedPiece.of, pieces))
-        about = verdicts, batch.reading, is_judge, dict(unloaded), self._reasons
+        about = verdicts, batch.reading, is_judge, dict(unloaded), self._reasons, dict(PASSED_BY)
         return TaskLoaded(written, plan.columns, loaded, *about)
 
     def published_columns(self, written: Sequence[TaskLoaded]) -> pa.Schema:
@@ -320,6 +324,7 @@ class LoadingSink(Sink):
             judges = [reading for is_judge, reading in readings if is_judge]
             first = next((reading for _, reading in readings if not reading.partition), None)
             store.judge(identity, verdicts, judges, first=first, tasks=len(written))
+        say_passed_by(identity.token.pipeline, sum((Counter(task.passed_by) for task in written), Counter[str]()))
         say(identity.token.pipeline, (task.unloaded for task in written), written[0].reasons if written else {})
         if self.published_columns(written).names:
             of_target = [task.written for task in written]
