@@ -119,6 +119,20 @@ def test_an_object_without_columns_to_infer_is_loaded_in_those_of_the_table(lake
     assert [row["id"] for row in lake.read()] == [0, 2]
 
 
+def test_columns_that_the_format_has_no_values_for_are_left_to_other_writers(
+    lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    maker = Loading(lake, "maker", options={"schema": "id BIGINT, tags ARRAY<STRING>"})
+    maker.objects([written(tmp_path / "in" / "0.json", {"id": 0, "tags": ["a"]})])
+    query = kept(lake, tmp_path, load="csv", header="true")
+    day(query, written(tmp_path / "in" / "1.csv", {"id": 1, "name": "x"}))
+    assert caplog.messages == []
+    day(query, written(tmp_path / "in" / "2.csv", {"id": 2, "tags": "b"}))
+    assert [(row["tags"], row["name"]) for row in lake.read()] == [(["a"], None), (None, "x"), (None, None)]
+    (line,) = caplog.messages
+    assert line.startswith("pipeline p: 1 value(s) of this batch are not loaded, of column tags: column 'tags' of ")
+
+
 def drop_column(lake: Any, name: str) -> None:
     if isinstance(lake, DeltaLake):
         rest = pa.table(lake.table().scan()).drop_columns([name])

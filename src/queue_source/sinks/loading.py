@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from queue_source.common.times import machine_time_zone
 from queue_source.errors import OptionError
-from queue_source.formats.base import check_schema, format_of, may_be_cut
+from queue_source.formats.base import check_schema, data_schema, format_of, may_be_cut
 from queue_source.formats.metadata import METADATA_COLUMN
 from queue_source.formats.new_columns import PASSED_BY, say_passed_by
 from queue_source.options import ContentOptions, SinkOptions, in_zone
+from queue_source.options.content import FormatOptions
 from queue_source.read.fixed_rows import PARTS, names_parts
 from queue_source.read.isolation import KILLS
 from queue_source.read.partitions import Piece, PlanStore, from_tuples, to_tuples, whole_pieces
@@ -267,9 +268,9 @@ class LoadingSink(Sink):
         if columns.names:
             assert content.format is not None
             check_schema(columns, content.format)
-            if of_table is not None and content.schema.adds_columns and not content.schema.widens_types:
-                removed = self._target.removed_columns(store)
-                self._taken, self._reasons = taken_columns(self._target, of_table, columns, removed)
+            if of_table is not None and content.schema.adds_columns:
+                removed, widens = self._target.removed_columns(store), content.schema.widens_types
+                self._taken, self._reasons = taken_columns(self._target, of_table, columns, removed, widens=widens)
             self._target.prepare(store, self._taken)
         self._plan = PlanToLoad.of(plan, PlanStore.of(self._options.store, store), content, columns)
 
@@ -353,6 +354,8 @@ class LoadingSink(Sink):
         own = None if is_fixed else self._target.own_columns(store)
         if location is None and own is not None:
             return own, own
+        if own is not None:  # what the format has no values for is left to other writers
+            own = pa.schema([field for field in own if _may_fill(content.format, field)])
 
         def inferred(samples: Sequence[Content]) -> tuple[pa.Schema, pa.Schema | None]:
             return kept_columns(content, partial(tuple, samples), [], _nothing_inferred, own), own
@@ -371,6 +374,14 @@ class LoadingSink(Sink):
             return pa.schema([]), None
         folder.record(own)
         return inferred(())
+
+
+def _may_fill(format: FormatOptions, field: pa.Field) -> bool:
+    try:
+        format_of(format).check_columns(data_schema(pa.schema([field]), format))
+    except OptionError:
+        return False
+    return True
 
 
 class _NothingInferred(OptionError):

@@ -27,11 +27,12 @@ Values = Mapping[str, int]
 
 
 def taken_columns(
-    target: Sink, own: pa.Schema, columns: pa.Schema, removed: Collection[str]
+    target: Sink, own: pa.Schema, columns: pa.Schema, removed: Collection[str], *, widens: bool
 ) -> tuple[pa.Schema, dict[str, str]]:
     """Return those of the columns that a table is given beside its `own`, and why it is not given others, by name.
 
-    `removed`: names of columns that the table has had, in small letters.
+    `removed`: names of columns that the table has had, in small letters. `widens`: a wider type than its own is asked
+    for, which it has to take.
     """
     taken, reasons = own, dict[str, str]()
     for field in columns:
@@ -45,6 +46,8 @@ def taken_columns(
         try:
             target.check_columns(wider)
         except OptionError as error:
+            if widens and place >= 0:
+                raise
             reasons[field.name] = error.problem
         else:
             taken = wider
