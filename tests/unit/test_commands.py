@@ -361,50 +361,6 @@ def test_a_reader_who_has_seen_enough_ends_a_command_without_a_word(arguments: t
     assert done.returncode in (1, 141)
 
 
-ORDERS = ["load", "--prefix", "s3://landing/orders/", "--format", "json", "--schema", "id INT"]
-JOBS = "sql+sqlite:///jobs.db?queue=files"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["sql+sqlite:///no/folder/jobs.db?queue=files", "--path", "out"], 2, "queue 'sql+sqlite:///no/folder"),
-        ([JOBS, "--delta", "out"], 2, "pip install 'cuesqueue[delta]'"),
-        ([JOBS, "--format", "avro", "--path", "out"], 2, 'pip install "cuesqueue[avro]"'),
-        (
-            [JOBS, "--path", "out", "--store", "postgresql+psycopg://127.0.0.1:9/x"],
-            1,
-            "refused; check that the",
-        ),
-        ([JOBS, "--path", "file/out"], 2, "option 'path'"),
-        (["amqp://127.0.0.1:9/?source=a&pool=b", "--path", "out"], 1, "Spark was started"),
-    ],
-    ids=[
-        "a wrong queue",
-        "a missing extra",
-        "a missing extra of a format",
-        "an unreachable store",
-        "a wrong path",
-        "a queue that is away",
-    ],
-)
-def test_load_says_what_is_surely_wrong_before_spark_is_started_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
-) -> None:
-    def started(master: str) -> None:
-        raise OSError("Spark was started")
-
-    monkeypatch.chdir(tmp_path)
-    Path("file").touch()
-    monkeypatch.setattr("queue_source.spark.load.quiet_session", started)
-    for missing in ("deltalake", "fastavro"):
-        monkeypatch.setitem(sys.modules, missing, None)
-    for name in [name for name in sys.modules if name.startswith("queue_source.sinks.delta")]:
-        monkeypatch.delitem(sys.modules, name)
-    ended = cuesqueue(*ORDERS, *arguments)
-    assert (ended.exit_code, words in ended.stderr) == (code, True), ended.output
-
-
 def test_load_ends_when_the_schema_that_is_kept_has_not_got_what_has_ended_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

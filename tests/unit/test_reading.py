@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
@@ -130,6 +131,23 @@ def test_a_repeated_task_does_not_read_what_was_found_bad_and_a_first_one_does(
     assert rows(repeated=False) == 4
     with open_store(url) as store:
         assert store.found_bad(IDENTITY) == {(task.pieces[0].planned.key, BEGINNING)}
+
+
+def test_a_column_that_an_inferred_schema_lacks_is_said_once_with_its_objects_where_none_is_added(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Small objects are read one by one for it; a schema that is declared passes its columns by without a word."""
+    objects = [tmp_path / f"{number}.json" for number in range(3)]
+    for number, path in enumerate(objects):
+        path.write_text(json.dumps({"a": number, "undeclared": 1} if number else {"a": number}))
+    located = {"schemaLocation": str(tmp_path), "schemaEvolutionMode": "none"}
+    for options in ({}, located, located):
+        task = work(*objects, fileFormat="json", store=f"sqlite:///{tmp_path}/store.db", **options)
+        assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 3
+    assert caplog.messages == [
+        "pipeline p: 2 object(s) of a batch, or parts of them, have a column that is not read, as schemaEvolutionMode "
+        "is none: undeclared"
+    ]
 
 
 def test_a_bad_record_is_reported_with_its_place_and_the_others_are_read(good: Path, tmp_path: Path) -> None:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +30,7 @@ from queue_source.options.connections import DEFAULT_STORE, StorageOptions
 from queue_source.options.types import SecretUrl
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
+from queue_source.spark.java import examine_java, line_of, numbers, run_program
 from queue_source.storage.buckets import open_bucket
 from queue_source.storage.files import open_object
 from shard_store.errors import ShardStoreError
@@ -44,15 +42,10 @@ from shard_store.sql.schema import REVISION
 if TYPE_CHECKING:  # it loads Spark
     from queue_source.spark.doctor import Worker
 
-OLDEST_JAVA = 17
-NEWEST_JAVA: dict[tuple[int, ...], int] = {(4, 0): 23, (4, 1): 23}
-"""Of the versions of Spark that a newer Java does not start; 24 took away what Hadoop's login needs there."""
-
 _ASK = (
     "import sys; print(*sys.version_info[:2]); import pyarrow, queue_source.spark.source; "
     "import pyspark.sql.pandas.utils as u; u.require_minimum_pyarrow_version(); print(sys.prefix)"
 )
-_TIME_OUT = 60.0  # seconds for another program
 _PATIENCE = 10.0  # seconds for the store
 
 
@@ -172,7 +165,7 @@ def examine_machine(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
     except PackageNotFoundError:
         yield problem("pyspark", "is not installed in this Python", "pip install 'pyspark>=4.0'")
         return
-    if _numbers(spark) < (4, 0):
+    if numbers(spark) < (4, 0):
         yield problem("pyspark", f"{spark} is too old", "pip install 'pyspark>=4.0'")
     else:
         yield ok("pyspark", spark)
@@ -181,28 +174,8 @@ def examine_machine(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
 
 
 def _java(environment: Mapping[str, str], spark: str) -> Finding:
-    home = environment.get("JAVA_HOME", "")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
-    fix = "install a Java 17 or 21 (JDK or JRE), and let JAVA_HOME name its folder"
-    if program is None:
-        return problem("java", "is not on the path, and JAVA_HOME is not set", fix)
-    try:
-        done = _run([program, "-version"], environment)
-    except OSError as error:
-        return problem("java", f"{program} cannot be started ({error.strerror})", fix)
-    told = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    if done.returncode or told is None:
-        return problem("java", f"{program} -version failed: {_line(done.stderr or done.stdout, 0)}", fix)
-    number = int(told[1])
-    text = f"{number} at {program}"
-    if number < OLDEST_JAVA:
-        return problem("java", f"{text} is too old", fix)
-    newest = NEWEST_JAVA.get(_numbers(spark), number)
-    if number > newest:
-        return problem(
-            "java", f"{text} is too new for Spark {spark}", f"use Java 17 to {newest}, or Spark 4.2 or newer"
-        )
-    return ok("java", text)
+    text, fix = examine_java(environment, spark)
+    return problem("java", text, fix) if fix else ok("java", text)
 
 
 def _workers(environment: Mapping[str, str]) -> Finding:
@@ -212,36 +185,21 @@ def _workers(environment: Mapping[str, str]) -> Finding:
     program = configured or "python3"
     fix = f"export PYSPARK_PYTHON={sys.executable} before the driver starts, and the same on every executor"
     try:
-        done = _run([program, "-c", _ASK], environment)
+        done = run_program([program, "-c", _ASK], environment)
     except OSError as error:
         return problem(name, f"{program} cannot be started ({error.strerror})", fix)
     lines = done.stdout.splitlines()
     how = f"{program} ({'PYSPARK_PYTHON' if configured else 'PYSPARK_PYTHON is not set'})"
     if not lines:
-        return problem(name, f"{how} failed: {_line(done.stderr, 0)}", fix)
+        return problem(name, f"{how} failed: {line_of(done.stderr, 0)}", fix)
     theirs, ours = lines[0].replace(" ", "."), ".".join(map(str, sys.version_info[:2]))
     if theirs != ours:
         return problem(name, f"{how} is Python {theirs}, this driver's is {ours}", fix)
     if done.returncode:
-        return problem(name, f"{how} lacks what is needed: {_line(done.stderr, -1)}", fix)
+        return problem(name, f"{how} lacks what is needed: {line_of(done.stderr, -1)}", fix)
     if Path(lines[1]).resolve() != Path(sys.prefix).resolve():
         return warning(name, f"{how} is another environment than this one: {lines[1]}", fix)
     return ok(name, how)
-
-
-def _run(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=_TIME_OUT, env=dict(environment), cwd="/"
-    )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Return the major and minor version."""
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
-
-
-def _line(text: str, place: int) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[place]
 
 
 def examine_spark(master: str) -> Iterator[Finding]:

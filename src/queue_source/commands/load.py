@@ -70,7 +70,7 @@ def load(
     path: Annotated[str | None, option("URI", "Folder of Parquet files to load into.")] = None,
     delta: Annotated[str | None, option("URI", "Folder of a Delta table to load into.")] = None,
     schema: Annotated[
-        str | None, option("DDL", "Columns; else inferred (option schemaLocation), or the table's.")
+        str | None, option("DDL", "Columns; else inferred (option schemaLocation); a table's stay.")
     ] = None,
     store: NewStore = DEFAULT_STORE,
     option: Annotated[
@@ -100,18 +100,20 @@ def load(
     into = table or folder or f"delta:{delta}"
     options = {"logLevel": "warning", **named_options(option)}
     began = time.monotonic()
+    from queue_source.spark.java import require_java
     from queue_source.spark.load import LoadQuery, check, preview, quiet_session  # late: it imports Spark
 
     query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)  # before Spark starts
     if dry_run:
         print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
         return
+    require_java()
     # a store without tables is made below; only the query waits for one that does not answer
     with suppress(StoreConfigurationError), open_store(store, create=False, patience=_PATIENCE):
         pass
     with open_store(store) as opened, ExitStack() as stack:
         before = _status(opened, query.pipeline)
-        check(query, is_first=before is None)
+        check(query, opened)
         spark = quiet_session(master)
 
         @stack.callback

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -85,11 +87,25 @@ _COMMANDS = {
 }
 """By name: the function or group, in its module of this package or another one, and the first sentence of its help."""
 
+_WITH_SPARK = ("demo", "prove")
+"""Commands whose processes start Spark; `load` looks for Java itself, and not for a dry run."""
+
 _REMOVED = dict.fromkeys(
     ("export", "import"),
     "is gone; a dump of the database by its own means keeps and moves a store: docs/how-to/backup.md says how",
 )
 """Commands of earlier versions, and what to do instead."""
+
+
+def _behind_java(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def checked(*arguments: Any, **options: Any) -> None:
+        from queue_source.spark.java import require_java  # late: no other command needs it
+
+        require_java()
+        command(*arguments, **options)
+
+    return checked
 
 
 class Program(TyperGroup):
@@ -114,6 +130,8 @@ class Program(TyperGroup):
         """Import a command, or a group of them."""
         module, _, attribute = _COMMANDS["send" if name == "publish" else name][0].partition(":")
         command = getattr(import_module(module if "." in module else f"{__package__}.{module}"), attribute)
+        if name in _WITH_SPARK:
+            command = _behind_java(command)
         outer = typer.Typer(rich_markup_mode=None)
         if isinstance(command, typer.Typer):
             outer.add_typer(command, name=name)

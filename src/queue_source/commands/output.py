@@ -254,16 +254,6 @@ def _is_broken(stream: TextIO) -> bool:
     return any(said & select.POLLERR for _, said in asked.poll(0))
 
 
-def _is_broken(stream: TextIO) -> bool:
-    """Tell whether who read a pipe is gone, where the system tells that and the stream is a file of it."""
-    try:
-        asked = select.poll()
-        asked.register(stream.fileno(), 0)
-    except (AttributeError, io.UnsupportedOperation):  # Windows; a stream in memory
-        return False
-    return any(said & select.POLLERR for _, said in asked.poll(0))
-
-
 @contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
     """Turn errors and signals into one line and an exit code: 2 for wrong input, 1 for all other failures.
@@ -276,8 +266,7 @@ def errors_as_exit_codes() -> Iterator[None]:
     except (Stopped, KeyboardInterrupt) as stopped:
         end_as_stopped(stopped.signal if isinstance(stopped, Stopped) else signal.SIGINT)
     except BrokenPipeError:
-        # with PYTHONUNBUFFERED=1 nothing is left to be written
-        if not has_reader() or _is_broken(sys.stdout):
+        if not has_reader():
             raise typer.Exit(READER_GONE) from None
         raise
     except Exception as error:

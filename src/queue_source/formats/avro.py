@@ -321,8 +321,9 @@ class Avro(TypedFormat):
             types = _types(blocks)
             reads_all = options.watch_new_columns or options.rescued_data_column is not None
             declared = {name.casefold() for name in schema.names}  # only these are read else: some types have no equal
+            other = pa.string() if options.tells_new_columns else pa.null()
             kinds = [
-                types.column(kind).arrow if reads_all or name.casefold() in declared else pa.null()
+                types.column(kind).arrow if reads_all or name.casefold() in declared else other
                 for name, kind in types.fields.items()
             ]
             written = pa.schema(list(zip(types.fields, kinds, strict=True)))

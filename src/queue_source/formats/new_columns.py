@@ -5,6 +5,8 @@ JSON: the columns that pyarrow infers in addition; CSV: the header; formats with
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +23,8 @@ from queue_source.formats.types import (
     wider_type,
 )
 from queue_source.options.content import FormatOptions
+
+logger = logging.getLogger("cuesqueue")
 
 Tree = Mapping[str, Any]
 """Names of fields; to each the tree of what is new in it, or None where all of it is."""
@@ -39,6 +43,32 @@ class NewColumns(CuesqueueError):
         super().__init__("there are columns that the schema lacks")
 
 
+PASSED_BY: Counter[str] = Counter()
+"""Columns that the schema lacks, by their paths, and how many objects have them: of the task that runs here."""
+_SAID: set[tuple[str, str]] = set()
+
+
+def paths_of(tree: Tree, above: str = "") -> set[str]:
+    paths = set[str]()
+    for name, inner in tree.items():
+        paths |= {above + name} if inner is None else paths_of(inner, f"{above}{name}.")
+    return paths
+
+
+def say_passed_by(pipeline: str, counts: Mapping[str, int]) -> None:
+    """Log columns that nobody has declared, and that are not read: each once in a process."""
+    for path, count in sorted(counts.items()):
+        if (pipeline, path) not in _SAID:
+            _SAID.add((pipeline, path))
+            logger.warning(
+                "pipeline %s: %d object(s) of a batch, or parts of them, have a column that is not read, as "
+                "schemaEvolutionMode is none: %s",
+                pipeline,
+                count,
+                path,
+            )
+
+
 def no_data(options: FormatOptions) -> list[str]:
     """Return the names of columns that do not come from the content of objects."""
     others = (options.column_name_of_corrupt_record, options.rescued_data_column)
@@ -48,14 +78,22 @@ def no_data(options: FormatOptions) -> list[str]:
 def check_file(schema: pa.Schema, written: pa.Schema, options: FormatOptions) -> None:
     """Raise NewColumns when a file of a typed format has more than the declared columns.
 
-    Raises BadObject("wrong-columns") when Spark has no type for one of them.
+    Raises BadObject("wrong-columns") when Spark has no type for one of them, and it is not passed by.
     """
+    if options.tells_new_columns:
+        PASSED_BY.update(paths_of(more_than(schema, data_of(written, options))))
+        return
     try:
         others = spark_schema(data_of(written, options))
     except ValueError as error:
         raise BadObject("wrong-columns", str(error)) from error
     if would_widen(schema, others, options):
         raise NewColumns(others)
+
+
+def more_than(schema: pa.Schema, written: pa.Schema) -> Tree:
+    """Return the columns that only the second schema has, whatever their case."""
+    return more(pa.struct(list(schema)), _distinct(pa.struct(list(written)))) or {}
 
 
 def data_of(schema: pa.Schema, options: FormatOptions) -> pa.Schema:
@@ -102,8 +140,10 @@ def _has_wider(declared: pa.DataType, written: pa.DataType) -> bool:
 def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) -> None:
     """Raise NewColumns when a CSV header has more than the declared columns."""
     declared_names = {name.casefold() for name in (*schema.names, *no_data(options))}
-    if any(name.casefold() not in declared_names for name in names):
-        raise NewColumns(pa.schema([(name, pa.string()) for name in dict.fromkeys(names)]))
+    if new := {name for name in names if name.casefold() not in declared_names}:
+        if options.watch_new_columns:
+            raise NewColumns(pa.schema([(name, pa.string()) for name in dict.fromkeys(names)]))
+        PASSED_BY.update(new)
 
 
 def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False, empties: bool = False) -> Tree | None:

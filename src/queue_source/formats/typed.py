@@ -113,7 +113,7 @@ def choose(schema: pa.Schema, written: pa.Schema, options: FormatOptions, uri: s
     Raises BadObject("wrong-columns"), and NewColumns where the options ask for a report of undeclared ones.
     """
     data = [field for field in schema if field.name != options.rescued_data_column]
-    if options.watch_new_columns:
+    if options.looks_for_new_columns:
         check_file(schema, written, options)
     matches = match_names([field.name for field in data], written.names, options)
     if options.reader_case_sensitive:

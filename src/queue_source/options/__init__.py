@@ -326,12 +326,15 @@ def _format(values: Values) -> FormatOptions:
     infers_text = (
         values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in content.RECORD_FORMATS
     )
+    # nobody has declared the columns; of the reader's own ones that is known only by this
+    is_inferred = values["schemaLocation"] is not None or ("load" in values and values.get("schema") is None)
     format = build(
         FormatOptions,
         values,
         rescued_data_column=values["rescuedDataColumn"] or (_RESCUED if mode == "rescue" or infers_text else None),
         watch_new_columns=mode in (*content.ADDING, "failOnNewColumns"),
         watch_wider_types=mode == content.WIDENING,
+        tells_new_columns=mode == "none" and is_inferred and values["rescuedDataColumn"] is None,
     )
     if format.sep in (format.quote, format.escape, format.comment):
         raise OptionError(

@@ -60,6 +60,7 @@ class FormatOptions:
     Attributes:
         watch_new_columns: Columns that are not declared end the read; set by `schemaEvolutionMode`.
         watch_wider_types: So do wider types of those that are; only with the former.
+        tells_new_columns: Columns that are not declared are passed by, and counted.
     """
 
     TITLE: ClassVar = "File formats"
@@ -176,6 +177,11 @@ class FormatOptions:
     # fmt: on
     watch_new_columns: bool = field(default=False)
     watch_wider_types: bool = field(default=False)
+    tells_new_columns: bool = field(default=False)
+
+    @property
+    def looks_for_new_columns(self) -> bool:
+        return self.watch_new_columns or self.tells_new_columns
 
     @property
     def zone(self) -> str:

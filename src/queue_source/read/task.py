@@ -15,7 +15,7 @@ import pyarrow as pa
 from queue_source.errors import BadObject
 from queue_source.formats.base import BadRecords, Part, format_of, neighbours
 from queue_source.formats.metadata import ObjectMetadata
-from queue_source.formats.new_columns import NewColumns
+from queue_source.formats.new_columns import PASSED_BY, NewColumns, say_passed_by
 from queue_source.options import ContentOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.combined import SMALL, TOGETHER, may_be_joined, parsed_messages, read_together
@@ -155,7 +155,9 @@ def read_work(
         work = replace(work, pieces=good)
     elif reading is not None and work.trace is not None and work.trace.first:
         _begin(work, reading)
+    PASSED_BY.clear()
     yield from read_marked(work, schema, partial(_record, work, reading))
+    say_passed_by(work.identity.token.pipeline, PASSED_BY)
 
 
 def _begin(work: Work, reading: Reading) -> set[tuple[ShardKey, Position]]:
@@ -211,7 +213,7 @@ def _read_objects(work: Work, schema: pa.Schema, report: Report) -> Iterator[pa.
     assert format is not None
     fails = work.content.on_forbidden_object == "fail"
     refusals = Refusals(work.content.storage, work.max_attempts, partial(_others, work), fails=fails)
-    joins = may_be_joined(schema, format)
+    joins = may_be_joined(schema, format) and not format.tells_new_columns
 
     def is_small(piece: Piece) -> bool:
         size = piece.content.size

@@ -211,26 +211,6 @@ def _widened(kept: pa.DataType, seen: pa.DataType, types: bool) -> pa.DataType:
     return (wider_type(kept, seen) or kept) if types else kept
 
 
-def spelled(schema: pa.Schema, table: pa.Schema) -> pa.Schema:
-    """Return the columns by the names that a table has for them, where these differ in case alone; also in structs."""
-    return pa.schema(fields_of(_spelled(pa.struct(list(schema)), pa.struct(list(table)))))
-
-
-def _spelled(kind: pa.DataType, table: pa.DataType) -> pa.DataType:
-    if pt.is_struct(kind) and pt.is_struct(table):
-        names = {**_by_name(table), **{field.name: field for field in fields_of(table)}}
-        fields = []
-        for field in fields_of(kind):
-            like = names.get(field.name) or names.get(field.name.casefold(), field)
-            fields.append(pa.field(like.name, _spelled(field.type, like.type)))
-        return pa.struct(fields)
-    if pt.is_list(kind) and pt.is_list(table):
-        return pa.list_(_spelled(kind.value_type, table.value_type))
-    if pt.is_map(kind) and pt.is_map(table):
-        return pa.map_(kind.key_type, _spelled(kind.item_type, table.item_type))
-    return kind
-
-
 def news(kept: pa.Schema, wider: pa.Schema) -> list[str]:
     """Return what `wider` has and `kept` has not, or not in such a wide type: paths with types (`tags.id BIGINT`)."""
     return _news(pa.struct(list(kept)), pa.struct(list(wider)), "")

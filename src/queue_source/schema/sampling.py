@@ -32,7 +32,7 @@ from queue_source.options.checks import check_suitability
 from queue_source.options.content import ContentOptions, SchemaOptions
 from queue_source.queues import open_queue
 from queue_source.queues.base import Queue, administered
-from queue_source.schema.columns import TypesDiffer, merged, parse_fields, resolved, with_hints
+from queue_source.schema.columns import TypesDiffer, merged, parse_fields, resolved, widened, with_hints
 from queue_source.schema.location import SchemaLocation, infer_each
 from queue_source.storage.buckets import open_bucket
 from shard_store.errors import ShardStoreError
@@ -77,11 +77,13 @@ def kept_columns(
     samples: Callable[[], Iterable[Content]],
     problems: list[str],
     nothing: Callable[[str], OptionError],
+    own: pa.Schema | None = None,
 ) -> pa.Schema:
     """Return the columns in `schemaLocation`, which are inferred from samples at the first call, with all others.
 
     `problems` gets what is wrong with samples; `nothing` makes the error where all of them are. Without a location the
-    inferred ones are kept by the caller; a format with fixed columns needs no samples.
+    inferred ones are kept by the caller; a format with fixed columns needs no samples. `own`: columns of a table, which
+    keep their names and types.
     """
     format = content.format
     assert format is not None
@@ -91,7 +93,10 @@ def kept_columns(
     elif columns is None:
         assert content.schema.schema_location is not None
         location = SchemaLocation(content.schema.schema_location, content.storage)
-        latest = location.latest() or location.record(inferred_columns(content, samples(), problems, nothing))
+        latest = location.latest()
+        if latest is None:
+            columns = inferred_columns(content, samples(), problems, nothing)
+            latest = location.record(columns if own is None else widened(own, columns))
         columns = latest.schema
     try:
         hints = parse_fields(content.schema.schema_hints)
@@ -100,7 +105,8 @@ def kept_columns(
         raise OptionError("schemaHints", str(error)) from error
     rescued = format.rescued_data_column
     more = [name for name in (*format.partition_columns, rescued) if name is not None]
-    return pa.schema([*schema, *(pa.field(name, pa.string()) for name in more if name not in schema.names)])
+    schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in more if name not in schema.names)])
+    return schema if own is None else widened(own, schema, types=content.schema.widens_types)
 
 
 def inferred_columns(

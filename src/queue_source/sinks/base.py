@@ -66,12 +66,24 @@ class Sink(Protocol):
         """
         return
 
+    def check_target(self, store: ShardStore) -> None:
+        """Refuse a target that surely cannot be written. Makes nothing; runs before a session of Spark is started."""
+        self.check_place()
+
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         """Return the columns of the table that the rows go to; None where there is none yet, or it has no columns.
 
         Runs at planning, before `prepare`.
         """
         return None
+
+    def removed_columns(self, store: ShardStore) -> frozenset[str]:
+        """Return the names, in small letters, of columns that the table has had. Runs behind `own_columns`."""
+        return frozenset()
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raise OptionError where the table of `own_columns` cannot get these columns."""
+        return
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> Any:
         """Write one task's rows, not visible to readers yet. Runs in an executor, once for each task attempt.

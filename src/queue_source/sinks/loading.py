@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,15 +16,18 @@ import pyarrow as pa
 
 from queue_source.common.times import machine_time_zone
 from queue_source.errors import OptionError
-from queue_source.formats.base import check_schema, format_of, may_be_cut
+from queue_source.formats.base import check_schema, data_schema, format_of, may_be_cut
 from queue_source.formats.metadata import METADATA_COLUMN
+from queue_source.formats.new_columns import PASSED_BY, say_passed_by
 from queue_source.options import ContentOptions, SinkOptions, in_zone
+from queue_source.options.content import FormatOptions
 from queue_source.read.fixed_rows import PARTS, names_parts
 from queue_source.read.isolation import KILLS
 from queue_source.read.partitions import Piece, PlanStore, from_tuples, to_tuples, whole_pieces
 from queue_source.read.task import Alone, Beside, Work, read_marked
-from queue_source.schema.columns import parse_columns, spelled
+from queue_source.schema.columns import parse_columns
 from queue_source.sinks.base import Batch, Sink, check_object_columns, open_target
+from queue_source.sinks.new_columns import Values, only_taken, say, taken_columns
 from shard_store.errors import ShardStoreError
 from shard_store.model import (
     BEGINNING,
@@ -160,9 +164,12 @@ class TaskLoaded:
 
     Attributes:
         written: The target's own value; None where no columns are known yet, since no object has any.
-        columns: Those of the target's rows.
+        columns: Those of the objects.
         verdicts: The bad objects that the task attempt `reading` has found.
         is_judge: It has, or has left out what an attempt at this task before it had given up after deaths.
+        unloaded: What of the objects the target does not get.
+        reasons: Why it does not, by column.
+        passed_by: How many objects have a column that nobody has declared, by its path.
     """
 
     written: Any
@@ -171,6 +178,9 @@ class TaskLoaded:
     verdicts: list[ErrorRecord] = field(default_factory=list)
     reading: Reading | None = None
     is_judge: bool = False
+    unloaded: Values = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    passed_by: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +238,13 @@ class LoadingSink(Sink):
         self._options, self._load = options, options.load
         self._target = open_target(options)
         self._plan: PlanToLoad | None = None
+        self._taken, self._reasons = pa.schema([]), dict[str, str]()
 
     def check_place(self) -> None:
         self._target.check_place()
+
+    def check_target(self, store: ShardStore) -> None:
+        self._target.check_target(store)
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Find out what is to be read, and in which columns, and prepare the target for them."""
@@ -249,11 +263,15 @@ class LoadingSink(Sink):
         allowed = [prefix for prefix in settings["allowedPrefixes"].split(",") if prefix.startswith("file://")]
         storage = replace(self._load.content.storage, local_prefixes=tuple(allowed))  # read no other local objects
         content = replace(self._load.content, storage=storage)
-        columns = self._columns(store, plan, content)
+        columns, of_table = self._columns(store, plan, content)
+        self._taken = columns
         if columns.names:
             assert content.format is not None
             check_schema(columns, content.format)
-            self._target.prepare(store, columns)
+            if of_table is not None and content.schema.adds_columns:
+                removed, widens = self._target.removed_columns(store), content.schema.widens_types
+                self._taken, self._reasons = taken_columns(self._target, of_table, columns, removed, widens=widens)
+            self._target.prepare(store, self._taken)
         self._plan = PlanToLoad.of(plan, PlanStore.of(self._options.store, store), content, columns)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskLoaded:
@@ -275,14 +293,19 @@ class LoadingSink(Sink):
             work = replace(work, content=replace(work.content, format=format))
         verdicts: list[ErrorRecord] = []
         written: Any = None
+        unloaded = Counter[str]()
+        PASSED_BY.clear()
         # closed at once: where the target fails, the mark of what was being read is taken back, not left as a death
         with closing(read_marked(work, plan.columns, partial(_report, work, verdicts))) as rows:
             if plan.columns.names:
-                written = self._target.write(rows, plan.columns, batch)
+                taken = only_taken(rows, self._taken, unloaded) if self._reasons else rows
+                written = self._target.write(taken, self._taken, batch)
             elif any(batch.num_rows for batch in rows):
                 raise _nothing_inferred("")
         is_judge = any(verdict.scope == "object" for verdict in verdicts) or len(work.pieces) < len(to_read)
-        return TaskLoaded(written, plan.columns, list(map(LoadedPiece.of, pieces)), verdicts, batch.reading, is_judge)
+        loaded = list(map(LoadedPiece.of, pieces))
+        about = verdicts, batch.reading, is_judge, dict(unloaded), self._reasons, dict(PASSED_BY)
+        return TaskLoaded(written, plan.columns, loaded, *about)
 
     def published_columns(self, written: Sequence[TaskLoaded]) -> pa.Schema:
         return next((task.columns for task in written), pa.schema([]))
@@ -302,17 +325,19 @@ class LoadingSink(Sink):
             judges = [reading for is_judge, reading in readings if is_judge]
             first = next((reading for _, reading in readings if not reading.partition), None)
             store.judge(identity, verdicts, judges, first=first, tasks=len(written))
+        say_passed_by(identity.token.pipeline, sum((Counter(task.passed_by) for task in written), Counter[str]()))
+        say(identity.token.pipeline, (task.unloaded for task in written), written[0].reasons if written else {})
         if self.published_columns(written).names:
             of_target = [task.written for task in written]
             self._target.commit(store, batch, of_target, row_schema=row_schema, batch_id=batch_id)
         else:  # the target does not exist yet
             store.publish(batch.plans, (), batch_id=batch_id, winners=batch.winners)
 
-    def _columns(self, store: ShardStore, plan: Plan, content: ContentOptions) -> pa.Schema:
-        """Return the columns to read; none where they are to be inferred, and no object has any yet.
+    def _columns(self, store: ShardStore, plan: Plan, content: ContentOptions) -> tuple[pa.Schema, pa.Schema | None]:
+        """Return the columns to read, and the table's own; none where they are to be inferred, and no object has any.
 
-        A new table gets those of the first batch, and keeps them; the names of an existing one stay as they are.
-        Raises OptionError.
+        A new table gets those of the first batch; names and types of an existing one stay as they are. Raises
+        OptionError.
         """
         # here: tasks know their columns
         from queue_source.schema.location import SchemaLocation
@@ -321,20 +346,22 @@ class LoadingSink(Sink):
         assert content.format is not None
         if self._load.columns is not None:
             try:
-                return parse_columns(self._load.columns)
+                return parse_columns(self._load.columns), None
             except ValueError as error:
                 raise OptionError("schema", str(error)) from error
         location = content.schema.schema_location
         is_fixed = format_of(content.format).fixed_schema is not None
         own = None if is_fixed else self._target.own_columns(store)
         if location is None and own is not None:
-            return own
+            return own, own
+        if own is not None:  # what the format has no values for is left to other writers
+            own = pa.schema([field for field in own if _may_fill(content.format, field)])
 
-        def inferred(samples: Sequence[Content]) -> pa.Schema:
-            columns = kept_columns(content, partial(tuple, samples), [], _nothing_inferred)
-            return columns if own is None else spelled(columns, own)
+        def inferred(samples: Sequence[Content]) -> tuple[pa.Schema, pa.Schema | None]:
+            return kept_columns(content, partial(tuple, samples), [], _nothing_inferred, own), own
 
-        is_kept = location is not None and SchemaLocation(location, content.storage).latest() is not None
+        folder = None if location is None else SchemaLocation(location, content.storage)
+        is_kept = folder is not None and folder.latest() is not None
         named = named_samples(content.schema)
         if is_fixed or is_kept or named:
             return inferred(named)
@@ -343,7 +370,18 @@ class LoadingSink(Sink):
             samples = [entry.content for entry in plan.ranges[start : start + count]]
             with suppress(_NothingInferred):  # all of them are empty or bad: the tasks find out which
                 return inferred(samples)
-        return pa.schema([])
+        if folder is None or own is None:
+            return pa.schema([]), None
+        folder.record(own)
+        return inferred(())
+
+
+def _may_fill(format: FormatOptions, field: pa.Field) -> bool:
+    try:
+        format_of(format).check_columns(data_schema(pa.schema([field]), format))
+    except OptionError:
+        return False
+    return True
 
 
 class _NothingInferred(OptionError):

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from queue_source.errors import ObjectStoreError, OptionError
+from queue_source.errors import ObjectStoreError
 from queue_source.options import SinkOptions
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.base import Batch, Sink, check_visible
-from queue_source.storage.files import bucket_of, resolve
+from queue_source.storage.files import check_place, resolve
 from queue_source.storage.open_files import is_local
 from shard_store.failpoints import reach
 from shard_store.model import Split
@@ -177,25 +176,7 @@ class SplitSink(Sink):
         self._options = options
 
     def check_place(self) -> None:
-        path = self._options.path
-        if is_local(path):
-            folder = Path(path.removeprefix("file://"))
-            above = next(parent for parent in (folder, *folder.parents) if parent.exists())
-            if not above.is_dir():
-                raise OptionError("path", f"{path!r} cannot be written: {above} is a file; name a folder")
-            if not os.access(above, os.W_OK | os.X_OK):
-                raise OptionError(
-                    "path", f"{path!r} cannot be written: {above} is not ours to write to; name another folder"
-                )
-            return
-        bucket = bucket_of(path)
-        with suppress(OSError):  # who may only write there is refused an answer
-            filesystem, inner = resolve(path, self._options.storage)
-            place = filesystem.get_file_info(inner.partition("/")[0])
-            if place.type is pafs.FileType.NotFound:
-                raise OptionError(
-                    "path", f"{path!r} cannot be written: {bucket} does not exist; create it, or mend path"
-                )
+        check_place("path", self._options.path, self._options.storage)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> list[Split]:
         options = self._options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from queue_source.options import SinkOptions, StorageOptions, parse_sink_options
@@ -22,10 +22,14 @@ _PLAIN = ("type", "uri", "warehouse", "ref", "prefix", "region", "scope")
 """Properties of catalogs that are no secrets, but for a password in a URI."""
 
 
-def note(store: ShardStore, options: SinkOptions) -> None:
-    """Note where the batches of a query go; in the store's own catalog they go with the store's transaction."""
+def note(store: ShardStore, options: SinkOptions, columns: Iterable[str] = ()) -> None:
+    """Note where the batches of a query go; in the store's own catalog they go with the store's transaction.
+
+    `columns`: those of a Delta table, whose log may forget them.
+    """
     if options.delta is not None:
-        target: dict[str, Any] = {"kind": DELTA, "delta": options.delta.uri}
+        known = noted_columns(store, options).union(name.casefold() for name in columns)
+        target: dict[str, Any] = {"kind": DELTA, "delta": options.delta.uri, "columns": sorted(known)}
     elif options.table is not None and options.table.properties:
         properties = {name: _noted(name, value) for name, value in options.table.properties.items()}
         target = {"kind": ICEBERG, "table": options.table.name, "catalog": options.table.catalog}
@@ -35,6 +39,14 @@ def note(store: ShardStore, options: SinkOptions) -> None:
     else:
         return
     store.note_target(options.pipelines, json.dumps(target, sort_keys=True))
+
+
+def noted_columns(store: ShardStore, options: SinkOptions) -> frozenset[str]:
+    """Return the names, in small letters, of the columns that the pipeline's Delta table has ever had here."""
+    assert options.delta is not None
+    targets = [json.loads(text) for text in store.targets(options.pipelines) if text is not None]
+    own = [target.get("columns", ()) for target in targets if target.get("delta") == options.delta.uri]
+    return frozenset(name for names in own for name in names)
 
 
 def note_output(store: ShardStore, plans: Sequence[PlanIdentity], digest: str, name: str, engine: Engine) -> None:
@@ -65,6 +77,7 @@ def _look(store_id: str, storage: StorageOptions, stopped: Left) -> Committed | 
 
     noted = dict(stopped.target)
     kind, batch = noted.pop("kind"), Batch((stopped.plan,))
+    noted.pop("columns", None)
     if kind == OUTPUTS:
         return _output(stopped.plan, noted)
     target: Target

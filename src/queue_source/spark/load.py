@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from queue_source.common.local_paths import absolute_path
 from queue_source.common.logs import DAEMON
 from queue_source.errors import OptionError, QueueNotFound, QueueUnavailable
 from queue_source.formats.base import format_of
@@ -32,12 +33,18 @@ from queue_source.options.places import ALIASES, READER, SINK, SPARK_OWN, neares
 from queue_source.options.sink import SinkOptions
 from queue_source.queues import open_queue
 from queue_source.queues.base import administered, transactional
-from queue_source.schema.columns import format_columns
+from queue_source.schema.columns import format_columns, widened
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
 from queue_source.sinks.base import open_sink, open_target
+from queue_source.spark.java import require_java
 from queue_source.spark.process import arrow_schema, driver_folder, is_remote
+from queue_source.storage.files import check_place
+from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, is_local
 from shard_store.model import Content
+
+if TYPE_CHECKING:
+    from shard_store.store import ShardStore
 
 _PARTS = f"{METADATA_COLUMN} STRUCT<file_block_start: BIGINT, file_block_length: BIGINT>"
 _COLUMNS = f"uri STRING, size BIGINT, etag STRING, version STRING, {_PARTS}"
@@ -69,14 +76,15 @@ def load(
         format: Format of the objects, as in the option `fileFormat`.
         prefixes: Where the objects may be, as in the option `allowedPrefixes`.
         schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones, which are
-            kept in `schemaLocation`, else for a folder in `cuesqueue-schemas/PIPELINE` in Spark's working folder.
+            kept in `schemaLocation`, else in `checkpointLocation`, else in `cuesqueue-schemas/PIPELINE` in Spark's
+            working folder; new ones are added to the target.
         store: SQLAlchemy URL of the store; None: the file `cuesqueue.db` in Spark's working folder.
         spark: The session; None: the active one, or a new one on this machine.
         available_now: Load what is there and end; False: go on until the query is stopped.
         options: Options of reader and sink (names with a dot as `**{"aws.region": "eu-central-1"}`), and
             `checkpointLocation` and `queryName` of Spark. Without `checkpointLocation` there is one for each pipeline
             and store in `cuesqueue-checkpoints/` in Spark's working folder; a lost one makes nothing come twice. With
-            Spark Connect it has to be named, and so has `schemaLocation` where columns are inferred for a folder.
+            Spark Connect it has to be named.
 
     Returns:
         The running query; with `available_now` wait for it with `awaitTermination()`.
@@ -89,7 +97,9 @@ def load(
     """
     query = LoadQuery.of(queue, into, format, prefixes, schema, store, options)
     spark = spark or SparkSession.getActiveSession()
-    spark = spark or SparkSession.builder.master("local[*]").config(map=_SETTINGS).getOrCreate()
+    if spark is None:
+        require_java()
+        spark = SparkSession.builder.master("local[*]").config(map=_SETTINGS).getOrCreate()
     return query.start(spark, available_now=available_now)
 
 
@@ -149,9 +159,15 @@ class LoadQuery:
             for place in places:
                 (reading if place is READER else writing)[name] = text
         pipeline = writing["pipeline"] = parse_reader_options(reading).pipeline
-        is_said = {name.lower() for name in writing} & {"table", "delta", "schemalocation", "schema"}
+        is_said = {name.lower() for name in writing} & {"schemalocation", "schema"}
         if not is_said and format in INFERRED_FORMATS:
-            writing["schemaLocation"] = f"{_SCHEMAS}/{pipeline}"
+            own = f"{_SCHEMAS}/{pipeline}"
+            is_there = Path(own).exists()  # of an earlier run, whatever is named now
+            writing["schemaLocation"] = own if is_there else _beside(of_spark.get("checkpointLocation"), own)
+            query = cls(urls, into, pipeline, reading, writing, of_spark)
+            if "path" in writing or query.content.schema.adds_columns:
+                return query
+            del writing["schemaLocation"]  # the table itself keeps them
         parse_sink_options(writing)
         return cls(urls, into, pipeline, reading, writing, of_spark)
 
@@ -181,11 +197,12 @@ class LoadQuery:
 
         Raises OptionError where options have to say more: the folder of a server of Spark Connect is not known here.
         """
-        folder, writing = Path(driver_folder()), dict(self.writing)
+        folder, writing, own = Path(driver_folder()), dict(self.writing), f"{_SCHEMAS}/{self.pipeline}"
         if is_remote(spark):  # folders of a machine that is perhaps not this one are not chosen here
             missing = [] if "checkpointLocation" in self.of_spark else ["checkpointLocation"]
-            if writing.get("schemaLocation") == f"{_SCHEMAS}/{self.pipeline}":
-                missing.append("schemaLocation")
+            if writing.get("schemaLocation") == own:
+                writing["schemaLocation"] = _beside(self.of_spark.get("checkpointLocation"), own)
+                missing += ["schemaLocation"] if writing["schemaLocation"] == own else []
             if missing:
                 raise OptionError(
                     missing[0],
@@ -193,8 +210,8 @@ class LoadQuery:
                     f"load(..., {missing[0]}='s3a://lake/checkpoints/orders'), or any absolute path or URI of the "
                     "server",
                 )
-        if writing.get("schemaLocation") == f"{_SCHEMAS}/{self.pipeline}":  # ours; another one may be a URI
-            writing["schemaLocation"] = str(folder / writing["schemaLocation"])
+        if writing.get("schemaLocation") == own:  # ours; another one may be a URI
+            writing["schemaLocation"] = str(folder / own)
         # the shown URL: it has no password, which may change
         of_store = hashlib.sha256(str(parse_sink_options(writing).store).encode()).hexdigest()[:8]
         checkpoint = (folder / _CHECKPOINTS / f"{self.pipeline}-{of_store}").as_uri()
@@ -225,6 +242,16 @@ _AT_THE_SINK = {option.name.lower() for option in options_of(ContentOptions, Sch
 _ONLY_READER = {"queueurl", "queueshares"}
 
 
+def _beside(checkpoint: str | None, otherwise: str) -> str:
+    """Return the checkpoint's folder, to keep columns in, where it can be reached without Spark: it is one that stays.
+
+    Spark leaves alone what else is in it.
+    """
+    scheme, colon, _ = (checkpoint or ":").partition(":")
+    is_ours = not colon or scheme.lower() in ("file", "gs", *S3_SCHEMES, *AZURE_SCHEMES)
+    return checkpoint if checkpoint and is_ours else otherwise
+
+
 def _listed(texts: str | Sequence[str]) -> str:
     return texts if isinstance(texts, str) else ",".join(texts)
 
@@ -232,21 +259,26 @@ def _listed(texts: str | Sequence[str]) -> str:
 _SHOWN = 10
 
 
-def check(query: LoadQuery, *, is_first: bool) -> None:
+def check(query: LoadQuery, store: ShardStore) -> None:
     """Raise what would surely end the query, before a session of Spark is started: it takes longer than all else.
 
-    A queue that does not answer is left to the query, which waits for it. `is_first`: no place is made yet.
+    A queue that does not answer is left to the query, which waits for it.
 
     Raises:
-        OptionError: A package is not installed, or the first start has no place to write to.
+        OptionError: A package is not installed, or a place cannot be written to.
         QueueConfigurationError: A queue is not there, or refuses us.
     """
     reader, writing = parse_reader_options(query.reading), parse_sink_options(query.writing)
     sink = open_sink(writing)
     if writing.load is not None and writing.load.content.format is not None:
         format_of(writing.load.content.format).require_installed()
-    if is_first:
-        sink.check_place()
+    sink.check_target(store)
+    location = query.content.schema.schema_location
+    checkpoint = query.of_spark.get("checkpointLocation", _CHECKPOINTS)
+    if _beside(checkpoint, "") and is_local(place := absolute_path(checkpoint)):  # Spark reaches others by its own ways
+        check_place("checkpointLocation", place, writing.storage)
+    if location is not None:
+        check_place("schemaLocation", location, writing.storage)
     _waiting(reader)
 
 
@@ -291,13 +323,15 @@ def _columns(sink: SinkOptions, samples: list[Content], problems: list[str]) -> 
         return load.columns
     fixed, location = format_of(content.format).fixed_schema, content.schema.schema_location
     kept = None if location is None else SchemaLocation(location, content.storage).latest()
-    columns = fixed if kept is None else kept.schema
-    if columns is None and location is None:  # those of the table, if there is one; a store is not made for that
+    columns, own = fixed if kept is None else kept.schema, None
+    if fixed is None:  # those of the table, if there is one; a store is not made for that
         from shard_store.errors import StoreConfigurationError
         from shard_store.store import open_store
 
         with suppress(StoreConfigurationError), open_store(sink.store.reveal(), create=False) as store:
-            columns = open_target(sink).own_columns(store)
+            own = open_target(sink).own_columns(store)
+    if own is not None and (location is None or not samples):
+        columns = own if columns is None else columns
     if columns is None:
 
         def nothing(tried: str) -> OptionError:
@@ -308,4 +342,4 @@ def _columns(sink: SinkOptions, samples: list[Content], problems: list[str]) -> 
             )
 
         columns = inferred_columns(content, named_samples(content.schema) or samples, problems, nothing)
-    return format_columns(columns)
+    return format_columns(columns if own is None else widened(own, columns))

@@ -13,19 +13,21 @@ from __future__ import annotations
 import logging
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from pyarrow import fs as pafs
 
-from queue_source.errors import BadObject, MalformedNotification, ObjectStoreError
+from queue_source.errors import BadObject, MalformedNotification, ObjectStoreError, OptionError
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
 from queue_source.storage import s3_client
 from queue_source.storage.open_files import (
@@ -124,6 +126,29 @@ def bucket_of(uri: str) -> str:
     scheme, _, location = uri.partition("://")
     scheme = scheme.lower()
     return f"{'s3' if scheme in S3_SCHEMES else scheme}://{location.partition('/')[0]}/"
+
+
+def check_place(option: str, folder: str, storage: StorageOptions) -> None:
+    """Raise OptionError where surely no file can be written under this folder; it may still have to be made.
+
+    A bucket that refuses an answer, or is away, may well be written to.
+    """
+    if is_local(folder):
+        path = Path(folder.removeprefix("file://"))
+        above = next(parent for parent in (path, *path.parents) if parent.exists())
+        if not above.is_dir():
+            raise OptionError(option, f"{folder!r} cannot be written: {above} is a file; name a folder")
+        try:
+            with tempfile.TemporaryFile(dir=above):
+                return
+        except OSError as error:
+            problem = f"{folder!r} cannot be written: {above} takes no files ({error.strerror}); name another folder"
+            raise OptionError(option, problem) from None
+    filesystem, inner = resolve(f"{folder}/any", storage)
+    with suppress(OSError):
+        if filesystem.get_file_info(inner.partition("/")[0]).type is pafs.FileType.NotFound:
+            problem = f"{folder!r} cannot be written: {bucket_of(folder)} does not exist; create it, or mend {option}"
+            raise OptionError(option, problem)
 
 
 def stat_object(uri: str, storage: StorageOptions | None = None) -> ObjectStat:

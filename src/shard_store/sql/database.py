@@ -183,7 +183,7 @@ class Database:
     def file_status(self) -> tuple[int, int] | None:
         """Return what distinguishes the file from another that comes to its place; None for a server, or without it."""
         file = self.file()
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             if file is not None:
                 status = file.stat()
                 return status.st_dev, status.st_ino

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import orc
 
 from queue_source.errors import BadObject
-from queue_source.formats.new_columns import NewColumns
+from queue_source.formats.new_columns import PASSED_BY, NewColumns
 from queue_source.formats.text import json as json_format
 from queue_source.formats.text.json_values import KnownNames
 from queue_source.options.content import FormatOptions
@@ -152,3 +152,35 @@ def test_a_new_column_that_spark_has_no_type_for_makes_its_object_bad() -> None:
     pq.write_table(pa.table({"a": [1], "t": pa.array([1], pa.time64("us"))}), sink)
     with pytest.raises(BadObject, match="'t' is time64"):
         read_with_problems(sink.getvalue(), SCHEMA, FormatOptions("parquet", watch_new_columns=True))
+
+
+@pytest.mark.parametrize("file_format", WRITERS)
+@pytest.mark.parametrize(("where", "path"), list(zip(NEWS, ["new", "s.new", "l.new"], strict=True)))
+def test_what_is_new_is_passed_by_and_counted_once_an_object_where_that_is_asked_for(
+    file_format: str, where: str, path: str
+) -> None:
+    telling = FormatOptions(file_format, tells_new_columns=True)
+    PASSED_BY.clear()
+    for _ in range(2):
+        assert len(read_bytes(WRITERS[file_format](NEWS[where]), SCHEMA, telling)) == 1
+    for row in NO_NEWS.values():
+        read_bytes(WRITERS[file_format](row), SCHEMA, telling)
+    assert dict(PASSED_BY) == {path: 2}
+
+
+def test_columns_of_which_types_differ_or_are_not_sparks_and_those_of_a_header_are_passed_by_too() -> None:
+    PASSED_BY.clear()
+    lines = [json.dumps({**PLAIN, "new": value}) for value in (1, "a", [2], {"b": 1})] * 3
+    telling = FormatOptions("json", tells_new_columns=True)
+    assert len(read_bytes("\n".join([*lines, json.dumps({"more": 1})]).encode(), SCHEMA, telling)) == 13
+    assert dict(PASSED_BY) == {"new": 1, "more": 1}
+    PASSED_BY.clear()
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": [1], "time": pa.array([1], pa.duration("s"))}), sink)
+    telling = FormatOptions("parquet", tells_new_columns=True)
+    assert len(read_bytes(sink.getvalue(), pa.schema([("a", pa.int64())]), telling)) == 1, "Spark has no such type"
+    assert dict(PASSED_BY) == {"time": 1}
+    PASSED_BY.clear()
+    telling = FormatOptions("csv", header=True, tells_new_columns=True)
+    assert len(read_bytes(b"id,x,y\n1,2,3\n", pa.schema([("id", pa.int64())]), telling)) == 1
+    assert dict(PASSED_BY) == {"x": 1, "y": 1}

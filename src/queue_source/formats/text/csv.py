@@ -103,7 +103,7 @@ class CsvReader:
                     for name, text in zip(self.name_columns(line), texts, strict=True)
                 ]
                 present = self._respelled(present)
-                if self._options.watch_new_columns:
+                if self._options.looks_for_new_columns:
                     check_header(self._shape.full, present, self._options)
                 matches = match_names(self._shape.data.names, present, self._options)
                 require_any(self._shape.data.names, matches, present)

@@ -90,8 +90,8 @@ class JsonReader:
         self._options = options
         self._leaf = text_leaf(options)
         self._whole = options.single_variant_column
-        self._known = KnownNames(schema, options) if options.watch_new_columns else None
-        self._infers = self._shape.rescued is not None or self._known is not None
+        self._known = KnownNames(schema, options) if options.looks_for_new_columns else None
+        self._infers = self._shape.rescued is not None or options.watch_new_columns
         self._has_others = False  # than the declared fields, as far as it is known
         self._is_alone = options.records_path is not None  # a record is one object, in a line that was made of it
         self.separator = LineEnds() if self._is_alone else make_separator(options, structure.last_object_end)
@@ -119,7 +119,7 @@ class JsonReader:
             return None
         if not inspected.begin_with_braces and (_NO_OBJECT.match(text) or _LATER_NO_OBJECT.search(text)):
             return None
-        infers = self._infers
+        infers = self._infers or self._options.tells_new_columns
         if (infers or not inspected.are_short) and grammar.may_exceed_limits(text, infers=infers):
             return None
         try:
@@ -335,6 +335,8 @@ class JsonReader:
                     raise
                 self._has_others = True
         # what is inferred beside the declared columns costs nothing where there is nothing else
+        if self._known is not None and not self._options.watch_new_columns:
+            self._known.pass_by(_parse(lines, wire_schema, "infer").schema)
         return _parse(lines, wire_schema, "infer" if self._infers else "ignore")
 
 

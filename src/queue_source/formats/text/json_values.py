@@ -20,7 +20,16 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.formats import variants
-from queue_source.formats.new_columns import NewColumns, data_of, no_data, would_widen
+from queue_source.formats.new_columns import (
+    PASSED_BY,
+    NewColumns,
+    Tree,
+    data_of,
+    more_than,
+    no_data,
+    paths_of,
+    would_widen,
+)
 from queue_source.formats.text.json_grammar import Array, Number, Object, dump_value
 from queue_source.formats.text.json_names import NameMatcher
 from queue_source.formats.text.records import Record
@@ -412,6 +421,7 @@ class KnownNames:
     def __init__(self, schema: pa.Schema, options: FormatOptions) -> None:
         self._schema, self._options = schema, options
         self._names: dict[str, Any] = _names(pa.struct(list(schema)), numbers=options.watch_wider_types)
+        self._passed = set[str]()
         self._names.update(dict.fromkeys((name.casefold() for name in no_data(options)), None))
 
     def check(self, record: dict[str, Any]) -> None:
@@ -425,8 +435,19 @@ class KnownNames:
                 written = data_of(infer_records([record]), self._options)
             except UnicodeEncodeError:  # half a surrogate pair is no part of a column's name
                 return
-            if would_widen(self._schema, written, self._options):
+            if not would_widen(self._schema, written, self._options):
+                return
+            if self._options.watch_new_columns:
                 raise NewColumns(record=record)
+            self.pass_by(written)
+
+    def pass_by(self, written: pa.Schema) -> None:
+        """Count the columns that are new in an object, each once, and know them from here on."""
+        new = more_than(self._schema, data_of(written, self._options))
+        paths = paths_of(new) - self._passed
+        PASSED_BY.update(paths)
+        self._passed |= paths
+        _add_names(self._names, new)
 
     def _has_new(self, value: Any, names: Any) -> bool:
         if isinstance(value, list):
@@ -454,6 +475,14 @@ def _names(kind: pa.DataType, *, numbers: bool) -> Any:
     if pt.is_list(kind):
         return _names(kind.value_type, numbers=numbers)
     return kind.bit_width if numbers and pt.is_signed_integer(kind) else None
+
+
+def _add_names(names: dict[str, Any], new: Tree) -> None:
+    for name, inner in new.items():
+        if inner is None:
+            names.setdefault(name.casefold(), None)
+        elif isinstance(known := names.get(name.casefold()), dict):
+            _add_names(known, inner)
 
 
 def _says_something(value: Any) -> bool:

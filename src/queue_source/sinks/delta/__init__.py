@@ -40,19 +40,34 @@ class DeltaSink(Sink):
         """Raise OptionError where delta-rs is not installed."""
         import queue_source.sinks.delta.tables  # noqa: F401
 
+    def check_target(self, store: ShardStore) -> None:
+        from queue_source.sinks.delta.tables import TableMaker
+
+        TableMaker(self._options).check_target()
+
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where needed; refuse what it cannot hold."""
         from queue_source.sinks.delta.tables import TableMaker
 
         maker = TableMaker(self._options, self._opened)
         self._target = maker.ready(schema, store.database.patience).target()
-        takeover.note(store, self._options)
+        takeover.note(store, self._options, schema.names)
 
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         from queue_source.sinks.delta.tables import TableMaker
 
         self._opened = TableMaker(self._options).open()
         return None if self._opened is None else self._opened.columns(large=False)
+
+    def removed_columns(self, store: ShardStore) -> frozenset[str]:
+        """Compare with what this pipeline has noted: the log of a table is cleaned."""
+        assert self._opened is not None
+        noted = takeover.noted_columns(store, self._options)
+        return noted - {name.casefold() for name in self._opened.schema.names}
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        assert self._opened is not None
+        self._opened.lacking(columns)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskFiles:
         assert self._target is not None

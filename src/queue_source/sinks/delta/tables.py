@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +22,7 @@ from queue_source.sinks.delta.files import Target, check_partitioning
 from queue_source.sinks.delta.schemas import added_fields, check_columns, check_features
 from queue_source.sinks.splits import make_durable
 from queue_source.storage import s3_client
-from queue_source.storage.files import GCS_EMULATOR, azure_place, blob_service, resolve
+from queue_source.storage.files import GCS_EMULATOR, azure_place, blob_service, check_place, resolve
 from queue_source.storage.open_files import AZURE_SCHEMES, is_local
 from shard_store.redaction import redact_text
 
@@ -96,6 +99,9 @@ try:
 except ModuleNotFoundError as error:
     raise OptionError("delta", f"needs deltalake ({error}): pip install 'cuesqueue[delta]' on all machines") from error
 
+_SOON = {"max_retries": "2", "retry_timeout": "5s", "timeout": "5s"}
+"""How long delta-rs waits for a bucket before anything is started; else it does for minutes."""
+
 _ONCE = 0
 """Tries of delta-rs by itself: ours begin with a look at the table as it is then."""
 
@@ -130,6 +136,10 @@ class OpenTable:
                     filled.append(field)
         return pa.schema(_without_not_null(Schema(filled)).to_arrow(as_large_types=large))
 
+    def lacking(self, columns: pa.Schema) -> list[pa.Field]:
+        """Return the columns that the table lacks, or lacks a part of. Raises OptionError for what it cannot get."""
+        return added_fields(self.uri, self.schema, _nullable(columns))
+
     def changed_since(self, target: Target) -> str | None:
         """Tell what has changed so that files for `target` do not fit any more; None where they do."""
         if self.table_id != target.table_id:
@@ -158,6 +168,12 @@ class OpenTable:
                     make_durable(file)
 
 
+def _nullable(columns: pa.Schema) -> pa.Schema:
+    """Return the columns as deltalake writes them, all of which may be null. Raises OptionError."""
+    check_columns(columns)
+    return pa.schema(_without_not_null(Schema.from_arrow(columns)).to_arrow())
+
+
 def _without_not_null(schema: Schema) -> Schema:
     def nullable(part: dict[str, Any]) -> dict[str, Any]:
         return part | dict.fromkeys(part.keys() & {"nullable", "containsNull", "valueContainsNull"}, True)
@@ -181,10 +197,24 @@ class TableMaker:
         self._uri, self._opened, self.storage = options.delta.uri, opened, storage or options.storage
         self._place = delta_uri(self._uri)
 
-    def open(self) -> OpenTable | None:
-        """Return the table as it is now; None where there is none. Raises OptionError."""
+    def check_target(self) -> None:
+        """Raise OptionError, within seconds, where the table can neither be opened nor made."""
+        check_place("delta", self._uri, self.storage)
         try:
-            handle = DeltaTable(self._place, storage_options=self._access())
+            if self.open(_SOON) is None:
+                self.check_empty()
+        except OSError as error:
+            said = " ".join(re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).split())
+            problem = (
+                f"names {self._uri}, whose store does not serve us: {redact_text(said)}; mend its options, or wait"
+            )
+            raise OptionError("delta", problem) from None
+
+    def open(self, limits: Mapping[str, str] = MappingProxyType({})) -> OpenTable | None:
+        """Return the table as it is now; None where there is none. Raises OptionError."""
+        access = self._access()
+        try:
+            handle = DeltaTable(self._place, storage_options=access and {**access, **limits})
         except TableNotFoundError:
             return None
         except DeltaError as error:
@@ -195,8 +225,7 @@ class TableMaker:
 
     def ready(self, schema: pa.Schema, patience: float) -> OpenTable:
         """Return the table with all columns of the rows. Raises OptionError."""
-        check_columns(schema)
-        columns = pa.schema(_without_not_null(Schema.from_arrow(schema)).to_arrow())
+        columns = _nullable(schema)
         for attempt in tried_again(patience):
             with attempt:
                 table = self._ready(columns)
@@ -220,7 +249,7 @@ class TableMaker:
             self._create(columns)
             table = self._open_again()
         before = table.handle.version()
-        if added := added_fields(self._uri, table.schema, columns):  # also where another query has made it meanwhile
+        if added := table.lacking(columns):  # also where another query has made it meanwhile
             fields = Schema.from_arrow(pa.schema(added)).fields
             table.handle.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=_ONCE))
             table = self._open_again()
@@ -237,21 +266,8 @@ class TableMaker:
     def _create(self, columns: pa.Schema) -> None:
         added_fields(self._uri, [], columns)  # names that no table can have
         check_partitioning(self._uri, columns, self._delta.partition_by, new=True)
-        # files of others would be none of its own, and its `vacuum` deletes such
-        filesystem, place = resolve(f"{self._uri}/any", self.storage)
-        folder = pafs.FileSelector(place.rpartition("/")[0], allow_not_found=True)
-        try:
-            entries = filesystem.get_file_info(folder)
-        except FileNotFoundError:  # another query has made it between the two calls of pyarrow
-            entries = filesystem.get_file_info(folder)
-        names = [entry.base_name for entry in entries]
-        if other := next((name for name in sorted(names) if not name.startswith(("_", "."))), None):
-            if self.open() is not None:
-                return  # another query has made the table meanwhile, and has written to it
-            raise OptionError(
-                "delta",
-                f"names {self._uri}, which is no Delta table and holds {other!r}; name a table, or an empty folder",
-            )
+        if not self.check_empty():
+            return
         try:
             DeltaTable.create(
                 self._place,
@@ -264,6 +280,25 @@ class TableMaker:
         except DeltaError:
             if self.open() is None:
                 raise
+
+    def check_empty(self) -> bool:
+        """Raise OptionError where files of others are in the way of a table; return whether there is none meanwhile."""
+        # files of others would be none of its own, and its `vacuum` deletes such
+        filesystem, place = resolve(f"{self._uri}/any", self.storage)
+        folder = pafs.FileSelector(place.rpartition("/")[0], allow_not_found=True)
+        try:
+            entries = filesystem.get_file_info(folder)
+        except FileNotFoundError:  # another query has made it between the two calls of pyarrow
+            entries = filesystem.get_file_info(folder)
+        names = [entry.base_name for entry in entries]
+        if other := next((name for name in sorted(names) if not name.startswith(("_", "."))), None):
+            if self.open() is not None:
+                return False  # another query has made the table meanwhile, and has written to it
+            raise OptionError(
+                "delta",
+                f"names {self._uri}, which is no Delta table and holds {other!r}; name a table, or an empty folder",
+            )
+        return True
 
     def _access(self) -> dict[str, str] | None:
         return delta_storage_options(self._uri, self.storage) or None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -17,17 +18,20 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.utils.properties import property_as_bool
 
+from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options import SinkOptions
 from queue_source.sinks import takeover
 from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.iceberg.files import TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.history import History, is_older
-from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema
+from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema, united
 from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, load_table, tried_again
 from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark, OnceIn
+from queue_source.storage.files import check_place
 from shard_store.batches.publishing import created_at
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
+from shard_store.redaction import redact_text
 from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
 
@@ -220,6 +224,27 @@ class IcebergSink(Sink):
         assert options.table is not None
         self._options, self._table = options, options.table
         self._target: Target | None = None
+        self._opened: Table | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": None}
+
+    def check_target(self, store: ShardStore) -> None:
+        try:
+            is_new = self.own_columns(store) is None
+        except (CuesqueueError, ShardStoreError):
+            raise
+        except Exception as error:
+            # any library of a catalog raises its own
+            raise OptionError(
+                "table",
+                f"{self._table.name!r} cannot be looked up in its catalog: {type(error).__name__}: "
+                f"{redact_text(str(error))[:300]}; mend the catalog.* options, or wait for its server",
+            ) from error
+        if is_new:
+            TableMaker(self._options).check_place()
+            if self._table.warehouse is not None:
+                check_place("warehouse", self._table.warehouse, self._options.storage)
 
     def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
         """Make the table, or add its new columns, where needed: field ids must be known before files are written."""
@@ -227,8 +252,17 @@ class IcebergSink(Sink):
         takeover.note(store, self._options)
 
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
-        table = store.database.read(TableMaker(self._options).find_inside)
-        return None if table is None else arrow_columns(table.schema())
+        self._opened = store.database.read(TableMaker(self._options).find_inside)
+        return None if self._opened is None else arrow_columns(self._opened.schema())
+
+    def removed_columns(self, store: ShardStore) -> frozenset[str]:
+        assert self._opened is not None
+        ever = {field.name.casefold() for schema in self._opened.metadata.schemas for field in schema.fields}
+        return frozenset(ever - {field.name.casefold() for field in self._opened.schema().fields})
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        assert self._opened is not None
+        united(self._table.name, self._opened.schema(), iceberg_schema(columns))
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskFiles:
         assert self._target is not None
