@@ -56,7 +56,7 @@ def paths_of(tree: Tree, above: str = "") -> set[str]:
 
 
 def say_passed_by(pipeline: str, counts: Mapping[str, int]) -> None:
-    """Log columns that nobody has declared, and that are not read: each once in a process."""
+    """Log columns that were not declared, and that are not read: each once in a process."""
     for path, count in sorted(counts.items()):
         if (pipeline, path) not in _SAID:
             _SAID.add((pipeline, path))

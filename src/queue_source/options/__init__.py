@@ -326,7 +326,7 @@ def _format(values: Values) -> FormatOptions:
     infers_text = (
         values["schemaLocation"] is not None and mode != "none" and values["fileFormat"] in content.RECORD_FORMATS
     )
-    # nobody has declared the columns; of the reader's own ones that is known only by this
+    # the columns were not declared; of the reader's own ones that is known only by this
     is_inferred = values["schemaLocation"] is not None or ("load" in values and values.get("schema") is None)
     format = build(
         FormatOptions,

@@ -169,7 +169,7 @@ class TaskLoaded:
         is_judge: It has, or has left out what an attempt at this task before it had given up after deaths.
         unloaded: What of the objects the target does not get.
         reasons: Why it does not, by column.
-        passed_by: How many objects have a column that nobody has declared, by its path.
+        passed_by: How many objects have a column that was not declared, by its path.
     """
 
     written: Any

@@ -28,8 +28,8 @@ def note(store: ShardStore, options: SinkOptions, columns: Iterable[str] = ()) -
     `columns`: those of a Delta table, whose log may forget them.
     """
     if options.delta is not None:
-        known = noted_columns(store, options).union(name.casefold() for name in columns)
-        target: dict[str, Any] = {"kind": DELTA, "delta": options.delta.uri, "columns": sorted(known)}
+        noted = noted_columns(store, options).union(name.casefold() for name in columns)
+        target: dict[str, Any] = {"kind": DELTA, "delta": options.delta.uri, "columns": sorted(noted)}
     elif options.table is not None and options.table.properties:
         properties = {name: _noted(name, value) for name, value in options.table.properties.items()}
         target = {"kind": ICEBERG, "table": options.table.name, "catalog": options.table.catalog}

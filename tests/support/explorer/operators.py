@@ -311,7 +311,8 @@ class Operators:
         gone = self.explorer.disasters.finished_with
         with self._excusing(gone(before), lambda: gone(before - set(world.shown()))):
             self.call("prune", "--data-older-than", "0s")
-        if before != set(world.shown()):
+        if removed := before - set(world.shown()):
+            world.pruned |= removed
             world.forget_earlier_states()
 
     @contextmanager

@@ -144,7 +144,7 @@ class Promises:
             return states.get(shard_id) == ShardState.QUARANTINED.value
         rows = world.published()
         its = [v for v in world.objects.versions[uri] if shard_id in (f"{uri}#v{v.number}", f"{uri}#{etag_of(v)}")]
-        return all(rows[f"{source}|{row}"] for version in its for row in version.rows)
+        return {f"{source}|{row}" for version in its for row in version.rows} <= {*(+rows), *world.pruned}
 
     def _waits(self, source: str, uri: str) -> bool:
         """Whether the version that was there last is a shard of the source, and not through."""

@@ -481,8 +481,8 @@ def _add_names(names: dict[str, Any], new: Tree) -> None:
     for name, inner in new.items():
         if inner is None:
             names.setdefault(name.casefold(), None)
-        elif isinstance(known := names.get(name.casefold()), dict):
-            _add_names(known, inner)
+        elif isinstance(within := names.get(name.casefold()), dict):
+            _add_names(within, inner)
 
 
 def _says_something(value: Any) -> bool:
