@@ -7,13 +7,14 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import DataSource
 
-from queue_source.common.logs import HIDE, error_of, last_line, one_line_errors, whole_errors
+from queue_source.common.logs import HIDE, end_idle_without_trace, error_of, last_line, one_line_errors, whole_errors
 from queue_source.errors import CuesqueueError, OptionError, QueueNotFound, SinkFailed
 from queue_source.queues.urls import KINDS
 from queue_source.spark.source import CuesqueueSource
@@ -98,7 +99,6 @@ def test_class_and_sentence_are_those_of_the_innermost_text() -> None:
     [
         ("pyspark.sql.streaming.python_streaming_source_runner", "", QueueNotFound("q", "is not there"), True),
         ("pyspark.daemon", "0", StoreUnavailable("gone"), True),
-        ("queue_source.spark.daemon", "", StoreUnavailable("gone"), True),
         ("pyspark.daemon", "1", StoreUnavailable("gone"), False),
         ("pyspark.daemon", "", ZeroDivisionError("a bug keeps its trace"), False),
         ("pytest.__main__", "", OptionError("x", "in the user's own process others keep theirs"), False),
@@ -119,6 +119,23 @@ def test_an_error_of_ours_leaves_a_process_of_spark_without_its_trace(
     with pytest.raises((CuesqueueError, ShardStoreError), match=str(error)):
         fail()
     assert bool(os.environ.get(HIDE)) is hidden
+
+
+@pytest.mark.parametrize(("program", "silent"), [("pyspark.daemon", True), ("pyspark.worker", False)])
+def test_a_worker_without_work_whose_socket_spark_closes_ends_without_a_trace(
+    program: str, silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worker(sock: object, authenticated: bool) -> int:
+        if authenticated:
+            raise BrokenPipeError
+        return 0
+
+    main = SimpleNamespace(__spec__=SimpleNamespace(name=program), worker=worker)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    end_idle_without_trace()
+    assert main.worker(None, False) == 0
+    with nullcontext() if silent else pytest.raises(BrokenPipeError):
+        assert main.worker(None, True) == 1
 
 
 @pytest.mark.parametrize("of_user", [None, "1"])

@@ -145,10 +145,10 @@ DEFECTS = (
         "attempts-read-the-newest",
         "V1: an attempt after a kill read a newer version of an object than the attempt whose rows were in the table.",
         "shard_store/batches/plans.py",
-        "        included, others = split_by_fit(again, positions)",
+        "        included, others = split_by_fit([r for r in again if r.key not in anew], positions)",
         "        in_newest, news = announcing.in_newest_version, {key: place.later for key, place in places.items()}\n"
         "        again = [r._replace(content=in_newest(r.content, news.get(r.key))) for r in again]\n"
-        "        included, others = split_by_fit(again, positions)",
+        "        included, others = split_by_fit([r for r in again if r.key not in anew], positions)",
     ),
     Defect(
         "table-ahead-of-the-store",

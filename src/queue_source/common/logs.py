@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TextIO
+from typing import Any, TextIO
 
 from queue_source.errors import CuesqueueError
 from queue_source.queues.adapter import current_log_id
@@ -233,9 +233,6 @@ def tell_left_out(*, end: bool = False) -> None:
             handler.tell(end=end)
 
 
-DAEMON = "queue_source.spark.daemon"
-"""The program that stands for `pyspark.daemon` in sessions of ours."""
-
 HIDE = "SPARK_HIDE_TRACEBACK"
 """The variable by which a Python process of Spark leaves traces out of the text that it sends to the JVM."""
 _BY_US = "by cuesqueue"
@@ -290,11 +287,35 @@ def one_line_errors() -> Iterator[None]:
             yield
         except (CuesqueueError, ShardStoreError):
             # only where Spark has started this process: in the user's own the variable would act on others
-            spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-            is_of_spark = spec is not None and str(spec.name).startswith(("pyspark.", DAEMON))
-            if is_of_spark and os.environ.get("CUESQUEUE_DEBUG", "") in ("", "0"):
+            if _program().startswith("pyspark.") and os.environ.get("CUESQUEUE_DEBUG", "") in ("", "0"):
                 os.environ.setdefault(HIDE, _BY_US)
             raise
+
+
+def _program() -> str:
+    """Return the module that this process runs, "" where it is a script."""
+    return str(getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", ""))
+
+
+def end_idle_without_trace() -> None:
+    """Have this process end silently, if it is a worker of Spark's, when Spark closes its socket while it has no work.
+
+    When a session ends, Spark closes the sockets of its idle workers, and ends them a moment later. On a busy machine a
+    worker notices the first before the second: PySpark's daemon then prints the trace of a BrokenPipeError, below a
+    load that has succeeded.
+    """
+    if _program() != "pyspark.daemon":
+        return
+    daemon: Any = sys.modules["__main__"]
+    work = daemon.worker
+
+    def worker(*arguments: object) -> int:
+        try:
+            return int(work(*arguments))
+        except ConnectionError:  # only what is written to the closed socket raises it there
+            return 1  # the daemon's own code for a worker that is not used again
+
+    daemon.worker = worker
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from queue_source.common.local_paths import absolute_path
-from queue_source.common.logs import DAEMON
 from queue_source.errors import OptionError, QueueNotFound, QueueUnavailable
 from queue_source.formats.base import format_of
 from queue_source.formats.metadata import METADATA_COLUMN
@@ -233,7 +232,6 @@ def quiet_session(master: str) -> SparkSession:
     quiet: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
     if master.startswith("local"):  # the workers are on this machine, where `python3` may be another Python
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        quiet["spark.python.daemon.module"] = DAEMON
     return builder.config(map=quiet).getOrCreate()
 
 
