@@ -26,8 +26,8 @@ REACHED: Counter[str] = Counter()
 """How often each was reached in this process, and how often something died there (`NAME: died`)."""
 
 
-class Death(Exception):
-    """The process dies here."""
+class Death(BaseException):
+    """The process dies here; no handler of errors runs."""
 
 
 class Points(dict[str, tuple[int, str, str]]):
