@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from pyspark.sql import Row
 from pyspark.sql.types import StringType, StructField, StructType
 
-from queue_source.errors import CuesqueueError
 from queue_source.messages import Received
 from queue_source.options import parse_sink_options
 from queue_source.queues import open_queue
@@ -257,7 +256,7 @@ def test_wherever_the_driver_dies_every_row_is_there_once_and_nothing_is_left(
     query.confirm()
     query.feed(**dict.fromkeys(fed.split(", "), "de"))
     with patch.multiple(failpoints, _armed=failpoints._parse(f"{point}@1=raise"), _reached={}):
-        with pytest.raises(CuesqueueError, match="FailpointReached"):
+        with pytest.raises(failpoints.FailpointReached):
             query.batch(1, "xy", "z")
     query.start()
     query.batch(1, "xy", "z")

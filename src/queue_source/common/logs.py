@@ -28,6 +28,7 @@ from queue_source.errors import CuesqueueError
 from queue_source.queues.adapter import current_log_id
 from queue_source.queues.urls import kind_of
 from shard_store.errors import ShardStoreError
+from shard_store.failpoints import FailpointReached
 from shard_store.redaction import redact_text
 
 PREFIX = "cuesqueue_"
@@ -264,7 +265,7 @@ def our_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (CuesqueueError, ShardStoreError):
+    except (CuesqueueError, ShardStoreError, FailpointReached):
         raise
     except Exception as error:  # noqa: BLE001 - of any library that works in here
         kind = type(error)
