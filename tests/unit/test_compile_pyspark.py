@@ -7,12 +7,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
 from queue_source.commands.main import app
-from queue_source.spark import process
+from queue_source.spark import load, process
 
 SOURCES = {"pkg/__init__.py": "", "pkg/one.py": "NUMBER = 1\n", "pkg/odd.py": "WRONG = 1 is 1\n", "pkg/data.txt": "x"}
 
@@ -25,6 +27,12 @@ def home(tmp_path: Path) -> Path:
         for name, text in SOURCES.items():
             opened.writestr(name, text)
     return tmp_path / "spark"
+
+
+def lacking(home: Path) -> int:
+    """How many modules lack their bytecode."""
+    with zipfile.ZipFile(home / "python" / "lib" / "pyspark.zip") as opened:
+        return sum(name.endswith(".py") and f"{name}c" not in opened.namelist() for name in opened.namelist())
 
 
 def run(home: Path) -> dict[str, object]:
@@ -57,7 +65,27 @@ def test_python_imports_the_bytecode(home: Path) -> None:
 def test_what_cannot_be_changed_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["setup", "pyspark", "--spark-home", str(tmp_path)])
     assert done.exit_code != 0
-    assert "there is no such file; name the folder of a Spark" in f"{done.exception} {done.output}"
+    assert "No such file or directory; name the folder of a Spark" in f"{done.exception} {done.output}"
+
+
+class Builder:
+    """Stands for that of a session."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_session_of_load_has_it_without_being_asked_where_that_may_be_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
+    if refused:
+        monkeypatch.setattr("shutil.copy", Mock(side_effect=PermissionError(13, "Permission denied")))
+    load.quiet_session("local[2]")
+    assert lacking(home) == (3 if refused else 0)
 
 
 @pytest.mark.parametrize(

@@ -628,6 +628,42 @@ DEFECTS = (
         "    if earlier:\n        return content\n",
     ),
     Defect(
+        "given-up-while-one-is-idle",
+        "After a reset a table that was put back went unnoticed as long as one of the query's pipelines was idle.",
+        "shard_store/batches/publishing.py",
+        "return (None if len(given_up) == len(rows) else ends | given_up), goes_on",
+        "return None, goes_on",
+    ),
+    Defect(
+        "an-old-snapshot-reads-what-came-since",
+        "A snapshot of before another pipeline had ended an object read the object that was announced since, in the "
+        "version of before, and called it changed.",
+        "shard_store/batches/plans.py",
+        "        anew = _opened_anew(transaction, token, parts, places)\n",
+        "        anew = set()\n",
+    ),
+    Defect(
+        "a-uri-hides-a-newer-event",
+        "A URI that was delivered again beside a newer event hid the event, and the object was called changed.",
+        "shard_store/shards/announcing.py",
+        "(_may_be_new(announced[key], row) or _is_of_now(announced[key], row.later))",
+        "_may_be_new(announced[key], row)",
+    ),
+    Defect(
+        "a-requeued-version-without-its-facts",
+        "A requeued version that was read behind a reset was read as the next one, whose rows came twice.",
+        "queue_source/announcements/contents.py",
+        "        if options.allow_overwrites and OBJECT_VERSION in message.headers:\n",
+        "        if options.allow_overwrites is None:\n",
+    ),
+    Defect(
+        "int96-without-a-zone",
+        "INT96, which Spark writes for timestamps, was inferred as TIMESTAMP_NTZ.",
+        "queue_source/formats/parquet.py",
+        "        return _as_spark_names_it(reader, reader.schema_arrow)\n",
+        "        return reader.schema_arrow\n",
+    ),
+    Defect(
         "f4-first-part-without-a-value",
         "A first part without a value was a bad object, where the whole has the text of a bad record behind it.",
         "queue_source/formats/text/json.py",

@@ -1,30 +1,21 @@
 """`cuesqueue setup`: what is made once: cloud resources (those of AWS are in `setup_aws.py`), a faster PySpark, files.
 
-Spark starts its Python processes with `python/lib/pyspark.zip` first on the path. It holds sources only, so each new
-process (the reader process of each query, each new worker) compiles PySpark again, for most of a second.
-
 For Azure this runs its command line, `az`, or prints what it would run: Azure's libraries for it are
 many and change often. Existing things stay as they are. So a second run changes nothing.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import py_compile
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
-import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +24,7 @@ import typer
 from queue_source.commands.output import Json, hide_secrets, print_result, tell
 from queue_source.commands.parameters import argument, flag, option
 from queue_source.errors import CuesqueueError, OptionError
+from queue_source.spark.bytecode import archive_of, compile_archive
 from queue_source.uris import plain_prefix
 from shard_store.redaction import redact_text
 
@@ -213,37 +205,16 @@ def pyspark(
 
     Bytecode for this Python is added to python/lib/pyspark.zip, 7 MB. Run it where driver and executors have PySpark.
     """
-    if spark_home:
-        archive = Path(spark_home) / "python" / "lib" / "pyspark.zip"
-    else:
-        spec = find_spec("pyspark")
-        if spec is None or spec.origin is None:
-            raise OptionError("--spark-home", "names no folder, and PySpark is not installed here; name one")
-        archive = Path(spec.origin).parent / "python" / "lib" / "pyspark.zip"
+    archive = archive_of(spark_home or None)
+    if archive is None:
+        raise OptionError("--spark-home", "names no folder, and PySpark is not installed here; name one")
     try:
-        if not archive.is_file():
-            raise FileNotFoundError(errno.ENOENT, "there is no such file", str(archive))
-        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".cuesqueue-") as folder:
-            draft = Path(folder) / archive.name
-            shutil.copy(archive, draft)
-            with zipfile.ZipFile(draft, "a", zipfile.ZIP_DEFLATED) as opened:
-                present = set(opened.namelist())
-                missing = sorted(name for name in present if name.endswith(".py") and f"{name}c" not in present)
-                for name in missing:
-                    source = opened.extract(name, folder)
-                    # by the source's hash, unchecked: the archive's times are not those of the files
-                    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # about PySpark's own sources
-                        py_compile.compile(source, f"{source}c", name, doraise=True, invalidation_mode=mode)
-                    opened.write(f"{source}c", f"{name}c")
-            if missing:  # as a whole: processes that read the old one are not disturbed
-                draft.replace(archive)
+        compiled = compile_archive(archive)
     except OSError as error:
         raise OptionError(
             "--spark-home", f"{error.filename}: {error.strerror}; name the folder of a Spark that you may change"
         ) from None
-    print_result({"archive": str(archive), "modules compiled": len(missing)}, as_json, title="done")
+    print_result({"archive": str(archive), "modules compiled": compiled}, as_json, title="done")
 
 
 @app.command()

@@ -36,6 +36,7 @@ from queue_source.schema.columns import format_columns, widened
 from queue_source.schema.location import SchemaLocation
 from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
 from queue_source.sinks.base import open_sink, open_target
+from queue_source.spark.bytecode import archive_of, compile_archive
 from queue_source.spark.java import require_java
 from queue_source.spark.process import arrow_schema, driver_folder, is_remote
 from queue_source.storage.files import check_place
@@ -232,6 +233,11 @@ def quiet_session(master: str) -> SparkSession:
     quiet: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
     if master.startswith("local"):  # the workers are on this machine, where `python3` may be another Python
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # bytecode beside sources, as Python itself writes it; who may not, is advised by the log
+        archive = archive_of(os.environ.get("SPARK_HOME"))
+        with suppress(OSError):
+            if archive is not None and not sys.dont_write_bytecode:
+                compile_archive(archive)
     return builder.config(map=quiet).getOrCreate()
 
 
