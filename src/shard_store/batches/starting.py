@@ -140,8 +140,13 @@ def settle_names(transaction: Transaction, source: str, naming: Naming) -> Names
 
 def half_reset(transaction: Transaction, source: str) -> Mapping[str, Any] | None:
     """Return what `cuesqueue reset` has begun of the source, and not ended: see operators/resetting.py."""
-    text = transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one_or_none()
-    mark: Mapping[str, Any] | None = json.loads(text or "{}").get(_RESET)
+    return _mark(
+        transaction.execute(sa.select(sources.c.naming).where(sources.c.source == source)).scalar_one_or_none()
+    )
+
+
+def _mark(naming: str | None) -> Mapping[str, Any] | None:
+    mark: Mapping[str, Any] | None = json.loads(naming or "{}").get(_RESET)
     return mark
 
 
@@ -159,7 +164,15 @@ _RESET = "reset"
 
 def refuse_half_reset(transaction: Transaction, source: str, pipeline: str | None = None) -> None:
     """Raise StoreConfigurationError where a reset of the source, or of this pipeline of it, is half done."""
-    mark = half_reset(transaction, source)
+    _refuse(half_reset(transaction, source), source, pipeline)
+
+
+def refuse_half_reset_of(naming: str | None, source: str) -> None:
+    """Raise as `refuse_half_reset` does, by the column `naming` of the source's row."""
+    _refuse(_mark(naming), source, None)
+
+
+def _refuse(mark: Mapping[str, Any] | None, source: str, pipeline: str | None) -> None:
     if mark is not None and (pipeline is None or not mark["only"] or pipeline in mark["only"]):
         how = "".join(f" --pipeline {name}" for name in mark["only"]) + " --adopted" * mark["adopted"]
         raise StoreConfigurationError(

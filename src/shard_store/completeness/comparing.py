@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.batches.starting import refuse_half_reset
+from shard_store.batches.starting import refuse_half_reset, refuse_half_reset_of
 from shard_store.completeness.listing import SURE, earliest, latest
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, Semantics, ShardKey, ShardState, shard_key
@@ -161,19 +161,20 @@ def compare(
     in between would be called missing. Raises StoreConfigurationError while the source is being reset: half of what it
     has read is forgotten, and the other half would be called published.
     """
-    refuse_half_reset(transaction, source)
     keys = [shard_key(source, entry.shard_id) for entry in listed]
     plain_keys = {entry: shard_key(source, entry.uri) for entry in listed if entry.uri is not None}
     columns = [shards.c[name] for name in StoredShard._fields]
     of_shards = sa.select(*columns).where(transaction.among(shards.c.shard_key, sorted({*keys, *plain_keys.values()})))
-    # the row of the source has what it remembers in the places of two columns: of size, and of the time of its end
+    # the row of the source has what it remembers, and its reset, in the places of size, the time of its end, and ETag
     in_place = {"state": sa.literal(""), "size": sources.c.forgotten_before, "finished_at": sources.c.existing_before}
+    in_place["etag"] = sources.c.naming
     of_source = sa.select(*(in_place.get(name, sa.null()) for name in StoredShard._fields))
     union = sa.union_all(of_shards, of_source.where(sources.c.source == source))
     rows: dict[ShardKey | None, StoredShard] = {}
     for stored in map(StoredShard._make, transaction.execute(union)):
         rows[None if stored.shard_key is None else ShardKey(bytes(stored.shard_key))] = stored
     of_own = rows.pop(None, None)
+    refuse_half_reset_of(None if of_own is None else of_own.etag, source)
     remembered = Memory() if of_own is None else Memory(of_own.size or 0, of_own.finished_at)
     return [
         judge(entry, rows.get(key), rows.get(plain_keys.get(entry, key)), remembered, clocks)
