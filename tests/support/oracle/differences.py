@@ -289,6 +289,12 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         READ_HERE,
+        "CSV: NUL is text while `quote` is empty (for Spark NUL quotes)",
+        every(CSV, option("quote", ""), text("\0")),
+        (Example(_csv("a STRING", "\0,", quote=""), "null", "'\\x00'"),),
+    ),
+    Row(
+        READ_HERE,
         "CSV columns of an object with a header: by name (for Spark by position)",
         never,
         (Example(_csv("a INT, b STRING", "b,a\nx,1", header="true"), "null, '1'", "1, 'x'"),),
@@ -486,7 +492,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         TYPED_BAD,
-        "Parquet: TIMESTAMP that is declared as TIMESTAMP_NTZ (for Spark the local time of UTC)",
+        "Parquet: TIMESTAMP that is declared as TIMESTAMP_NTZ (UTC for Spark)",
         every(formats("parquet"), here_failed, said("is an instant and does not become")),
         (
             Example(
@@ -498,7 +504,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         TYPED_BAD,
-        "Avro: TIMESTAMP that is declared as DATE (for Spark days that are a thousand times too late)",
+        "Avro: TIMESTAMP that is declared as DATE (another day for Spark)",
         every(formats("avro"), here_failed, said(r"timestamp\[.*\] does not become date32")),
         (
             Example(
