@@ -301,8 +301,13 @@ class Operators:
         unfinished = [name_of(uri) for _, uri, _ in gone - ended]
         if unfinished and said is not None and said.alone:
             raise Broken(f"prune has removed open shards: {unfinished}")
-        world.anew |= _objects(gone)
-        if gone:
+        # also what was opened and published while the command worked
+        known = {*_objects(before), *_objects(world.every_shard())}
+        since = {(source, uri) for source, uris in world.names.items() for uri in uris} - known
+        shown = {tuple(row.split("@")[0].split("|")) for row in world.published()}
+        gone_since = {of for of in since if (of[0], name_of(of[1])) in shown}
+        world.anew |= _objects(gone) | gone_since
+        if gone or gone_since:
             world.forget_earlier_states()
 
     def prune_data(self) -> None:
