@@ -88,6 +88,24 @@ def test_the_session_of_load_has_it_without_being_asked_where_that_may_be_writte
     assert lacking(home) == (3 if refused else 0)
 
 
+@pytest.mark.parametrize("damage", ["no archive", "no python"])
+def test_an_archive_that_cannot_be_compiled_keeps_no_load_from_starting(
+    home: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    archive = home / "python" / "lib" / "pyspark.zip"
+    if damage == "no archive":
+        archive.write_bytes(b"no archive")
+    else:
+        with zipfile.ZipFile(archive, "a") as opened:
+            opened.writestr("pkg/newer.py", "match = = 1")
+    before = archive.read_bytes()
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", Builder())
+    load.quiet_session("local[2]")
+    assert archive.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("version", "sockets", "file", "words"),
     [

@@ -39,7 +39,7 @@ def silent() -> Iterator[socket.socket]:
         yield server
 
 
-@pytest.mark.parametrize("told", SIGNALS, ids=lambda told: told.name)
+@pytest.mark.parametrize("sent", SIGNALS, ids=lambda sent: sent.name)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -54,7 +54,7 @@ def silent() -> Iterator[socket.socket]:
     ids=lambda arguments: arguments[0],
 )
 def test_a_command_that_a_signal_ends_says_so_with_its_code_and_without_a_trace(
-    arguments: list[str], told: signal.Signals, silent: socket.socket, tmp_path: Path
+    arguments: list[str], sent: signal.Signals, silent: socket.socket, tmp_path: Path
 ) -> None:
     (tmp_path / "routes.json").write_text('[{"prefix": "file:///", "source": "s"}]')
     (tmp_path / "out").mkdir()
@@ -63,14 +63,14 @@ def test_a_command_that_a_signal_ends_says_so_with_its_code_and_without_a_trace(
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         connection, _ = silent.accept()  # the command waits for its store
         with connection:
-            running.send_signal(told)
+            running.send_signal(sent)
             out, said = running.communicate(timeout=60)
-    assert (running.returncode, out) == (ENDED_BY_SIGNAL + told, "")
-    assert said.splitlines() == [f"error: stopped by {told.name}"]
+    assert (running.returncode, out) == (ENDED_BY_SIGNAL + sent, "")
+    assert said.splitlines() == [f"error: stopped by {sent.name}"]
 
 
-@pytest.mark.parametrize("told", SIGNALS, ids=lambda told: told.name)
-def test_serve_ends_with_0_at_each_signal(told: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", SIGNALS, ids=lambda sent: sent.name)
+def test_serve_ends_with_0_at_each_signal(sent: signal.Signals, tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path}/store.db").close()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -84,7 +84,7 @@ def test_serve_ends_with_0_at_each_signal(told: signal.Signals, tmp_path: Path) 
             except OSError:
                 continue
             break
-        running.send_signal(told)
+        running.send_signal(sent)
         said += running.stderr.read()
         assert running.wait(60) == 0
     assert "Traceback" not in said

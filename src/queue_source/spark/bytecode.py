@@ -6,6 +6,7 @@ again, for most of a second.
 
 from __future__ import annotations
 
+import errno
 import py_compile
 import shutil
 import tempfile
@@ -26,8 +27,15 @@ def archive_of(spark_home: str | None) -> Path | None:
 def compile_archive(archive: Path) -> int:
     """Add the bytecode that the archive lacks, for this Python, and return of how many modules that is.
 
-    Raises OSError where the archive is missing, or may not be changed.
+    Raises OSError where the archive is missing, damaged, not for this Python, or may not be changed.
     """
+    try:
+        return _compile(archive)
+    except (zipfile.BadZipFile, py_compile.PyCompileError) as error:
+        raise OSError(errno.EINVAL, str(error), str(archive)) from error
+
+
+def _compile(archive: Path) -> int:
     with zipfile.ZipFile(archive) as opened:
         present = set(opened.namelist())
     missing = sorted(name for name in present if name.endswith(".py") and f"{name}c" not in present)

@@ -37,10 +37,10 @@ def examine_java(environment: Mapping[str, str], spark: str) -> tuple[str, str]:
         done = run_program([program, "-version"], environment)
     except OSError as error:
         return f"{program} cannot be started ({error.strerror})", _INSTALL
-    told = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    if done.returncode or told is None:
+    named = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if done.returncode or named is None:
         return f"{program} -version failed: {line_of(done.stderr or done.stdout, 0)}", _INSTALL
-    number = int(told[1])
+    number = int(named[1])
     text = f"{number} at {program}"
     if number < OLDEST_JAVA:
         return f"{text} is too old", _INSTALL

@@ -1,8 +1,8 @@
 """Small data files are joined: one takes the place of many, in one transaction, and views show the same rows.
 
 The rows of the replaced files stay in the table, with the id of the file in their place, until vacuum: so a query that
-began before, and views of the past, read what they would have read (`views.DataFiles`): a
-reader's moment is the newest id, and a file counts up to it, until the file in its place does.
+began before, and views of the past, read what they would have read (`views.DataFiles`): a reader's moment is the newest
+id, and a file counts up to it, until the file in its place does.
 """
 
 from __future__ import annotations

@@ -229,9 +229,9 @@ ENDPOINT = "check the address of the endpoint, and a proxy before it"
 
 def error_of(queue: str, code: str, text: str, status: int = 0, operation: str = "", place: str = "") -> QueueError:
     """Return our error for the answer of SQS to a request or to one entry of it. `place`: where it was asked."""
-    if (told := _IN_XML.search(text)) is not None:
-        code, text = told.groups()
-    is_foreign = told is None and status > 0 and (not text or text.lstrip().startswith("<"))
+    if (in_xml := _IN_XML.search(text)) is not None:
+        code, text = in_xml.groups()
+    is_foreign = in_xml is None and status > 0 and (not text or text.lstrip().startswith("<"))
     if is_foreign:
         text = "the answer is no error of SQS"
     short = short_code(code)
