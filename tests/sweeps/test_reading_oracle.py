@@ -96,11 +96,6 @@ FOUND = [
         )
         for way in ("plain under a packed name", "plain under another packed name")
     ),
-    # a number that pyarrow takes and Spark does not, in a field that is not declared
-    *(
-        ("quick-is-slow", Case("json", "a INT, _corrupt_record STRING", content=b'{"a":1,"b":%s}\n{"a":2}' % value))
-        for value in (b"Inf", b"[-Inf]", b'{"c":-NaN }', b'"Inf"', b"Infinity")
-    ),
     # white space before an element is no part of the record
     (
         "any-packing-is-the-same",

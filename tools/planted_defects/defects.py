@@ -276,8 +276,8 @@ DEFECTS = (
         "odd-numbers-of-json",
         "`Inf` in a line of json was read as a number, which Spark refuses.",
         "queue_source/formats/text/json.py",
-        "if may_be_odd and ",
-        "if not may_be_odd and ",
+        "if any(pc.all(pc.is_finite(array)).as_py() is False for array in numbers)",
+        "if any(array is None for array in numbers)",
     ),
     Defect(
         "death-blames-a-neighbour",

@@ -141,9 +141,8 @@ class JsonReader:
             if self._infers and more(declared, parsed_type, exactly=rescues, empties=rescues):
                 return None  # to be rescued, or a reason to stop
             numbers = [array for array in _arrays(parsed.columns) if pt.is_floating(array.type)]
-            # pyarrow takes `Inf` and `-NaN`, which Spark refuses, also in fields that are not declared
-            may_be_odd = self._has_others or any(pc.all(pc.is_finite(array)).as_py() is False for array in numbers)
-            if may_be_odd and (b"Inf" in text or b"-NaN" in text) and _ODD_NUMBER.search(text):
+            # pyarrow takes `Inf` and `-NaN`, which Spark refuses
+            if any(pc.all(pc.is_finite(array)).as_py() is False for array in numbers) and _ODD_NUMBER.search(text):
                 return None
             if any(map(_has_negative_zero, numbers)) and _NEGATIVE_ZERO.search(text):
                 return None
