@@ -336,7 +336,6 @@ def test_what_no_plan_holds_takes_the_newest_size_and_etag(store: ShardStore) ->
         (("g00000000000000000009", "g00000000000000000010"), 1),
         (("t00000000000000000009", "t00000000000000000010"), 1),
         (("t00000000000000000009", "t00000000000000000009"), 1),  # some senders write whole seconds
-        ((None, "s1"), 1),
         (("s1", None), 1),  # a plain URI, whose size was asked for just now
         ((None, None), 1),
     ],
@@ -358,20 +357,37 @@ def test_the_version_with_the_greater_sequence_wins_in_whatever_order_they_come(
 
 @pytest.mark.parametrize("together", [True, False], ids=["at once", "one by one"])
 @pytest.mark.parametrize("order", list(permutations(range(4))), ids=lambda order: "".join(map(str, order)))
-def test_an_older_event_that_comes_behind_a_uri_alone_does_not_count(
+def test_an_older_event_that_comes_beside_a_uri_alone_does_not_count(
     store: ShardStore, order: tuple[int, ...], together: bool
 ) -> None:
-    """A URI alone means what is there: an event that is older than what was known before brings nothing back."""
+    """A URI alone means what is there: an event that is older than what was known before brings nothing back, and none
+    that may be older than the URI has its version read, which may be gone.
+    """
     events = [said("m1", 1, "1", "s01"), said("m2", 2, "2", "s02"), said("m3", 3, "3", "s03"), said("m4", None)]
     us = Pipeline.start(store)
     announce(us, events[order[0]])
     rest = [events[number] for number in order[1:]]
     for some in [rest] if together else [[one] for one in rest]:
         shard = announce(us, *some)
-    expected = {"3", None} if order.index(3) > order.index(2) else {"3"}
+    expected = {"3", None}
     assert shard.content.etag in expected
     assert us.look("a")["a"].content.etag in expected
     assert {etag for _, etag in version(publish(us, us.look("a")["a"]))} <= expected
+
+
+@pytest.mark.parametrize("looked_up", [False, True])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["URI first", "event first"])
+@pytest.mark.parametrize("together", [True, False], ids=["at once", "one by one"])
+def test_of_a_uri_alone_and_an_event_that_may_be_older_what_is_there_is_read(
+    store: ShardStore, order: tuple[int, int], together: bool, looked_up: bool
+) -> None:
+    uri = said("m1", 16, "now")._replace(announced=(None, None)) if looked_up else said("m1", None)
+    us, both = Pipeline.start(store), (uri, said("m2", 8, "gone", "s1"))
+    for some in [[both[n] for n in order]] if together else [[both[n]] for n in order]:
+        shard = announce(us, *some)
+    for content in (shard.content, us.look("a")["a"].content):
+        assert (content.size, content.etag) in [(None, None), (16, "now")]
+    assert version(planned(us, shard)) in [[(None, None)], [(16, "now")]]
 
 
 def test_the_newest_version_is_known_after_a_restart(store: ShardStore) -> None:

@@ -57,13 +57,20 @@ class Place(NamedTuple):
 
 
 def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:
-    """Return one content for each shard: of several announcements the newest, or the last where nothing orders them."""
+    """Return one content for each shard: of several announcements the newest, or the last where nothing orders them.
+
+    A URI alone is of what is there now, in whatever order an event of a version is received with it: the version of an
+    event that comes late may be gone.
+    """
     newest: dict[ShardKey, Content] = {}
     for content in contents:
         key = shard_key(source, content.shard_id)
         earlier = newest.get(key)
-        if earlier is None or not _is_older(content, earlier):
-            newest[key] = content if earlier is None else _after(content, earlier)
+        if earlier is None:
+            newest[key] = content
+        elif not _is_older(content, earlier):
+            is_event = content.sequence is not None and _is_of_any_version(earlier)
+            newest[key] = earlier._replace(sequence=content.sequence) if is_event else _after(content, earlier)
     return newest
 
 
@@ -101,11 +108,14 @@ def in_newest_version(content: Content, later: Content | None) -> Content:
     """Return a shard's content as it was announced last, for one of which nothing is read.
 
     Without what a look-up has found: another pipeline may have looked before the object was whole, and come later.
+    Where nothing says which of the two is newer, such as of a URI alone and an event, any version may be read.
     """
     if later is None:
         return content
     later = as_announced(later)
-    return content._replace(**{name: getattr(later, name) for name in _VERSION})
+    newest = content._replace(**{name: getattr(later, name) for name in _VERSION})
+    is_unordered = content.sequence is None and later.sequence is not None and content.shard_id == content.uri
+    return newest._replace(size=None, etag=None) if is_unordered else newest
 
 
 def as_announced(content: Content) -> Content:
@@ -297,6 +307,12 @@ def _is_of_now(content: Content, later: Content | None) -> bool:
     It takes the place of a newer event that was received with it (`newest_of`), which must not be lost.
     """
     return later is not None and content.announced is not None and is_other_version(content, later)
+
+
+def _is_of_any_version(content: Content) -> bool:
+    said = as_announced(content)
+    version = said.reference.version if said.reference else None
+    return said.size is None and said.etag is None and version is None and said.payload is None
 
 
 def _is_older(content: Content, stored: Content | Row[Any]) -> bool:

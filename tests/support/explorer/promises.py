@@ -201,7 +201,8 @@ class Promises:
             return
         there = self._rows_of(rows, of)
         expected = {f"{source}|{row}" for row in newest.rows}
-        if of in world.anew and expected <= set(there):  # beside rows of before
+        may_be_beside = of in world.anew or source in world.cast.versioned
+        if may_be_beside and expected <= set(there):  # beside rows of before
             return
         if newest.time // 1000 < until and set(there) != expected:
             said = f"a certificate of {name_of(uri)} is complete; its version {newest.number} is {newest.form}"
