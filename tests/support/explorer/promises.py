@@ -122,10 +122,13 @@ class Promises:
     ) -> None:
         """What was opened again since then has another message (of these `others`) that waits for it, or a person.
 
+        So has what was given up, and forgotten by a prune before the message was acknowledged.
         `versions`: of some URIs the ids of the versions that the message announced, each a shard of its own.
         """
         uris = [uri for uri in uris if uri not in versions or not self._is_through(source, uri, versions[uri])]
         excused, announced = self._world.opened_again()
+        forgotten = self._world.anew - excused
+        excused, announced = excused | forgotten, announced | forgotten
         if not self._world.went_back and any((source, uri) in announced for uri in uris):
             excused -= announced - {(source, uri) for uri in others()}
         if unpublished := self._unpublished((source, uri) for uri in uris if (source, uri) not in excused):
