@@ -297,7 +297,9 @@ class Operators:
         ended = {shard for shard, state in before.items() if state != ShardState.OPEN.value}
         with self._excusing(_objects(ended), lambda: _objects(ended - world.every_shard().keys())):
             said = self.call("prune", "--max-shards", self.choose.choice("12"), "--older-than", "1d")
-        gone = before.keys() - world.every_shard().keys()
+        after = world.every_shard()
+        gone = before.keys() - after.keys()
+        gone |= {shard for shard in ended & after.keys() if after[shard] == ShardState.OPEN.value}  # and announced since
         unfinished = [name_of(uri) for _, uri, _ in gone - ended]
         if unfinished and said is not None and said.alone:
             raise Broken(f"prune has removed open shards: {unfinished}")

@@ -174,7 +174,7 @@ def _a_value(question: Callable[[str], bool]) -> Excuse:
 
 def _is_odd_number(text: str) -> bool:
     if _WHOLE.fullmatch(text):
-        return not -(1 << 63) <= int(text) < 1 << 63
+        return len(text) > 20 or not -(1 << 63) <= int(text) < 1 << 63
     return _FRACTION.fullmatch(text) is None
 
 
