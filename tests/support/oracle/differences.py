@@ -390,11 +390,11 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         NOT_READ,
-        "bad values: years beyond 9999; a time without a date (`05:00`)",
+        "bad values: years outside 0–9999; a time without a date (`05:00`)",
         every(
             formats("csv", "json"),
             of_type(is_time),
-            said(r"is not a|year"),
+            said(r"is not a|year|the form of the option"),
             null_here,
             text(r"\d{5,}|[+-]\d{4,}|0000|(?:^|[\"',;|\n])\s*T?\d{1,2}:\d"),
         ),
