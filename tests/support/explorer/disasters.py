@@ -89,6 +89,7 @@ class Disasters:
                 lives.end(query)
             else:  # what is confirmed is acknowledged a moment later; before or after, the store cannot tell
                 all(lives.guarded(query, reader.acknowledge) for reader in query.readers)
+                world.done_before = {of for of, state in world.shard_states().items() if state != ShardState.OPEN.value}
         if stopped:
             lives.end_router()
         world.go_back(moment)

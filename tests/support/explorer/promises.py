@@ -131,6 +131,7 @@ class Promises:
         excused, announced = excused | forgotten, announced | forgotten
         if not self._world.went_back and any((source, uri) in announced for uri in uris):
             excused -= announced - {(source, uri) for uri in others()}
+        excused |= self._world.done_before
         if unpublished := self._unpublished((source, uri) for uri in uris if (source, uri) not in excused):
             raise Broken(f"a message is acknowledged, and this is not published: {unpublished}")
 

@@ -196,7 +196,8 @@ class World:
     from another one. `pruned`: rows that an operator has removed. `forgotten`: what was found bad, before the store
     went back behind that. `lost_messages`: the objects of a source whose messages were acknowledged after the moment to
     which all was put back. `excused`: those whose rows were taken out of a table behind the store's back, or that
-    another reader has read. `anew`: those whose rows may come once more, since an operator said so. `by_hand`: those
+    another reader has read. `done_before`: those that had ended before the store went back under what runs: what was read
+    in it by then may be acknowledged, until the reader asks the store anything. `anew`: those whose rows may come once more, since an operator said so. `by_hand`: those
     that an operator has given up or opened again. `lately`: what was read last. `is_calm`: no object changes any more
     by itself. `is_telling`: a notification is sent, not by a command. `lists`: sources with listings. `spares`: objects
     that a URI alone announces are planned without a look-up, as those of S3. `first_form`: of an object. `in_tables`:
@@ -226,6 +227,7 @@ class World:
     pruned: set[str] = field(default_factory=set)
     lost_messages: set[tuple[str, str]] = field(default_factory=set)
     excused: set[tuple[str, str]] = field(default_factory=set)
+    done_before: set[tuple[str, str]] = field(default_factory=set)
     anew: set[tuple[str, str]] = field(default_factory=set)
     by_hand: set[tuple[str, str]] = field(default_factory=set)
     lately: deque[str] = field(default_factory=lambda: deque(maxlen=3))
