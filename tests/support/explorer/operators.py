@@ -299,7 +299,8 @@ class Operators:
             said = self.call("prune", "--max-shards", self.choose.choice("12"), "--older-than", "1d")
         after = world.every_shard()
         gone = before.keys() - after.keys()
-        gone |= {shard for shard in ended & after.keys() if after[shard] == ShardState.OPEN.value}  # and announced since
+        # and announced since
+        gone |= {shard for shard in ended & after.keys() if after[shard] == ShardState.OPEN.value}
         unfinished = [name_of(uri) for _, uri, _ in gone - ended]
         if unfinished and said is not None and said.alone:
             raise Broken(f"prune has removed open shards: {unfinished}")

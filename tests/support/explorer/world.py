@@ -192,17 +192,18 @@ class World:
 
     `taken`: what sinks of other kinds hold, by checkpoint and batch id: the first attempt at a batch counts.
     `own_sinks`: the pipelines whose sinks make themselves known. `names`: the objects of each source, by URI.
-    `acknowledged`: the source and the URI of all that was, in that order. `passed`: the shards that a pipeline has got
-    from another one. `pruned`: rows that an operator has removed. `forgotten`: what was found bad, before the store
-    went back behind that. `lost_messages`: the objects of a source whose messages were acknowledged after the moment to
-    which all was put back. `excused`: those whose rows were taken out of a table behind the store's back, or that
-    another reader has read. `done_before`: those that had ended before the store went back under what runs: what was read
-    in it by then may be acknowledged, until the reader asks the store anything. `anew`: those whose rows may come once more, since an operator said so. `by_hand`: those
-    that an operator has given up or opened again. `lately`: what was read last. `is_calm`: no object changes any more
-    by itself. `is_telling`: a notification is sent, not by a command. `lists`: sources with listings. `spares`: objects
-    that a URI alone announces are planned without a look-up, as those of S3. `first_form`: of an object. `in_tables`:
-    the rows that the store has published, by the table that has them; `spelled`: how it was put back. `beginnings`:
-    moments before any batch; `before_tables`: before commits of tables. `sent`: all messages, in order. `half_reset`:
+    `acknowledged`: the source and the URI of all that was, in that order. `passed`: the shards that a pipeline has
+    got from another one. `pruned`: rows that an operator has removed. `forgotten`: what was found bad, before the
+    store went back behind that. `lost_messages`: the objects of a source whose messages were acknowledged after the
+    moment to which all was put back. `excused`: those whose rows were taken out of a table behind the store's back,
+    or that another reader has read. `done_before`: those that had ended before the store went back under what runs:
+    what was read in it by then may be acknowledged, until the reader asks the store anything. `anew`: those whose
+    rows may come once more, since an operator said so. `by_hand`: those that an operator has given up or opened
+    again. `lately`: what was read last. `is_calm`: no object changes any more by itself. `is_telling`: a
+    notification is sent, not by a command. `lists`: sources with listings. `spares`: objects that a URI alone
+    announces are planned without a look-up, as those of S3. `first_form`: of an object. `in_tables`: the rows that
+    the store has published, by the table that has them; `spelled`: how it was put back. `beginnings`: moments
+    before any batch; `before_tables`: before commits of tables. `sent`: all messages, in order. `half_reset`:
     sources of which a reset runs, or was killed. `requeues`: a command that requeues runs, or was killed.
     """
 
