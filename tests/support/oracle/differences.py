@@ -615,8 +615,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         INFERRED,
-        'JSON: `""` makes a column STRING (for Spark it says nothing, as null), and so do empty objects without any '
-        "others (Spark leaves such a column out)",
+        'JSON: `""` makes a column STRING (nothing for Spark, as null), as do empty objects alone (left out by Spark)',
         every(JSON, text(r'""(?!:)|\{\}'), lambda d: "STRING" in d.our),
         (
             Example(_json_inferred('{"a":""}\n{"a":[1]}'), "`a` ARRAY<BIGINT>", "`a` STRING"),
@@ -625,9 +624,27 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         INFERRED,
-        "JSON: columns are in the order in which they come (for Spark in that of their names)",
+        "JSON: columns are in order of appearance (for Spark, of name)",
         never,
         (Example(_json_inferred('{"b":1,"a":true}'), "`a` BOOLEAN, `b` BIGINT", "`b` BIGINT, `a` BOOLEAN"),),
+    ),
+    Row(
+        INFERRED,
+        "Parquet: FLOAT16 is FLOAT (refused by Spark)",
+        every(formats("parquet"), lambda d: d.case.made is not None and "halffloat" in d.case.made.stored.values()),
+        (
+            Example(
+                Case("parquet", None, made=Made("pyarrow", "a FLOAT", ((0.5,),), {"stored": {"a": "halffloat"}})),
+                "",
+                "`a` FLOAT",
+            ),
+        ),
+    ),
+    Row(
+        INFERRED,
+        "ORC: names with a backtick are whole (cut there by Spark)",
+        every(formats("orc"), lambda d: d.case.made is not None and "``" in d.case.made.ddl),
+        (Example(Case("orc", None, made=Made("pyarrow", "`a``b` INT", ((1,),))), "`a` INT", "`a``b` INT"),),
     ),
     # --- otherwise ---
     Row(
