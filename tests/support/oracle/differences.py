@@ -528,10 +528,21 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         TYPED,
-        "ORC: TIMESTAMP is the moment that was written (for Spark the writer's local time in the zone of "
-        "the reading JVM); "
-        "where the file has no zone, it is UTC (for Spark the zone of the reading JVM).",
-        never,
+        "ORC: TIMESTAMP is the moment that was written (for Spark the writer's local time in the zone "
+        "of the reading JVM; as TIMESTAMP_NTZ within arrays, its seconds); "
+        "where the file has no zone, it is UTC (for Spark that zone).",
+        every(formats("orc"), of_type(lambda kind: pt.is_timestamp(kind) and kind.tz is None), of_type(pt.is_list)),
+        (
+            Example(
+                Case(
+                    "orc",
+                    "b ARRAY<TIMESTAMP_NTZ>",
+                    made=Made("spark", "a INT, b ARRAY<TIMESTAMP>", ((1, [9 * 10**6]),)),
+                ),
+                "[9]",
+                "[9000000]",
+            ),
+        ),
         shown_by="tests/unit/formats/test_orc_values.py::test_a_timestamp_is_the_moment_at_the_clock_of_its_writer",
     ),
     Row(
