@@ -20,6 +20,7 @@ import pytest
 
 from queue_source.announcements.dialects import DIALECTS
 from queue_source.coordinator.in_flight import InFlight
+from queue_source.messages import Received
 from shard_store.model import ShardState
 from shard_store.sql.database import Database
 from support.explorer.casts import Cast, Kind
@@ -96,8 +97,8 @@ class Scene:
         self.world.now += 100
         self.take()
 
-    def _before_acknowledged(self, queue: str, body: bytes, others: Callable[[], set[str]]) -> None:
-        uris = uris_in(body)
+    def _before_acknowledged(self, queue: str, message: Received, others: Callable[[], set[str]]) -> None:
+        uris = uris_in(message.body)
         states = self.world.shard_states()
         self.acknowledged.update(uris)
         self.acknowledged_unread += [

@@ -156,11 +156,16 @@ class Promises:
         ids = {f"{uri}#v{newest.number}", f"{uri}#{etag_of(newest)}"} & self._world.states_of(source, uri).keys()
         return not all(self._is_through(source, uri, shard_id) for shard_id in ids)
 
-    def check_is_recorded(self, uris: Sequence[str]) -> None:
-        """But for what was published before, and is forgotten since: it may be pruned before the acknowledgement."""
-        states, rows = self._world.shard_states(), self._world.published()
-        unknown = [(s, uri) for s in self._world.names for uri in uris if (s, uri) not in states]
-        if missing := [name_of(of[1]) for of in unknown if not self._rows_of(rows, of)]:
+    def check_is_recorded(self, uris: Sequence[str], recorded: Collection[Object]) -> None:
+        """But for what was `recorded`, has ended, and is forgotten since: it may be pruned before the acknowledgement.
+
+        It was published, or an operator's prune has said so: it was given up as well, or empty.
+        """
+        world = self._world
+        states, rows = world.shard_states(), world.published()
+        unknown = [(s, uri) for s in world.names for uri in uris if (s, uri) not in states]
+        pruned = {of for of in unknown if of in world.anew | world.excused or self._rows_of(rows, of)}
+        if missing := [name_of(of[1]) for of in unknown if of not in recorded or of not in pruned]:
             raise Broken(f"a message of a receiver is acknowledged, and this is not recorded: {missing}")
 
     def check_may_be_deleted(self, uri: str) -> None:

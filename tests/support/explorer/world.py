@@ -23,9 +23,11 @@ from queue_source.options.connections import StorageOptions
 from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
-from shard_store.model import LISTING, Pending, PublishToken, ShardKey, ShardState, shard_key
+from shard_store.model import LISTING, Content, Pending, PublishToken, ShardKey, ShardState, shard_key
+from shard_store.shards import recording
+from shard_store.shards.recording import Receipts, Recorded
 from shard_store.sql.database import Database, Transaction
-from shard_store.sql.schema import shard_changes
+from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore, open_store
 from support.explorer.casts import TABLES, Cast, Kind
 from support.explorer.objects import Event, Objects, body_of, etag_of, name_of, path_of, shard_ids_in, uris_in
@@ -92,7 +94,7 @@ class WatchedQueue(SimQueue):
     def _receive(self, max_messages: int, lease: float, wait: float) -> list[Received]:
         messages = super()._receive(max_messages, lease, wait)
         for message in messages:
-            self.world.bodies[message.receipt] = message.body
+            self.world.received[message.receipt] = message
         return messages
 
     def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
@@ -106,7 +108,7 @@ class WatchedQueue(SimQueue):
     def acknowledge(self, receipts: Sequence[Receipt]) -> set[Receipt]:
         for receipt in receipts:
             others = partial(self._others, receipt, receipts)
-            self.world.before_acknowledged(self.of, self.world.bodies[receipt], others)
+            self.world.before_acknowledged(self.of, self.world.received[receipt], others)
         return super().acknowledge(receipts)
 
     def _others(self, receipt: Receipt, receipts: Sequence[Receipt]) -> set[str]:
@@ -190,6 +192,7 @@ class _Undone(Exception):
 class World:
     """A folder with the objects of some sources, their queues, one store, tables, and two databases of somebody else.
 
+    `recorded`: the objects of each message of a receiver that were in the store when it had last recorded the message.
     `taken`: what sinks of other kinds hold, by checkpoint and batch id: the first attempt at a batch counts.
     `own_sinks`: the pipelines whose sinks make themselves known. `names`: the objects of each source, by URI.
     `acknowledged`: the source and the URI of all that was, in that order. `passed`: the shards that a pipeline has
@@ -213,7 +216,8 @@ class World:
     first_form: Callable[[], str] = lambda: "whole"
     now: float = field(default_factory=time.time)
     taken: dict[tuple[str, int], list[str]] = field(default_factory=dict)
-    bodies: dict[Receipt, bytes] = field(default_factory=dict)
+    received: dict[Receipt, Received] = field(default_factory=dict)
+    recorded: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
     acknowledged: list[tuple[str, str]] = field(default_factory=list)
     log: Callable[[str], None] = lambda line: None
     between_tasks: Callable[[Sequence[str]], None] = lambda uris: None
@@ -323,15 +327,15 @@ class World:
         for source in self.names if queue == ROUTES else [queue]:
             self.objects.announce(source, [Event(uri, self.objects.newest(uri), False) for uri in uris])
 
-    def before_acknowledged(self, queue: str, body: bytes, others: Callable[[], set[str]]) -> None:
-        uris = uris_in(body)
+    def before_acknowledged(self, queue: str, message: Received, others: Callable[[], set[str]]) -> None:
+        uris = uris_in(message.body)
         self.log(f"  acknowledged: {' '.join(map(name_of, uris))}")
         if queue == ROUTES:
-            self.promises.check_is_recorded(uris)
+            self.promises.check_is_recorded(uris, self.recorded.get(message.message_id, set()))
         else:
             versions: dict[str, str] = {}
             if queue in self.cast.versioned:
-                versions = dict.fromkeys(uris, "") | shard_ids_in(body)
+                versions = dict.fromkeys(uris, "") | shard_ids_in(message.body)
             self.promises.check_may_be_acknowledged(queue, uris, others, versions)
         self.acknowledged += [(source, uri) for source in (self.names if queue == ROUTES else [queue]) for uri in uris]
 
@@ -362,7 +366,27 @@ class World:
             return won
 
         store.acquire = watched  # type: ignore[method-assign]
+        store.record = partial(store._write, self._record)  # type: ignore[method-assign]
         return store
+
+    def _record(
+        self,
+        transaction: Transaction,
+        receiver: str,
+        announced: Mapping[str, Sequence[Content]],
+        receipts: Receipts,
+        seen: int = 0,
+    ) -> Recorded:
+        """As the store does; what is there then is noted, in the same transaction: at once it may be pruned."""
+        recorded = recording.record(transaction, receiver, announced, receipts, seen)
+        c = shards.c
+        there = {*transaction.execute(sa.select(c.source, sa.func.coalesce(c.uri, c.shard_id))).tuples()}
+        of_messages: dict[str, set[tuple[str, str]]] = {}
+        for source, contents in announced.items():
+            for content in contents:
+                of_messages.setdefault(content.message_id, set()).update({(source, content.uri)} & there)
+        self.recorded |= of_messages
+        return recorded
 
     def remember_state(self) -> None:
         """Keep the store and the tables as they are now, for a while, if they are ever to go back."""
