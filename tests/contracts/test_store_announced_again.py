@@ -29,11 +29,12 @@ from shard_store.model import (
     shard_key,
 )
 from shard_store.shards.changes import Audit
+from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import shard_changes, shards
 from shard_store.store import ShardStore
 from shard_store.upkeep.cleaning import Planned
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.store_backends import STALE, Pipeline, StoreBackend, rows
+from support.store_backends import SERVERS, STALE, Pipeline, StoreBackend, rows
 
 CURABLE = ("missing-object", "object-changed", "forbidden-object")
 KEY = shard_key("s", "a")
@@ -648,6 +649,38 @@ def test_whoever_dies_while_an_object_is_opened_again_leaves_all_or_nothing_of_i
     assert number > 5
     assert us.look("a")["a"].state is ShardState.OPEN
     assert rows(store, "errors")[0]["state"] == "reopened"
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+@pytest.mark.parametrize("by", ["reader", "receiver"])
+@pytest.mark.parametrize("was", ["missing", "empty"])
+def test_what_is_pruned_while_it_is_announced_again_is_new(backend: StoreBackend, was: str, by: str) -> None:
+    """It was read, and is not locked yet. On SQLite no other transaction comes between."""
+    import sqlalchemy as sa
+
+    store, view = backend.open(), backend.open()
+    us = Pipeline.start(store)
+    us.deliver("b")
+    store.prune(RetentionPolicy(max_shards=0))  # a source that has to remember a later end waits for its receivers
+    if was == "missing":
+        quarantine(us, announce(us, said("m1")))
+    else:
+        publish(us, announce(us, said("m1", 0)))
+    view.start_receiver("r", "queue", "host", ["s"])
+    pruned: list[int] = []
+
+    def prune(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not pruned and statement.startswith("SELECT cuesqueue_shards.") and statement.endswith("FOR UPDATE"):
+            pruned.append(store.prune(RetentionPolicy(max_shards=0)).shards)
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", prune)
+    if by == "reader":
+        assert view.open_shards(us.token, "s", [said("m2", 16)])[KEY].state is ShardState.OPEN
+    else:
+        assert view.record("r", {"s": [said("m2", 16)]}, Receipts(1))[:3] == (1, 0, 0)
+    assert pruned == [1]
+    ((state, message_id),) = store.database.read(lambda t: t.execute(sa.select(shards.c.state, shards.c.message_id)))
+    assert (state, message_id) == ("open", "m2")
 
 
 def test_each_opening_is_recorded_until_it_is_pruned(backend: StoreBackend) -> None:

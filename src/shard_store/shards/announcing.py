@@ -31,7 +31,7 @@ from shard_store.model import (
 )
 from shard_store.shards import changes
 from shard_store.shards.changes import Audit, record_changes
-from shard_store.sql.database import Transaction, chunks
+from shard_store.sql.database import Again, Transaction, chunks
 from shard_store.sql.schema import attempts, errors, shards
 
 _CURABLE = frozenset(("missing-object", "object-changed", "forbidden-object"))
@@ -144,6 +144,7 @@ def take_up(
     """Change the stored shards to which a new announcement brings something, and return them as they are then.
 
     Those that it opens again are the token's; with None they have no owner, for any pipeline of their source.
+    Raises Again where one was pruned after it was read: then it is new.
     """
     seen: dict[ShardKey, Shard] = {}
     announced = dict(announced)
@@ -158,6 +159,8 @@ def take_up(
         return {}
     locked = transaction.select_among(sa.select(shards).with_for_update(), shards.c.shard_key, seen)
     rows = {ShardKey(row.shard_key): row for row in locked}
+    if seen.keys() != rows.keys():
+        raise Again(f"database {transaction.database!r}: objects were pruned, again and again, as they were announced")
     news = {
         key: row
         for key, row in rows.items()

@@ -120,6 +120,10 @@ class ErrorKinds:
     other: Callable[[str], Exception]
 
 
+class Again(StoreUnavailable):
+    """Raised by work that another transaction has overtaken: what it has written is undone, and it runs once more."""
+
+
 class Database:
     """A database behind a SQLAlchemy URL. Safe to use from several threads, and after a fork.
 
@@ -209,7 +213,7 @@ class Database:
         """Run `work` in one transaction and commit it.
 
         Passing trouble runs `work` again, also when the connection was lost during COMMIT and the outcome is unknown:
-        so `work` must find out by itself what is already there (the delivery hash, a seq, a token).
+        so `work` must find out by itself what is already there (the delivery hash, a seq, a token). So does `Again`.
         """
         return self._run(work, write=True)
 
@@ -342,6 +346,8 @@ class Database:
         return self._errors.configuration(f"the URL does not suit its driver: {self._readable(error)}")
 
     def _trouble(self, error: BaseException) -> Trouble:
+        if isinstance(error, Again):
+            return Trouble.ROLLED_BACK
         if isinstance(error, exc.TimeoutError):  # no connection became free in the pool
             return Trouble.PASSING
         if isinstance(error, exc.DBAPIError):
