@@ -366,7 +366,7 @@ class World:
             return won
 
         store.acquire = watched  # type: ignore[method-assign]
-        store.record = partial(store._write, self._record)  # type: ignore[method-assign]
+        store.record = lambda *said: store._write(self._record, *said)  # type: ignore[method-assign]
         return store
 
     def _record(
