@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import Counter
@@ -250,6 +251,36 @@ def test_batches_without_input_of_a_new_checkpoint_are_not_those_of_the_one_befo
     with world.store() as store:
         paths = [path for page in store.pages("splits", columns=["path"]) for (path,) in page]
     assert [path for path in paths if path in ("/first", "/second", "/third")] == ["/first", "/second", "/third"]
+
+
+@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2+", "spark 4.0"])
+def test_batches_without_input_of_a_checkpoint_that_was_put_back_are_not_those_of_before(
+    world: World, tells_start: bool
+) -> None:
+    """They have the numbers of batches that came after the backup."""
+
+    def publish_without_input(path: str, number: int) -> None:
+        for _ in range(2):
+            with world.store() as store:
+                plan = store.current_plan(loop.options.pipeline)
+                published = store.publish([plan], [Split(path, 1, 1)], batch_id=number)
+        assert published.already
+
+    world.publish(*uris(5))
+    with world.loop(tells_start=tells_start) as loop:
+        loop.batch()
+    shutil.copytree(world.folder / "checkpoint", world.folder / "backup")
+    world.publish(*uris(5, first=5))
+    with world.loop(tells_start=tells_start) as loop:
+        loop.batch()
+        publish_without_input("/before", 2)
+    with world.loop(checkpoint="backup", tells_start=tells_start) as loop:
+        loop.batch()
+        publish_without_input("/after", 2)
+        assert not loop.batch()
+    with world.store() as store:
+        paths = [path for page in store.pages("splits", columns=["path"]) for (path,) in page]
+    assert [path for path in paths if path in ("/before", "/after")] == ["/before", "/after"]
 
 
 def test_a_checkpoint_that_has_begun_has_no_offset_without_objects_after_a_restart(world: World) -> None:

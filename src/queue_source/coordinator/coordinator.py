@@ -79,7 +79,7 @@ class Coordinator:
         """Return the offset up to which there is work (Spark's latestOffset).
 
         All up to `start` is done; None before Spark 4.2. `limits`: None for the options'. Without new shards the result
-        is `start`, or the last offset again; but the first offset of a new checkpoint is always new.
+        is `start`, or the last offset again; but the first offset of a checkpoint that is new, or was put back, is new.
         """
         self.check()
         limits = limits or self.session.options.batches.limits
@@ -102,8 +102,9 @@ class Coordinator:
                 return progress.last_seq
             self._gather(limits, whole=self.receivers.draining or start is None)
             ranges = self._take(limits)
-        if ranges or (first and done == 0 and self.token.incarnation > 1):
-            # the first offset of a new checkpoint is new: its batches without input must not pass for those of another
+        is_new = done == 0 and self.token.incarnation > 1
+        if ranges or (first and (is_new or done < progress.confirmed)):
+            # a new offset: batches without input must not pass for those of another checkpoint, or behind this one
             self.session.batches.begin()
             return progress.begin(ranges, done=done)
         self.session.batches.end()

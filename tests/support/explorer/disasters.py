@@ -132,8 +132,17 @@ class Disasters:
         self.went_back = lives.may_notice = bool(parts)
 
     def put_checkpoints_back(self, moment: Moment, *, lost: bool) -> None:
-        """With the store what was acknowledged since is `lost`: nobody can notice it."""
+        """With the store what was acknowledged since is `lost`: nobody can notice it.
+
+        Without it a batch without input that Spark repeats is known by what the store has planned last, and this may
+        be further than what the batch ran at.
+        """
         world = self.world
+        for kind, checkpoint in moment.checkpoints.items():
+            if not lost and (number := checkpoint.unfinished) is not None:
+                first = min(kind.names)
+                if world.planned_until(first) > checkpoint.batches[number][1][first]["seq"]:
+                    world.promises.come_again |= {*checkpoint.state_of(number, kind.names)}
         world.checkpoints |= {kind: checkpoint.copy() for kind, checkpoint in moment.checkpoints.items()}
         world.taken = dict(moment.taken)  # a sink of another kind knows of no mark: it goes back, too
         world.promises.note_that_batches_come_anew()

@@ -45,7 +45,8 @@ class Promises:
     """The promises of a world.
 
     `hashes`: what each batch of a delivery was known by; `before_loss`: those of a time that the store has lost;
-    `reset`: checkpoints whose sources were reset.
+    `reset`: checkpoints whose sources were reset; `come_again`: rows of states that may be there twice, since the
+    checkpoint is behind the store.
     """
 
     def __init__(self, world: World) -> None:
@@ -53,6 +54,7 @@ class Promises:
         self._hashes: dict[tuple[str, int], str] = {}
         self._before_loss: set[tuple[str, int]] = set()
         self._reset: set[str] = set()
+        self.come_again: set[str] = set()
 
     def note_that_batches_come_anew(self, checkpoints: Collection[str] | None = None) -> None:
         """Those of these checkpoints, or of all."""
@@ -70,7 +72,8 @@ class Promises:
         may_come_again = {row for row in audited if _parts(row)[:2] in passed}
         states = tuple(f"state of {checkpoint}, " for checkpoint in self._reset)  # as the rows of its objects do
         for name, rows in (("target", world.published()), ("audit", audited)):
-            doubled = [row for row, n in rows.items() if n > 1 and not row.startswith(states)]
+            most = {row: 2 if row in self.come_again else 1 for row in rows}
+            doubled = [row for row, n in rows.items() if n > most[row] and not row.startswith(states)]
             doubled = [row for row in doubled if name == "target" or row not in may_come_again]
             if doubled := [row for row in doubled if _parts(row)[:2] not in anew]:
                 raise Broken(f"{name}: more than once: {doubled}")

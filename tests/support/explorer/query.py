@@ -111,9 +111,7 @@ class Query:
         self.world.log(f"  batch {number} of {self.kind.names}: {seqs}")
         identities = self._planned_sink() if self.kind.sink in ("ours", *TABLES) else ()
         rows, winners = self._read(tasks)
-        if begin == end:
-            # once the checkpoint went back, a batch of this number may be another one
-            rows.append(f"state of {self.checkpoint.name}, batch {number}, from {seqs}")
+        rows += self.checkpoint.state_of(number, self.kind.names)
         self.world.log(f"  rows: {rows}")
         self.point("read")
         match self.kind.sink:

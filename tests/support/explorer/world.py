@@ -64,6 +64,15 @@ class Checkpoint:
     def end(self) -> Offsets | None:
         return self.batches[max(self.batches)][1] if self.batches else None
 
+    def state_of(self, number: int, names: Sequence[str]) -> list[str]:
+        """The row that a query with state brings in a batch without input.
+
+        Once the checkpoint went back, a batch of this number may be another one.
+        """
+        begin, end = self.batches[number]
+        seqs = [(begin[name]["seq"], end[name]["seq"]) for name in names]
+        return [f"state of {self.name}, batch {number}, from {seqs}"] if begin == end else []
+
     def copy(self) -> Checkpoint:
         return Checkpoint(self.name, self.starts, dict(self.batches), set(self.done))
 
@@ -532,6 +541,11 @@ class World:
         """The state of each shard, by source, URI and id: an object may have several, one for each version."""
         query = "SELECT source, coalesce(uri, shard_id), shard_id, state FROM cuesqueue_shards"
         return {(source, uri, shard_id): state for source, uri, shard_id, state in self._file.execute(query)}
+
+    def planned_until(self, pipeline: str) -> int:
+        """The offset up to which the store has planned batches of this pipeline."""
+        query = "SELECT plan_end FROM cuesqueue_pipelines WHERE pipeline = ?"
+        return max([end or 0 for (end,) in self._file.execute(query, [pipeline])], default=0)
 
     def states_of(self, source: str, uri: str) -> dict[str, str]:
         """The states of the versions of an object, by their ids."""
