@@ -650,6 +650,29 @@ DEFECTS = (
         "_may_be_new(announced[key], row)",
     ),
     Defect(
+        "an-event-beside-a-uri",
+        "Of a URI alone and an older event, which came late, the event's version was to be read, which was gone: the "
+        "object, which was whole, was quarantined.",
+        "shard_store/shards/announcing.py",
+        "newest[key] = earlier._replace(sequence=content.sequence) if is_event else _after(content, earlier)",
+        "newest[key] = content if is_event else _after(content, earlier)",
+    ),
+    Defect(
+        "pruned-as-announced-again",
+        "An object that a prune forgot at the moment at which it was announced again was not read.",
+        "shard_store/shards/announcing.py",
+        "    if seen.keys() != rows.keys():\n",
+        "    if not seen:\n",
+    ),
+    Defect(
+        "a-checkpoint-behind-the-store",
+        "Behind a checkpoint that was put back by several batches, a batch without new input passed for one of before, "
+        "and its rows were not published.",
+        "queue_source/coordinator/coordinator.py",
+        "(first and (is_new or done < progress.confirmed))",
+        "(first and is_new)",
+    ),
+    Defect(
         "a-requeued-version-without-its-facts",
         "A requeued version that was read behind a reset was read as the next one, whose rows came twice.",
         "queue_source/announcements/contents.py",
