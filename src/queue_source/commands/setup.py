@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from queue_source.commands.output import Json, hide_secrets, print_result, tell
-from queue_source.commands.parameters import argument, flag, option
+from queue_source.commands.parameters import DryRun, argument, flag, option
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.spark.bytecode import archive_of, compile_archive
 from queue_source.uris import plain_prefix
@@ -242,7 +242,7 @@ def aws(
     queue: Annotated[str | None, option("NAME", "Name of the queue; else made of bucket and prefix.")] = None,
     profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
     endpoint_url: Annotated[str | None, option("URL", "Address of a service that speaks AWS's protocols.")] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, and do nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Make an SQS queue with its dead-letter queue, to which the bucket announces new objects of the prefix.
@@ -305,12 +305,12 @@ def gcp(
     project: Annotated[str, option("P", "Their project; else that of the credentials.", show_default=False)] = "",
     credentials_file: Annotated[str | None, option("FILE", "Key of a service account; else Google's default.")] = None,
     tag: Annotated[list[str] | None, option("NAME=VALUE", "Label of topics and subscriptions.")] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, and do nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Make a Pub/Sub subscription with dead letters, to which the bucket announces new objects of the prefix.
 
-    What exists is not changed. The result ends with options and roles for the reader.
+    What exists is not changed. The result ends with the reader's options and roles.
     """
     try:
         from queue_source.commands import setup_gcp
