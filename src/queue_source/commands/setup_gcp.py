@@ -141,8 +141,8 @@ class Setup:
 
         labels = {"labels": dict(self.labels)} if self.labels else {}
         topic, dead_topic = self._topic(self.queue), self._topic(self._dead)
-        there = self._attached(self.queue, topic)
-        leads_to = "" if there is None else str(there.dead_letter_policy.dead_letter_topic).replace(_DELETED, "")
+        existing = self._attached(self.queue, topic)
+        leads_to = "" if existing is None else str(existing.dead_letter_policy.dead_letter_topic).replace(_DELETED, "")
         dead_letters = {"deadLetterPolicy": {"deadLetterTopic": dead_topic, "maxDeliveryAttempts": MOST_DELIVERIES}}
         is_ours = leads_to in ("", dead_topic)  # another dead-letter topic is the business of its owner
         missing: list[Change] = []
@@ -155,7 +155,7 @@ class Setup:
         if not self._exists(topic):
             missing.append(_change("create-topic", topic, labels))
         subscription = self._subscription(self.queue)
-        if there is None:
+        if existing is None:
             kept = {"topic": topic, **_KEPT, "enableExactlyOnceDelivery": True, **dead_letters, **labels}
             missing.append(_change("create-subscription", subscription, kept))
         elif not leads_to:
@@ -168,19 +168,19 @@ class Setup:
             if policy is None or not _has(policy, role, member):
                 missing.append(_change("grant-role", resource, {"role": role, "member": member}))
 
-        wanted = f"//pubsub.googleapis.com/{topic}"
+        target = f"//pubsub.googleapis.com/{topic}"
         present = self._storage("GET", f"b/{self.bucket}/notificationConfigs").get("items", [])
         prefixes = {
-            str(one.get("object_name_prefix", ""))
-            for one in present
-            if one["topic"] == wanted and _EVENT in (one.get("event_types") or [_EVENT])
+            str(notification.get("object_name_prefix", ""))
+            for notification in present
+            if notification["topic"] == target and _EVENT in (notification.get("event_types") or [_EVENT])
         }
         if others := prefixes - {self.prefix}:  # names of queues have fewer characters than prefixes
             raise CuesqueueError(
                 f"topic {self.queue!r} is there for gs://{self.bucket}/{min(others)}; name another queue with --queue"
             )
         if not prefixes:
-            configuration = {"topic": wanted, "payload_format": "JSON_API_V1", "event_types": [_EVENT]}
+            configuration = {"topic": target, "payload_format": "JSON_API_V1", "event_types": [_EVENT]}
             if self.prefix:
                 configuration["object_name_prefix"] = self.prefix
             missing.append({"action": "create-notification", "bucket": self.bucket, "configuration": configuration})
@@ -257,19 +257,23 @@ class Setup:
     def _attached(self, name: str, topic: str) -> Any:
         """Return the subscription, None if it is absent; raise if it is not one that can be pulled from the topic."""
         path = self._subscription(name)
-        there = self._ask(self._subscriber.get_subscription, {"subscription": path}, path)
-        if there is None:
+        subscription = self._ask(self._subscriber.get_subscription, {"subscription": path}, path)
+        if subscription is None:
             return None
-        problem = "" if there.topic == topic else f"of the topic {there.topic}, not of {topic}"
-        if there.push_config.push_endpoint or there.bigquery_config.table or there.cloud_storage_config.bucket:
+        problem = "" if subscription.topic == topic else f"of the topic {subscription.topic}, not of {topic}"
+        if (
+            subscription.push_config.push_endpoint
+            or subscription.bigquery_config.table
+            or subscription.cloud_storage_config.bucket
+        ):
             problem = "one that Pub/Sub itself empties, and nobody can pull"
-        elif there.detached:
+        elif subscription.detached:
             problem = "detached"
         if problem:
             raise CuesqueueError(
                 f"the subscription {name!r} is there, but {problem}; name another queue with --queue, or delete it"
             )
-        return there
+        return subscription
 
     def _ask(self, method: Any, request: Any, what: str) -> Any:
         """Call a method that reads; None where the thing is absent."""
