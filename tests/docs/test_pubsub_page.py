@@ -1,4 +1,4 @@
-"""What the page of Pub/Sub shows runs, on the tests' own server; Google's command line is not part of the tests."""
+"""What the page of Pub/Sub shows runs, on the tests' own servers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 
 from docs.test_pages import Reader
+from queue_source.commands.setup_gcp import MOST_DELIVERIES, STORAGE_EMULATOR, Setup
 from queue_source.options import parse_reader_options
 from queue_source.queues.pubsub.address import EMULATOR
+from support.servers.gcs_model import gcs_model
 from support.servers.pubsub import PubSubServer
 from support.snippets import ROOT, blocks
 
-PAGE = blocks(ROOT / "docs" / "how-to" / "pubsub.md")
+PATH = ROOT / "docs" / "how-to" / "pubsub.md"
+PAGE = blocks(PATH)
 COMMANDS = """
 cuesqueue queue create pubsub://my-project/tries
 cuesqueue queue peek pubsub://my-project/tries --max-messages 3
@@ -22,28 +25,41 @@ cuesqueue queue delete pubsub://my-project/tries --yes
 SCRIPT = """
 from cuesqueue import open_queue
 
-with open_queue("pubsub://my-project/landing") as queue:
-    queue.send([b""], headers={"eventType": "OBJECT_FINALIZE", "bucketId": "my-bucket", "objectId": "in/2.json"})
+with open_queue("pubsub://my-project/cuesqueue-landing-orders") as queue:
+    queue.send([b""], headers={"eventType": "OBJECT_FINALIZE", "bucketId": "landing", "objectId": "orders/2.json"})
     for message in queue.receive(max_messages=10, lease=60, wait=5):
         print(message.body, dict(message.headers))
         queue.acknowledge([message.receipt])
 """
 
 
+URL = "pubsub://my-project/cuesqueue-landing-orders"
+
+
 def test_the_commands_of_the_page_announce_what_a_program_receives(tmp_path: Path, pubsub_server: PubSubServer) -> None:
-    topic = pubsub_server.create_topic("my-project", "landing")
-    url = pubsub_server.create_subscription("my-project", "landing", topic, enable_exactly_once_delivery=True)
     reader = Reader(tmp_path)
     reader.environment[EMULATOR] = pubsub_server.host
-    commands = next(block.text for block in PAGE if block.language == "bash")
-    assert url in commands
-    reader.run(commands)
-    assert pubsub_server.depth(url) == (1, 0)
+    setup, send = (block.text for block in PAGE if block.language == "bash")
+    with gcs_model() as gcs:
+        gcs.buckets.add("landing")
+        reader.environment[STORAGE_EMULATOR] = gcs.url
+        assert f"  queueUrl  {URL}\n" in reader.run(setup)
+    assert URL in send
+    reader.run(send)
+    assert pubsub_server.depth(URL) == (1, 0)
     (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
     printed = reader.run("python script.py")
-    assert "gs://my-bucket/in/1.json" in printed
+    assert "gs://landing/orders/old.json" in printed
     assert "OBJECT_FINALIZE" in printed
-    assert pubsub_server.depth(url) == (0, 0)
+    assert pubsub_server.depth(URL) == (0, 0)
+
+
+def test_the_page_has_the_roles_and_the_times_of_setup() -> None:
+    page = PATH.read_text("utf-8")
+    setup = Setup("landing", "orders/", project="my-project")
+    assert all(f"`{role}`" in page for role in setup.reader_roles())
+    assert f"(`setup`: {MOST_DELIVERIES})" in page
+    assert "60 s (`setup`)" in page
 
 
 def test_a_subscription_is_made_and_deleted_again(tmp_path: Path, pubsub_server: PubSubServer) -> None:
@@ -66,5 +82,8 @@ def test_the_options_of_the_page_are_options() -> None:
         and isinstance(call.args[0], ast.Constant)
         and isinstance(call.args[1], ast.Constant)
     }
-    assert parse_reader_options({str(name): str(value) for name, value in given.items()}).source == "landing"
+    assert (
+        parse_reader_options({str(name): str(value) for name, value in given.items()}).source
+        == "cuesqueue-landing-orders"
+    )
     assert len(given) == 4

@@ -180,6 +180,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("queue_source.common.clouds", "azure"): "what queues and containers do alike with it",
     ("queue_source.commands.setup_aws", "boto3"): "makes queues and notifications, which no adapter does",
     ("queue_source.commands.setup_aws", "botocore"): "makes queues and notifications, which no adapter does",
+    ("queue_source.commands.setup_gcp", "google"): "makes topics and notifications, which no adapter does",
     ("cuesqueue_prove.results", "pyiceberg"): "reads the table that a job has written",
     ("cuesqueue_prove.results", "deltalake"): "reads the table that a job has written",
     ("queue_source.storage.s3_client", "boto3"): "reads and lists objects of S3",

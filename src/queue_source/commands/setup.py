@@ -1,4 +1,4 @@
-"""`cuesqueue setup`: what is made once: cloud resources (those of AWS are in `setup_aws.py`), a faster PySpark, files.
+"""`cuesqueue setup`: what is made once: cloud resources (`setup_aws.py`, `setup_gcp.py`), a faster PySpark, files.
 
 For Azure this runs its command line, `az`, or prints what it would run: Azure's libraries for it are
 many and change often. Existing things stay as they are. So a second run changes nothing.
@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from queue_source.commands.output import Json, hide_secrets, print_result, tell
-from queue_source.commands.parameters import argument, flag, option
+from queue_source.commands.parameters import DryRun, argument, flag, option
 from queue_source.errors import CuesqueueError, OptionError
 from queue_source.spark.bytecode import archive_of, compile_archive
 from queue_source.uris import plain_prefix
@@ -242,7 +242,7 @@ def aws(
     queue: Annotated[str | None, option("NAME", "Name of the queue; else made of bucket and prefix.")] = None,
     profile: Annotated[str | None, option("P", "Profile of the AWS configuration files.")] = None,
     endpoint_url: Annotated[str | None, option("URL", "Address of a service that speaks AWS's protocols.")] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Print what would be done, and do nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Make an SQS queue with its dead-letter queue, to which the bucket announces new objects of the prefix.
@@ -288,8 +288,7 @@ def azure(
 
     What exists is not changed. Without az, --dry-run prints all commands. The result ends with options for the reader.
     """
-    if wrong := next((text for text in tag or () if not text.partition("=")[1]), None):
-        raise OptionError("--tag", f"{wrong!r} has no value; write NAME=VALUE")
+    _check_tags(tag)
     account, container, inner = parse_place(prefix)
     name = queue or default_name(container, inner)
     places = account, container, inner, name, queue_account or account
@@ -297,15 +296,52 @@ def azure(
     _set_up(setup, dry_run, as_json, "list them once (backfillPrefixes)")
 
 
-def _set_up(setup: Any, dry_run: bool, as_json: bool, hint: str) -> None:
-    """Make the missing parts, and print them. `hint`: how objects are announced that were there before."""
+@app.command()
+def gcp(
+    prefix: Annotated[str, argument("PREFIX", "What is announced, as gs://bucket/prefix.")],
+    queue: Annotated[
+        str, option("NAME", "Name of topic and subscription; else made of bucket and prefix.", show_default=False)
+    ] = "",
+    project: Annotated[str, option("P", "Their project; else that of the credentials.", show_default=False)] = "",
+    credentials_file: Annotated[str | None, option("FILE", "Key of a service account; else Google's default.")] = None,
+    tag: Annotated[list[str] | None, option("NAME=VALUE", "Label of topics and subscriptions.")] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Make a Pub/Sub subscription with dead letters, to which the bucket announces new objects of the prefix.
+
+    What exists is not changed. The result ends with the reader's options and roles.
+    """
+    try:
+        from queue_source.commands import setup_gcp
+    except ModuleNotFoundError as error:
+        raise CuesqueueError(f"setup gcp needs {error.name}: pip install 'cuesqueue[pubsub]'") from None
+
+    _check_tags(tag)
+    labels = dict(text.split("=", 1) for text in tag or ())
+    place = setup_gcp.parse_place(prefix)
+    with closing(setup_gcp.Setup(*place, queue, project, credentials_file, labels)) as setup:
+        _set_up(setup, dry_run, as_json, "list them once (backfillPrefixes)", setup.reader_roles())
+
+
+def _check_tags(tags: Sequence[str] | None) -> None:
+    if wrong := next((text for text in tags or () if not text.partition("=")[1]), None):
+        raise OptionError("--tag", f"{wrong!r} has no value; write NAME=VALUE")
+
+
+def _set_up(setup: Any, dry_run: bool, as_json: bool, hint: str, roles: Mapping[str, str] | None = None) -> None:
+    """Make the missing parts, and print them. `hint`: how objects are announced that were there before.
+
+    `roles`: those that the reader needs, and where.
+    """
     changes: list[Change] = list(setup.changes())
     if not dry_run:
         setup.apply(changes)
     options = setup.reader_options()
     if as_json:
         listed = [{part: value for part, value in change.items() if part != "arguments"} for change in changes]
-        print_result({"changes": listed, "dry_run": dry_run, "options": options}, True, title="")
+        told = {"changes": listed, "dry_run": dry_run, "options": options, **({"roles": roles} if roles else {})}
+        print_result(told, True, title="")
         return
     # each in one piece on a line of its own, so that it can be copied
     lines = ["would be done:" if dry_run else "done:"]
@@ -316,6 +352,7 @@ def _set_up(setup: Any, dry_run: bool, as_json: bool, hint: str) -> None:
         lines.append(f"  {number}. {change['action']}: {text}{f': {json.dumps(what)}' if what else ''}")
     lines += [] if changes else ["  nothing to change: everything was there"]
     lines += ["options of the reader:", *(f"  {name}  {value}" for name, value in options.items())]
+    lines += ["roles of the reader:", *(f"  {role}  {place}" for role, place in roles.items())] if roles else []
     for line in lines:
         typer.echo(hide_secrets(line))
     if changes:

@@ -1,7 +1,8 @@
 """As much of Google Cloud Storage's JSON interface as buckets ask for, in this process: `with gcs_model() as gcs:`.
 
 Unlike the emulator it lists in pages, keeps conditions and generations, and unpacks what is stored with
-`Content-Encoding: gzip`, as the service does: then there is no length, and `Range` is ignored.
+`Content-Encoding: gzip`, as the service does: then there is no length, and `Range` is ignored. It keeps the buckets'
+configurations of notifications, and tells which messages an object has: to publish them is the test's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,6 +26,11 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
+
+PROJECT = "1"
+"""The number of the project of most buckets."""
+PROJECT_NUMBERS = {"my-project": PROJECT, "other-project": "2"}
+_TOPICS = "//pubsub.googleapis.com/"
 
 
 class Blob(NamedTuple):
@@ -48,6 +55,33 @@ class GcsModel:
         self.listings = 0
         self.requests: list[str] = []
         self._generations = itertools.count(1)
+        self.owners: dict[str, str] = {}  # bucket -> number of its project, else PROJECT
+        self.notifications: dict[str, list[dict[str, Any]]] = defaultdict(list)  # by bucket
+        self.may_publish: Callable[[str, str], bool] = lambda topic, agent: True  # topic: projects/P/topics/T
+
+    def agent(self, project: str) -> str:
+        """The account by which Cloud Storage acts for a project: its number, or its name in `PROJECT_NUMBERS`."""
+        number = PROJECT_NUMBERS.get(project, project)
+        return f"service-{number}@gs-project-accounts.iam.gserviceaccount.com"
+
+    def messages(self, bucket: str, name: str) -> Iterator[tuple[str, bytes, dict[str, str]]]:
+        """Topic, body and attributes of each message about a new object."""
+        for one in self.notifications[bucket]:
+            is_meant = "OBJECT_FINALIZE" in one.get("event_types", ["OBJECT_FINALIZE"])
+            if not is_meant or not name.startswith(one.get("object_name_prefix", "")):
+                continue
+            resource = _resource(bucket, name, self.blobs[bucket, name])
+            attributes = {
+                "notificationConfig": f"projects/_/buckets/{bucket}/notificationConfigs/{one['id']}",
+                "eventType": "OBJECT_FINALIZE",
+                "payloadFormat": one["payload_format"],
+                "bucketId": bucket,
+                "objectId": name,
+                "objectGeneration": resource["generation"],
+                "eventTime": resource["timeCreated"],
+            }
+            body = json.dumps(resource).encode() if one["payload_format"] == "JSON_API_V1" else b""
+            yield one["topic"].removeprefix(_TOPICS), body, attributes
 
     def put(self, bucket: str, name: str, body: bytes, encoding: str = "", cache_control: str = "") -> Blob:
         self.buckets.add(bucket)
@@ -90,23 +124,32 @@ class _Handler(BaseHTTPRequestHandler):
         self._request("DELETE")
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._request("POST")
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._request("POST", body)
 
-    def _request(self, method: str) -> None:
+    def _request(self, method: str, sent: bytes = b"") -> None:
         gcs: GcsModel = self.server.gcs  # type: ignore[attr-defined]
         gcs.requests.append(f"{method} {self.path}")
         parts = urlsplit(self.path)
         asked = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        if (project := re.fullmatch(r"/storage/v1/projects/([^/]+)/serviceAccount", parts.path)) is not None:
+            self._service_account(gcs, unquote(project[1]))
+            return
         _, _, _, _, bucket, *rest = parts.path.split("/")  # /storage/v1/b/BUCKET/o/...
-        of_objects, rest = bool(rest), rest[1:]
+        of_objects, part, rest = bool(rest), rest[0] if rest else "", rest[1:]
         name = unquote(rest[0]) if rest else ""
         if bucket in gcs.denied:
             self._fail(403, "reader does not have storage.objects.list access")
         elif bucket not in gcs.buckets:
             self._fail(404, "The specified bucket does not exist.")
         elif not of_objects:  # the library asks for the bucket by itself, on a thread
-            self._answer(200, {"kind": "storage#bucket", "name": bucket, "projectNumber": "1"})
+            owner = gcs.owners.get(bucket, PROJECT)
+            self._answer(200, {"kind": "storage#bucket", "name": bucket, "projectNumber": owner})
+        elif part == "notificationConfigs" and method == "POST":
+            self._notify(gcs, bucket, json.loads(sent))
+        elif part == "notificationConfigs":
+            items = gcs.notifications[bucket]
+            self._answer(200, {"kind": "storage#notifications", **({"items": items} if items else {})})
         elif not rest:
             self._list(gcs, bucket, asked)
         elif (bucket, name) not in gcs.blobs:
@@ -124,6 +167,37 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             del gcs.blobs[bucket, name]
             self._answer(204, None)
+
+    def _service_account(self, gcs: GcsModel, project: str) -> None:
+        if project in gcs.denied:
+            self._fail(403, f"setup does not have resourcemanager.projects.get access to {project}.")
+        elif PROJECT_NUMBERS.get(project, project) not in PROJECT_NUMBERS.values():
+            self._fail(404, f"Unknown project id: {project}")
+        else:
+            self._answer(200, {"kind": "storage#serviceAccount", "email_address": gcs.agent(project)})
+
+    def _notify(self, gcs: GcsModel, bucket: str, wanted: dict[str, Any]) -> None:
+        """Makes a configuration; one that is there already is made once more."""
+        topic, agent = wanted.get("topic", ""), gcs.agent(gcs.owners.get(bucket, PROJECT))
+        if re.fullmatch(rf"{_TOPICS}projects/[^/]+/topics/[^/]+", topic) is None:
+            self._fail(400, f"Invalid Google Cloud Pub/Sub topic: {topic}")
+        elif wanted.get("payload_format") not in ("JSON_API_V1", "NONE"):
+            self._fail(400, "Invalid value for payload_format")
+        elif not gcs.may_publish(topic.removeprefix(_TOPICS), agent):
+            self._fail(
+                403,
+                f"The service account '{agent}' does not have permission to publish messages to to the Cloud Pub/Sub "
+                f"topic '{topic}', or that topic does not exist.",
+            )
+        else:
+            made = {
+                **wanted,
+                "kind": "storage#notification",
+                "id": str(len(gcs.notifications[bucket]) + 1),
+                "etag": "1",
+            }
+            gcs.notifications[bucket].append(made)
+            self._answer(200, made)
 
     def _list(self, gcs: GcsModel, bucket: str, asked: dict[str, str]) -> None:
         gcs.listings += 1

@@ -2,7 +2,7 @@
 
 Google's package has no servicer classes: its message types over generic gRPC handlers make a server that the real
 client talks to. What no client of Google's can do (move the clock, look into a subscription, break calls) goes over a
-third service of our own, in JSON.
+fourth service of our own, in JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.iam.v1 import iam_policy_pb2, policy_pb2
 from google.protobuf import any_pb2, empty_pb2
 from google.pubsub_v1 import types
 from google.rpc import code_pb2, error_details_pb2, status_pb2
@@ -53,6 +54,32 @@ class PubSubServer:
         kind = types.Subscription.pb()
         self._call("google.pubsub.v1.Subscriber/CreateSubscription", kind(name=name, topic=topic, **config), kind)
         return f"pubsub://{project}/{subscription}"
+
+    def topic(self, project: str, topic: str) -> Any:
+        name = f"projects/{project}/topics/{topic}"
+        return self._call(
+            "google.pubsub.v1.Publisher/GetTopic", types.GetTopicRequest.pb()(topic=name), types.Topic.pb()
+        )
+
+    def subscription(self, project: str, subscription: str) -> Any:
+        """Google's Subscription, as the service has it."""
+        request = types.GetSubscriptionRequest.pb()(subscription=f"projects/{project}/subscriptions/{subscription}")
+        return self._call("google.pubsub.v1.Subscriber/GetSubscription", request, types.Subscription.pb())
+
+    def publish(self, topic: str, body: bytes, attributes: Mapping[str, str]) -> None:
+        message = types.PubsubMessage.pb()(data=body, attributes=attributes)
+        request = types.PublishRequest.pb()(topic=topic, messages=[message])
+        self._call("google.pubsub.v1.Publisher/Publish", request, types.PublishResponse.pb())
+
+    def policy(self, resource: str) -> Any:
+        """Google's Policy of a topic or subscription."""
+        request = iam_policy_pb2.GetIamPolicyRequest(resource=resource)
+        request.options.requested_policy_version = 3
+        return self._call("google.iam.v1.IAMPolicy/GetIamPolicy", request, policy_pb2.Policy)
+
+    def set_policy(self, resource: str, policy: Any) -> None:
+        request = iam_policy_pb2.SetIamPolicyRequest(resource=resource, policy=policy)
+        self._call("google.iam.v1.IAMPolicy/SetIamPolicy", request, policy_pb2.Policy)
 
     def advance(self, seconds: float) -> None:
         """Let the server's clock jump."""
@@ -140,7 +167,7 @@ class _Faults:
 
 
 class _Server:
-    """The three services over one `Service`."""
+    """The four services over one `Service`."""
 
     def __init__(self) -> None:
         self._service = service = Service()
@@ -156,6 +183,10 @@ class _Server:
                 lambda r, _: service.get_subscription(r.subscription),
                 types.GetSubscriptionRequest.pb(),
             ),
+            "Subscriber/UpdateSubscription": (
+                lambda r, _: service.update_subscription(r.subscription, r.update_mask.paths),
+                types.UpdateSubscriptionRequest.pb(),
+            ),
             "Subscriber/DeleteSubscription": (
                 lambda r, _: service.delete_subscription(r.subscription),
                 types.DeleteSubscriptionRequest.pb(),
@@ -164,6 +195,14 @@ class _Server:
             "Subscriber/Pull": (self._pull, types.PullRequest.pb()),
             "Subscriber/Acknowledge": (self._acknowledge, types.AcknowledgeRequest.pb()),
             "Subscriber/ModifyAckDeadline": (self._modify, types.ModifyAckDeadlineRequest.pb()),
+            "IAMPolicy/GetIamPolicy": (
+                lambda r, _: service.get_policy(r.resource),
+                iam_policy_pb2.GetIamPolicyRequest,
+            ),
+            "IAMPolicy/SetIamPolicy": (
+                lambda r, _: service.set_policy(r.resource, r.policy),
+                iam_policy_pb2.SetIamPolicyRequest,
+            ),
         }
         self._empty = empty
 
@@ -171,7 +210,8 @@ class _Server:
         made = defaultdict(dict)  # type: ignore[var-annotated]
         for path in self._methods:
             service, _, method = path.partition("/")
-            made[f"google.pubsub.v1.{service}"][method] = self._handler(path)
+            package = "google.iam.v1" if service == "IAMPolicy" else "google.pubsub.v1"
+            made[f"{package}.{service}"][method] = self._handler(path)
         control = {
             "Advance": lambda seconds: self._service.advance(seconds),
             "Depth": lambda name: self._service.depth(name),

@@ -5,7 +5,8 @@
   are ignored else. With it they fail, each by name.
 - With message ordering a key is blocked while one of its messages is outstanding, though one pull may bring several;
   a redelivery brings all later messages of the key again, acknowledged ones too.
-- With a dead-letter policy deliveries are counted, and the message moves when they are used up.
+- With a dead-letter policy deliveries are counted, and the message moves when they are used up, whatever the policies
+  of access say: these are kept, and nothing is refused because of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.iam.v1 import policy_pb2
 from google.pubsub_v1 import types
 
 LARGEST_REQUEST = 524_288
@@ -64,6 +66,7 @@ class Service:
         self._offset = 0.0
         self._topics: dict[str, Any] = {}
         self._subscriptions: dict[str, Subscription] = {}
+        self._policies: dict[str, Any] = {}
         self._numbers = itertools.count(10_000_000_000_000)
 
     def now(self) -> float:
@@ -93,9 +96,12 @@ class Service:
         with self.changed:
             self.get_topic(name)
             del self._topics[name]
+            self._policies.pop(name, None)
             for subscription in self._subscriptions.values():
                 if subscription.config.topic == name:
                     subscription.config.topic = "_deleted-topic_"
+                if subscription.config.dead_letter_policy.dead_letter_topic == name:
+                    subscription.config.dead_letter_policy.dead_letter_topic = "_deleted-topic_"
 
     def create_subscription(self, config: Any) -> Any:
         with self.changed:
@@ -107,10 +113,29 @@ class Service:
                 raise Refused("INVALID_ARGUMENT", "The ack deadline is 10 to 600 seconds.")
             if not config.message_retention_duration.seconds:
                 config.message_retention_duration.seconds = 7 * 86_400
-            if config.HasField("dead_letter_policy"):
-                config.dead_letter_policy.max_delivery_attempts = config.dead_letter_policy.max_delivery_attempts or 5
+            if not 600 <= config.message_retention_duration.seconds <= 31 * 86_400:
+                raise Refused("INVALID_ARGUMENT", "The message retention is 10 minutes to 31 days.")
+            self._check_dead_letters(config)
             self._subscriptions[config.name] = Subscription(config)
             return config
+
+    def update_subscription(self, config: Any, paths: Iterable[str]) -> Any:
+        with self.changed:
+            kept = self._find(config.name).config
+            self._check_dead_letters(config)
+            for path in paths:
+                if path != "dead_letter_policy":
+                    raise Refused("UNIMPLEMENTED", f"{path} is not changed here.")
+                kept.dead_letter_policy.CopyFrom(config.dead_letter_policy)
+            return kept
+
+    def _check_dead_letters(self, config: Any) -> None:
+        policy = config.dead_letter_policy
+        if config.HasField("dead_letter_policy"):
+            self.get_topic(policy.dead_letter_topic)
+            policy.max_delivery_attempts = policy.max_delivery_attempts or 5
+            if not 5 <= policy.max_delivery_attempts <= 100:
+                raise Refused("INVALID_ARGUMENT", "The maximum of delivery attempts is 5 to 100.")
 
     def get_subscription(self, name: str) -> Any:
         with self.changed:
@@ -120,6 +145,28 @@ class Service:
         with self.changed:
             self._find(name)
             del self._subscriptions[name]
+            self._policies.pop(name, None)
+
+    def get_policy(self, resource: str) -> Any:
+        """The policy of a topic or subscription; that of a new one has no bindings."""
+        with self.changed:
+            if resource not in self._topics and resource not in self._subscriptions:
+                raise Refused("NOT_FOUND", f"Resource not found (resource={resource.rpartition('/')[2]}).")
+            return self._policies.get(resource, policy_pb2.Policy(etag=b"ACAB"))
+
+    def set_policy(self, resource: str, policy: Any) -> Any:
+        """Replaces the whole policy, unless it names an etag that is no longer the present one."""
+        with self.changed:
+            if policy.etag and policy.etag != self.get_policy(resource).etag:
+                raise Refused("ABORTED", "There were concurrent policy changes.")
+            for binding in policy.bindings:
+                if binding.HasField("condition") and policy.version != 3:
+                    raise Refused("INVALID_ARGUMENT", "A policy with conditions has the version 3.")
+            kept = policy_pb2.Policy()
+            kept.CopyFrom(policy)
+            kept.etag = str(next(self._numbers)).encode()
+            self._policies[resource] = kept
+            return kept
 
     def seek(self, name: str, nanoseconds: int) -> None:
         """What was published before is acknowledged; nothing comes back, since nothing acknowledged is retained."""
