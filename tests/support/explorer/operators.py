@@ -56,6 +56,7 @@ class Operators:
         self.explorer, self.world, self.lives = explorer, explorer.world, explorer.lives
         self.choose, self.log = explorer.choose, explorer.log
         self._busy = False
+        self._gone: set[Object] = set()
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -295,6 +296,8 @@ class Operators:
         """All but the newest finished shards are forgotten: what is announced late is new then."""
         world, before = self.world, self.world.every_shard()
         ended = {shard for shard, state in before.items() if state != ShardState.OPEN.value}
+        may_come = _objects(ended) - world.anew  # once more, while the command works
+        world.anew |= may_come
         with self._excusing(_objects(ended), lambda: _objects(ended - world.every_shard().keys())):
             said = self.call("prune", "--max-shards", self.choose.choice("12"), "--older-than", "1d")
         after = world.every_shard()
@@ -304,11 +307,14 @@ class Operators:
         unfinished = [name_of(uri) for _, uri, _ in gone - ended]
         if unfinished and said is not None and said.alone:
             raise Broken(f"prune has removed open shards: {unfinished}")
+        if said is not None and said.result["shards"] > len(gone):  # some have come and ended once more
+            gone |= ended
         # also what was opened and published while the command worked
         known = {*_objects(before), *_objects(world.every_shard())}
         since = {(source, uri) for source, uris in world.names.items() for uri in uris} - known
         shown = {tuple(row.split("@")[0].split("|")) for row in world.published()}
         gone_since = {of for of in since if (of[0], name_of(of[1])) in shown}
+        world.anew -= may_come
         world.anew |= _objects(gone) | gone_since
         if gone or gone_since:
             world.forget_earlier_states()
@@ -325,13 +331,14 @@ class Operators:
 
     @contextmanager
     def _excusing(self, some: set[Object], gone: Callable[[], set[Object]]) -> Iterator[None]:
-        """While a command works these may be gone; afterwards those are excused that are."""
+        """While a command works these may be gone; afterwards those are excused that are, or that one meanwhile took."""
         added = some - self.world.excused
         self.world.excused |= added
         try:
             yield
         finally:
-            self.world.excused -= added - gone()
+            self._gone |= gone()
+            self.world.excused -= added - self._gone
 
     def migrate(self) -> None:
         said = self.call("migrate")

@@ -73,7 +73,7 @@ def cells(array: pa.Array | pa.ChunkedArray) -> list[Cell]:
     if pt.is_map(kind):
         keys, items = cells(array.keys), cells(array.items)
         pairs = [f"{key}: {item}" for key, item in zip(keys, items, strict=True)]
-        return _ranges(array, pairs, "{}")
+        return _ranges(array, pairs, "{}", sorted)  # a map has no order: Spark's reader of Avro hashes its keys
     if pt.is_list(kind) or pt.is_large_list(kind):
         return _ranges(array, cells(array.values), "[]")
     if pt.is_temporal(kind):
@@ -90,10 +90,14 @@ def binary(array: pa.Array) -> list[bytes | None]:
     return values
 
 
-def _ranges(array: pa.Array, inner: list[Cell], brackets: str) -> list[Cell]:
+def _ranges(
+    array: pa.Array, inner: list[Cell], brackets: str, ordered: Callable[[list[Cell]], list[Cell]] = list
+) -> list[Cell]:
     offsets = array.offsets.to_pylist()
     return [
-        f"{brackets[0]}{', '.join(inner[offsets[at] : offsets[at + 1]])}{brackets[1]}" if valid.as_py() else "null"
+        f"{brackets[0]}{', '.join(ordered(inner[offsets[at] : offsets[at + 1]]))}{brackets[1]}"
+        if valid.as_py()
+        else "null"
         for at, valid in enumerate(array.is_valid())
     ]
 
