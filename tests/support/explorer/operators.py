@@ -331,7 +331,7 @@ class Operators:
 
     @contextmanager
     def _excusing(self, some: set[Object], gone: Callable[[], set[Object]]) -> Iterator[None]:
-        """While a command works these may be gone; afterwards those are excused that are, or that one meanwhile took."""
+        """While a command works these may be gone; afterwards those are excused that are, or that another one took."""
         added = some - self.world.excused
         self.world.excused |= added
         try:
