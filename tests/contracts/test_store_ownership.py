@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from shard_store.errors import PipelineTakenOver, ShardsLost
-from shard_store.model import Plan, PublishToken, Shard, ShardKey, shard_key
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
+from shard_store.model import Plan, PublishToken, Semantics, Shard, ShardKey, shard_key
+from shard_store.sql.schema import shards
 from shard_store.store import ShardStore
+from shard_store.upkeep.pruning import RetentionPolicy
 from support.store_backends import STALE, Pipeline, StoreBackend, content
 from support.store_processes import Workers
 
@@ -228,3 +230,42 @@ def test_the_new_owner_goes_on_where_the_old_one_had_published(backend: StoreBac
     store.heartbeat(other.token, STALE)
     other.snapshot(shard)
     assert other.publish(other.plan()).shards == 1
+
+
+@pytest.mark.parametrize("semantics", [Semantics.EXACTLY_ONCE, Semantics.AT_MOST_ONCE])
+@pytest.mark.parametrize("wakes", ["to plan", "to its heartbeat"])
+def test_what_is_taken_over_from_a_reader_that_sleeps_and_pruned_may_not_be_lost(
+    backend: StoreBackend, semantics: Semantics, wakes: str
+) -> None:
+    """Nothing in the store tells. So its reader acknowledges nothing more, and does not say that it is lost."""
+    store = backend.open()
+    us, other = Pipeline.start(store, semantics=semantics), Pipeline.start(store, "other")
+    (shard,) = us.open("a").values()
+    backend.clock.advance(STALE)
+    assert store.acquire(other.token, {shard.key: us.token}) == {shard.key}
+    other.snapshot(shard)
+    other.publish(other.plan())
+    other.confirm()
+    assert store.prune(RetentionPolicy(max_shards=0)).shards == 1
+    if wakes == "to its heartbeat":
+        store.heartbeat(us.token, STALE)
+
+    def batch() -> None:
+        us.snapshot(shard)
+        us.plan()
+
+    with pytest.raises(LostProgress, match=r"may have gone back .* or another pipeline has taken over and ended what"):
+        batch()
+
+
+def test_a_reader_that_never_slept_says_what_is_lost(backend: StoreBackend) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.planned("a")
+    (shard,) = us.open("b").values()
+    backend.clock.advance(STALE / 2)
+    store.heartbeat(us.token, STALE)
+    store.database.write(lambda t: t.execute(shards.delete().where(shards.c.shard_key == shard.key)))
+    us.snapshot(shard)
+    with pytest.raises(LostProgress, match=r"has gone back in time .* or a backup was restored\. The query"):
+        us.plan()

@@ -5,14 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
+import sqlalchemy as sa
 
 import shard_store
-from shard_store.model import ErrorRecord, Semantics, Split, position_at, shard_key
+from shard_store.model import ErrorRecord, Semantics, ShardState, Split, position_at, shard_key
 from shard_store.shards.activity import Report
+from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import leases
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import PruneResult, RetentionPolicy, prune
-from support.store_backends import Pipeline, StoreBackend, rows
+from support.store_backends import SERVERS, Pipeline, StoreBackend, rows
 from support.store_processes import Workers
 
 DAY = 86_400.0
@@ -367,3 +369,43 @@ def test_where_no_shards_are_kept_a_window_holds_nothing(backend: StoreBackend) 
     us.deliver("a")
     backend.clock.advance(8 * DAY)
     assert store.prune(WEEK).shards == 1
+
+
+def test_what_is_announced_again_counts_as_opened_now_until_its_reader_takes_it(backend: StoreBackend) -> None:
+    """The reader takes it in a transaction of its own; what it misses when it looks again counts as finished."""
+    store = backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    (shard,) = us.open("a").values()
+    store.release(us.token, [shard.key])
+    backend.clock.advance(8 * DAY)
+    assert other.open("a")["a"].token is None
+    assert store.prune(WEEK).shards == 0
+    assert store.acquire(other.token, {shard.key: None}) == {shard.key}
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+@pytest.mark.parametrize("by", ["reader", "receiver"])
+def test_what_was_given_up_and_is_pruned_while_it_is_announced_again_is_new(backend: StoreBackend, by: str) -> None:
+    """It was read, and is not locked yet: the message would be acknowledged, and no store would have the object."""
+    store, view = backend.open(), backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    (shard,) = us.open("a").values()
+    store.release(us.token, [shard.key])
+    view.start_receiver("r", "queue", "host", ["s"])
+    backend.clock.advance(8 * DAY)
+    pruned: list[int] = []
+
+    def prune(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        is_ours = statement.startswith(("SELECT cuesqueue_shards.", "UPDATE cuesqueue_shards"))
+        if not pruned and is_ours and (statement.startswith("UPDATE") or statement.endswith("FOR UPDATE")):
+            pruned.append(store.prune(WEEK).shards)
+
+    again = [shard.content._replace(receive_count=2)]
+    sa.event.listen(view.database.engine, "before_cursor_execute", prune)
+    if by == "reader":
+        opened = view.open_shards(other.token, "s", again)[shard.key]
+        assert (opened.state, opened.token) == (ShardState.OPEN, other.token)
+    else:
+        assert view.record("r", {"s": again}, Receipts(1))[:3] == (1, 0, 0)
+    assert pruned == [1]
+    assert ids(store) == {"a"}

@@ -30,8 +30,6 @@ def test_what_is_pruned_unread_before_it_is_acquired_is_new_and_its_message_wait
         gone, us = Pipeline.start(store, "gone", "files"), Pipeline.start(store, "p", "files")
         (released,) = gone.open("a").values()
         store.release(gone.token, [released.key])
-        now[0] += 8 * 86_400
-        us = Pipeline.start(store, "p", "files")
         session = make_session(store, token=us.token)
         in_flight = InFlight(["q"], Limits(10, 10))
         stat: Stat = lambda uris: [None] * len(uris)  # noqa: E731
@@ -45,6 +43,7 @@ def test_what_is_pruned_unread_before_it_is_acquired_is_new_and_its_message_wait
         def prune_first(
             store: ShardStore, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]
         ) -> set[ShardKey]:
+            now[0] += 8 * 86_400  # it slept: what was announced again would stay for a window
             assert store.prune(RetentionPolicy(timedelta(days=7))).shards == 1
             return acquire(store, token, seen)
 

@@ -29,9 +29,13 @@ from shard_store.shards.announcing import Place
 from shard_store.shards.ownership import owned_by
 from shard_store.sql.database import Transaction, chunks
 from shard_store.sql.engines import went_back
-from shard_store.sql.schema import shards
+from shard_store.sql.schema import pipelines, shards
 
 Entry = TypeVar("Entry", Range, Move)
+_TAKEN_OVER = (
+    "another pipeline has taken over and ended what this one had, whose heartbeats had stopped for a while, and it is "
+    "pruned by now: then nothing is missing"
+)
 _PLACE = sa.select(shards.c.shard_key, shards.c.position)
 _IS_NOTED = sa.or_(shards.c.later.is_not(None), shards.c.pending.is_not(None))
 _NOTED = _PLACE.add_columns(sa.case((_IS_NOTED, 1), else_=0), shards.c.size, shards.c.etag)
@@ -77,14 +81,19 @@ def finished(transaction: Transaction, keys: set[ShardKey]) -> set[ShardKey]:
 def refuse_missing(transaction: Transaction, token: PublishToken, opened: Mapping[ShardKey, str]) -> None:
     """Raise LostProgress where one of these shards, which this incarnation has opened and not finished, is missing.
 
-    Only what is finished is pruned (invariant 6): the store has lost that it was opened, and no task has read it. (Or
-    another pipeline has taken it over, finished it, and had it pruned by now: then a new start finds nothing to do.)
+    Only what is finished is pruned (invariant 6): the store has lost that it was opened, and no task has read it. Or,
+    if our heartbeats had stopped for a while, another pipeline has taken it over and finished it, and it is pruned by
+    now. Nothing in the store tells which of the two it is, so the error says both.
     """
     rows = transaction.select_among(sa.select(shards.c.shard_key), shards.c.shard_key, opened)
     present = {ShardKey(row.shard_key) for row in rows}
     if missing := [name for key, name in opened.items() if key not in present]:
         lacking = f"it lacks {len(missing)} shard(s) that this reader has opened, such as {min(missing)[:200]!r}"
-        raise went_back(transaction.database, token, lacking)
+        stale = sa.select(pipelines.c.pipeline).where(
+            pipelines.c.pipeline == token.pipeline, pipelines.c.stale_at <= transaction.now()
+        )
+        lapsed = transaction.memory.has_lapsed(token) or transaction.execute(stale).first() is not None
+        raise went_back(transaction.database, token, lacking, _TAKEN_OVER if lapsed else "")
 
 
 def split_by_fit(entries: Iterable[Entry], positions: Mapping[ShardKey, Position]) -> tuple[list[Entry], list[Entry]]:

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Row
 from shard_store.errors import PipelineTakenOver
 from shard_store.model import (
     BEGINNING,
+    WITHOUT_MESSAGE,
     Content,
     Pending,
     Position,
@@ -27,7 +28,7 @@ from shard_store.model import (
 )
 from shard_store.shards.activity import Amounts, Report, count, counted, last_report, locked_now
 from shard_store.shards.announcing import announced_anew, in_newest_version, newest_of, take_up
-from shard_store.sql.database import Transaction, chunks
+from shard_store.sql.database import Again, Transaction, chunks
 from shard_store.sql.engines import went_back
 from shard_store.sql.schema import of_pipeline, pipelines, shards
 
@@ -99,6 +100,8 @@ def heartbeat(transaction: Transaction, token: PublishToken, stale_after: float,
     `report`: what it says of itself, for operators.
     """
     row = _current(transaction, token, locked_now(transaction, token.pipeline))
+    if row.now >= row.stale_at:
+        transaction.memory.lapse(token)
     until = row.now + int(stale_after * 1_000_000)
     said = _reported(transaction, row, report) | count_change(transaction, row, token)
     transaction.execute(_row_of(token).values(heartbeat_at=row.now, stale_at=until, **said))
@@ -150,6 +153,7 @@ def open_shards(
         older = {shard.key: shard for shard in existing if shard.key in before}
         announced |= announced_anew(source, contents, older)
     stored |= (taken_up := take_up(transaction, token, announced, existing))
+    keep_released(transaction, (stored[shard.key] for shard in existing))
     if taken_up or any(shard.state is ShardState.OPEN and shard.token != token for shard in stored.values()):
         # those of others are waited for: one that is missing later was pruned, and not lost, if this change is there.
         # And a store without that change has these shards as they were, such as quarantined
@@ -157,6 +161,26 @@ def open_shards(
     if changed := sum(shard.changed for shard in taken_up.values()):
         count(transaction, token.pipeline, Amounts(changed=changed))
     return {key: stored[key] for key in announced}
+
+
+def keep_released(transaction: Transaction, announced: Iterable[Shard]) -> None:
+    """Have those that were given up, and are announced again, count as opened now.
+
+    So pruning leaves them to their reader, which takes them in another transaction. Raises Again where one was pruned
+    after it was read: then it is new.
+    """
+    keys = {
+        shard.key
+        for shard in announced
+        if shard.token is None and shard.state is ShardState.OPEN and shard.content.queue not in WITHOUT_MESSAGE
+    }
+    if not keys:
+        return
+    locked = transaction.select_among(sa.select(shards.c.shard_key).with_for_update(), shards.c.shard_key, keys)
+    if len(list(locked)) < len(keys):
+        raise Again(f"database {transaction.database!r}: objects were pruned, again and again, as they were announced")
+    free = shards.update().where(shards.c.owner.is_(None), shards.c.finished_at.is_(None))
+    transaction.change_among(free.values(opened_at=transaction.now()), shards.c.shard_key, keys)
 
 
 def insert_absent(

@@ -23,6 +23,7 @@ from shard_store.shards.ownership import (
     announced_row,
     counts_inserts,
     fence,
+    keep_released,
     read_shards,
 )
 from shard_store.sql.database import Transaction, chunks
@@ -177,6 +178,7 @@ def record(
         for source, of_source in announced.items():
             contents |= announced_anew(source, of_source, existing)
     taken_up = take_up(transaction, None, contents, existing.values()).values()
+    keep_released(transaction, existing.values())
     # what another pipeline has opened by its own queue would wait for that queue's message, and this is it
     theirs = [
         key

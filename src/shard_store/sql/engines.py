@@ -39,6 +39,7 @@ class Memory:
     _changes: dict[PublishToken, int] = field(default_factory=dict)
     _breaks: int = 0  # of connections to the database
     _planned: dict[PublishToken, int] = field(default_factory=dict)  # how many there were when a plan was made last
+    _lapsed: set[PublishToken] = field(default_factory=set)
 
     def begin(self, token: PublishToken, driver: str, changes: int) -> None:
         self._drivers[token], self._changes[token] = driver, changes
@@ -60,6 +61,13 @@ class Memory:
         """Note that the plan on record is made by us."""
         self._planned[token] = self._breaks
 
+    def lapse(self, token: PublishToken) -> None:
+        """Note that others may have taken what the incarnation has: its heartbeats had stopped for a while."""
+        self._lapsed.add(token)
+
+    def has_lapsed(self, token: PublishToken) -> bool:
+        return token in self._lapsed
+
     def may_have_changed(self, token: PublishToken) -> bool:
         """Return whether another database may have taken the place of the one in which the last plan was made."""
         return self._breaks != self._planned.get(token, self._breaks)
@@ -75,13 +83,17 @@ class Memory:
         return None
 
 
-def went_back(store: str, token: PublishToken, lacking: str) -> LostProgress:
-    """Return the error. `store` is its URL without secrets; `lacking`: by what that is seen."""
+def went_back(store: str, token: PublishToken, lacking: str, otherwise: str = "") -> LostProgress:
+    """Return the error. `store` is its URL without secrets; `lacking`: by what that is seen.
+
+    `otherwise`: what else may be the cause of that.
+    """
+    has, otherwise = ("may have", f", or {otherwise}") if otherwise else ("has", "")
     return LostProgress(
-        f"pipeline {token.pipeline!r}: the store {store} has gone back in time under the running query: {lacking}. A "
-        "replica that had not received everything took the place of the database, or a backup was restored. The query "
-        "acknowledges nothing more; start it again: what was not published is read again, and if something that was "
-        "published is missing it says so"
+        f"pipeline {token.pipeline!r}: the store {store} {has} gone back in time under the running query: {lacking}. A "
+        f"replica that had not received everything took the place of the database, or a backup was restored{otherwise}."
+        " The query acknowledges nothing more; start it again: what was not published is read again, and if something "
+        "that was published is missing it says so"
     )
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 from queue_source.errors import CuesqueueError
 from shard_store.errors import PipelineTakenOver, ShardsLost, ShardStoreError
+from shard_store.model import shard_key
 from support.explorer.casts import Kind
 from support.explorer.points import Death
 from support.explorer.promises import Broken
 from support.explorer.query import Query
 from support.explorer.reader import Router
 from support.explorer.world import World
+
+_LACKING = re.compile(r"may have gone back in time .* shard\(s\) that this reader has opened, such as '(.+?)'\. ")
 
 
 class Noticed(Exception):
@@ -83,9 +87,23 @@ class Lives:
     def notice(self, error: Exception) -> None:
         if self.world.half_reset and "a reset of source" in str(error):
             return
+        if self._may_be_pruned(error):
+            return
         if not self.may_notice:
             raise Broken(f"a loss was told where nothing was lost: {error}") from error
         raise Noticed(str(error)) from error
+
+    def _may_be_pruned(self, error: Exception) -> bool:
+        """A reader that slept cannot tell a loss from what another pipeline has taken over, and a prune has forgotten.
+
+        Then it says both, and ends.
+        """
+        lacking = _LACKING.search(str(error))
+        return lacking is not None and any(
+            shard_key(source, lacking[1]) in self.world.passed
+            and (source, lacking[1].partition("#")[0]) in self.world.anew
+            for source in self.world.names
+        )
 
     def route(self, die_at: str | None) -> None:
         """The receiver takes what is in its queue."""
