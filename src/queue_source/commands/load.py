@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -114,7 +114,8 @@ def load(
         opened = stack.enter_context(open_store(store))
         before = _status(opened, query.pipeline)
         check(query, opened)
-        spark = quiet_session(master, java)
+        with nullcontext() if java is None else java.connected():
+            spark = quiet_session(master)
 
         @stack.callback
         def end() -> None:

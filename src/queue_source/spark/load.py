@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ from queue_source.schema.sampling import inferred_columns, named_samples, sample
 from queue_source.sinks.base import open_sink, open_target
 from queue_source.spark.bytecode import archive_of, compile_archive
 from queue_source.spark.java import require_java
-from queue_source.spark.own_java import QUIET_SETTINGS, SETTINGS, OwnJava
+from queue_source.spark.own_java import QUIET_SETTINGS, SETTINGS
 from queue_source.spark.process import arrow_schema, driver_folder, is_remote
 from queue_source.storage.files import check_place
 from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, is_local
@@ -226,7 +226,7 @@ JAVA_GONE = (Py4JNetworkError, ConnectionError)
 """What a call to a session raises whose Java process has ended."""
 
 
-def quiet_session(master: str, java: OwnJava | None = None) -> SparkSession:
+def quiet_session(master: str) -> SparkSession:
     """Return a session of its own, which logs nothing: what ends a query is in its exception."""
     builder = SparkSession.builder.master(master).config(map=dict(QUIET_SETTINGS))
     if master.startswith("local"):  # the workers are on this machine, where `python3` may be another Python
@@ -236,8 +236,7 @@ def quiet_session(master: str, java: OwnJava | None = None) -> SparkSession:
         with suppress(OSError):
             if archive is not None and not sys.dont_write_bytecode:
                 compile_archive(archive)
-    with nullcontext() if java is None else java.connected():
-        return builder.getOrCreate()
+    return builder.getOrCreate()
 
 
 _AT_THE_SINK = {option.name.lower() for option in options_of(ContentOptions, SchemaOptions)}
