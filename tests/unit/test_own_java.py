@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,7 @@ def test_the_python_of_workers_has_the_users_path_alone(
     assert own_java._python(folder, home) == sys.executable, "no Python finds it"
     monkeypatch.setattr(sys, "path", ["", str(home.parent), *sys.path])
     assert own_java._python(folder, home) == sys.executable, "each process would compile it"
-    Path(own_java.cache_from_source(str(home / "__init__.py"))).touch()
+    Path(cache_from_source(str(home / "__init__.py"))).touch()
     python = own_java._python(folder, home)
     say = "import os; print(os.environ.get('PYTHONPATH', ''))"
     environment = {"PYTHONPATH": given.format(home=home)} if given else {}

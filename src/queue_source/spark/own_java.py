@@ -4,7 +4,7 @@ It starts while the command imports, opens the store and looks at the target and
 it. Where the user has said nothing else,
 
 - Java has its first compiler alone, and collects garbage in one thread. No row of a load goes through Java: what the
-  second compiler makes faster is worth less than what it takes, also in loads of hours;
+  second compiler makes faster is worth less than what it takes, also with a hundred micro-batches;
 - Spark's Python processes import PySpark from its folder. Spark puts its archive and a jar in front of that, whose
   directories Python reads again and again (before 3.12 for each package and each `importlib.invalidate_caches()`).
 
