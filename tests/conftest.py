@@ -17,7 +17,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
 
 from queue_source.common.logs import work_on
-from queue_source.spark import process
+from queue_source.spark import own_java, process
 from support import compiled_statements, leaks, loopback, temporary, tiers
 from support.engine import class_archive, few_at_once
 
@@ -63,6 +63,12 @@ def no_driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """
     if request.node.get_closest_marker("engine") is None:
         monkeypatch.setattr(process, "_folders_by_the_jvm", lambda: "")
+
+
+@pytest.fixture(autouse=True)
+def no_java_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that runs in the process of a test starts no Java while it looks at what it was given."""
+    monkeypatch.setattr(own_java, "_started", lambda master: None)
 
 
 def pytest_collection_finish() -> None:

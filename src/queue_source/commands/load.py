@@ -1,22 +1,21 @@
-"""`cuesqueue load` and `route`: they receive what a queue announces, for a table or files, or for other readers."""
+"""`cuesqueue load`: it loads what a queue announces into a table or files.
+
+It imports little before Java starts: see `queue_source/spark/own_java.py`.
+"""
 
 from __future__ import annotations
 
 import logging
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from contextlib import ExitStack, nullcontext, suppress
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_source.announcements.routes import read_routes
 from queue_source.commands.output import (
     FAILED,
     UNHEALTHY,
@@ -30,22 +29,18 @@ from queue_source.commands.output import (
     progress,
     tell,
 )
-from queue_source.commands.parameters import DryRun, NewStore, QueueUrl, argument, flag, named_options, option
+from queue_source.commands.parameters import DryRun, NewStore, argument, flag, named_options, option
 from queue_source.common.logs import error_of
-from queue_source.coordinator.receivers import Receiver
-from queue_source.coordinator.session import Threads
 from queue_source.errors import OptionError
-from queue_source.options import connection_options, parse_receiver_options
 from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
-from queue_source.options.types import check_name
-from queue_source.queues import open_queue, queue_name
-from shard_store.errors import StoreConfigurationError
-from shard_store.operators.status import PipelineStatus, Published
-from shard_store.store import QUERY_PATIENCE, ShardStore, open_store
+from queue_source.spark.java import require_java
+from queue_source.spark.own_java import own_java
 
 if TYPE_CHECKING:
     from queue_source.options import ContentOptions
+    from shard_store.operators.status import PipelineStatus
+    from shard_store.store import ShardStore
 
 _POLL = 0.5  # seconds between two looks at the store
 _JAVA_ENDED = (
@@ -100,21 +95,27 @@ def load(
     into = table or folder or f"delta:{delta}"
     options = {"logLevel": "warning", **named_options(option)}
     began = time.monotonic()
-    from queue_source.spark.java import require_java
-    from queue_source.spark.load import LoadQuery, check, preview, quiet_session  # late: it imports Spark
+    with ExitStack() as stack:
+        # Java starts beside what follows, imports first; its session begins when nothing is found wrong
+        java = None if dry_run else stack.enter_context(own_java(master))
+        from queue_source.spark.load import LoadQuery, check, preview, quiet_session  # late: it imports Spark
+        from shard_store.errors import StoreConfigurationError
+        from shard_store.store import open_store
 
-    query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)  # before Spark starts
-    if dry_run:
-        print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
-        return
-    require_java()
-    # a store without tables is made below; only the query waits for one that does not answer
-    with suppress(StoreConfigurationError), open_store(store, create=False, patience=_PATIENCE):
-        pass
-    with open_store(store) as opened, ExitStack() as stack:
+        query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)
+        if dry_run:
+            print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
+            return
+        if java is None:
+            require_java()
+        # a store without tables is made below; only the query waits for one that does not answer
+        with suppress(StoreConfigurationError), open_store(store, create=False, patience=_PATIENCE):
+            pass
+        opened = stack.enter_context(open_store(store))
         before = _status(opened, query.pipeline)
         check(query, opened)
-        spark = quiet_session(master)
+        with nullcontext() if java is None else java.connected():
+            spark = quiet_session(master)
 
         @stack.callback
         def end() -> None:
@@ -239,85 +240,10 @@ def _status(store: ShardStore, pipeline: str) -> PipelineStatus | None:
 
 def _loaded(before: PipelineStatus | None, after: PipelineStatus | None) -> dict[str, Any]:
     """Return the numbers of this run."""
+    from shard_store.operators.status import Published
+
     old, new = (Published() if status is None else status.total for status in (before, after))
     return {
         **{name: (getattr(new, name) or 0) - (getattr(old, name) or 0) for name in ("objects", "rows", "bytes")},
         "errors": {c: count - old.errors.get(c, 0) for c, count in new.errors.items() if count > old.errors.get(c, 0)},
     }
-
-
-class Unrouted(str, Enum):
-    QUARANTINE = "quarantine"
-    COUNT = "count"
-
-
-def route(
-    queue_url: QueueUrl,
-    routes: Annotated[str, option("FILE", 'A list in JSON: [{"prefix": "s3://b/orders/", "source": "orders"}, ...].')],
-    store: NewStore = DEFAULT_STORE,
-    name: Annotated[str | None, option("NAME", "Its name in the store; else the queue's.")] = None,
-    on_unrouted: Annotated[
-        Unrouted,
-        typer.Option(help="An object that no route takes goes to the error table, or is counted."),
-    ] = Unrouted.QUARANTINE,
-    memory: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "A file of this receiver alone, by which it notices a restored store.",
-        ),
-    ] = None,
-    until_empty: Annotated[bool, flag("--until-empty", "End when the queue is empty.")] = False,
-    option: Annotated[
-        list[str] | None,
-        option(
-            "NAME=VALUE",
-            "A reader's option for receiving and parsing (aws.region ...); may be repeated.",
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Receive messages of one queue for many sources, until SIGTERM or Ctrl-C.
-
-    Each object is recorded once for each source that a route leads to, whose readers have queueUrl=store.
-    """
-    options = parse_receiver_options(queue_url, named_options(option), quarantines=on_unrouted is Unrouted.QUARANTINE)
-    parsed = read_routes(routes)
-    url = options.url.reveal()
-    try:
-        own_name = check_name(name or queue_name(url))
-    except ValueError as error:
-        raise OptionError("--name", str(error)) from None
-    threads = Threads()
-    stopped: list[signal.Signals] = []
-
-    def stop(number: int) -> None:
-        stopped.append(signal.Signals(number))
-        threads.stopping.set()
-
-    with (
-        open_store(store, patience=QUERY_PATIENCE) as opened,
-        open_queue(url, **connection_options(options.url, options)) as queue,
-        on_signals(stop),
-    ):
-        receiver = Receiver(own_name, queue, parsed, options, opened, threads.stopping, memory=memory)
-        receiver.begin()
-        tell(f"receiver {own_name}: {len(parsed)} route(s) to {len(parsed.sources)} source(s); Ctrl-C ends it")
-
-        def run(ended: threading.Event) -> None:
-            try:
-                receiver.run(until_empty=until_empty)
-            finally:
-                ended.set()
-
-        running = [threading.Event() for _ in range(options.threads)]
-        for number, ended in enumerate(running):
-            threads.start(f"route-{number}", run, ended)
-        while not threads.stopping.is_set() and not all(ended.is_set() for ended in running):
-            threads.stopping.wait(0.2)
-        threads.stop(30.0)  # seconds to end what they have begun
-        threads.check()
-        result = {"receiver": own_name, "queue": queue.name, **asdict(receiver.totals)}
-    print_result(result, as_json, title="received")
-    if stopped and until_empty:
-        end_as_stopped(stopped[0], "; the queue may not be empty")

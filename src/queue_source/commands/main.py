@@ -34,7 +34,7 @@ _COMMANDS = {
         "cuesqueue_prove.command:prove",
         "Kill a job at every step of a micro-batch, and compare what its sink holds.",
     ),
-    "route": ("load:route", "Receive messages of one queue for many sources, until SIGTERM or Ctrl-C."),
+    "route": ("route:route", "Receive messages of one queue for many sources, until SIGTERM or Ctrl-C."),
     "status": (
         "status:status_command",
         "Show which pipelines are alive, how far behind they are, how fast, and what went wrong.",

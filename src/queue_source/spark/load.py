@@ -38,6 +38,7 @@ from queue_source.schema.sampling import inferred_columns, named_samples, sample
 from queue_source.sinks.base import open_sink, open_target
 from queue_source.spark.bytecode import archive_of, compile_archive
 from queue_source.spark.java import require_java
+from queue_source.spark.own_java import QUIET_SETTINGS, SETTINGS
 from queue_source.spark.process import arrow_schema, driver_folder, is_remote
 from queue_source.storage.files import check_place
 from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, is_local
@@ -51,8 +52,6 @@ _COLUMNS = f"uri STRING, size BIGINT, etag STRING, version STRING, {_PARTS}"
 _DELTA = "delta:"
 _CHECKPOINTS = "cuesqueue-checkpoints"
 _SCHEMAS = "cuesqueue-schemas"
-_SETTINGS: dict[str, Any] = {"spark.python.unix.domain.socket.enabled": "true"}
-"""Of a session of our own: what docs/explanation/performance.md recommends."""
 
 
 def load(
@@ -99,7 +98,7 @@ def load(
     spark = spark or SparkSession.getActiveSession()
     if spark is None:
         require_java()
-        spark = SparkSession.builder.master("local[*]").config(map=_SETTINGS).getOrCreate()
+        spark = SparkSession.builder.master("local[*]").config(map=dict(SETTINGS)).getOrCreate()
     return query.start(spark, available_now=available_now)
 
 
@@ -229,8 +228,7 @@ JAVA_GONE = (Py4JNetworkError, ConnectionError)
 
 def quiet_session(master: str) -> SparkSession:
     """Return a session of its own, which logs nothing: what ends a query is in its exception."""
-    builder = SparkSession.builder.master(master).appName("cuesqueue load").config(map=_SETTINGS)
-    quiet: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    builder = SparkSession.builder.master(master).config(map=dict(QUIET_SETTINGS))
     if master.startswith("local"):  # the workers are on this machine, where `python3` may be another Python
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # bytecode beside sources, as Python itself writes it; who may not, is advised by the log
@@ -238,7 +236,7 @@ def quiet_session(master: str) -> SparkSession:
         with suppress(OSError):
             if archive is not None and not sys.dont_write_bytecode:
                 compile_archive(archive)
-    return builder.config(map=quiet).getOrCreate()
+    return builder.getOrCreate()
 
 
 _AT_THE_SINK = {option.name.lower() for option in options_of(ContentOptions, SchemaOptions)}
