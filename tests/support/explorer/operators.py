@@ -239,13 +239,9 @@ class Operators:
         world, source = self.world, self._source()
         if source in world.cast.versioned:
             return
-        uris = self._some(source)
-        before = world.shard_states()
         names = world.folder / "adopted.txt"
-        names.write_text("".join(f"{uri}\n" for uri in uris), "utf-8")
+        names.write_text("".join(f"{uri}\n" for uri in self._some(source)), "utf-8")
         self.call("adopt", "--source", source, "--list", str(names))
-        states = world.shard_states()
-        world.excused |= {(source, uri) for uri in uris if (source, uri) in states and (source, uri) not in before}
         world.forget_earlier_states()
 
     def reconcile(self) -> None:

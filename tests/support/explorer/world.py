@@ -24,6 +24,7 @@ from queue_source.queues.sim import SimQueue
 from queue_source.storage.buckets import Known, Outcome, Page
 from queue_source.storage.buckets.local import LocalBucket
 from shard_store.model import LISTING, Content, Pending, PublishToken, ShardKey, ShardState, shard_key
+from shard_store.operators import repair
 from shard_store.shards import recording
 from shard_store.shards.recording import Receipts, Recorded
 from shard_store.sql.database import Database, Transaction
@@ -376,6 +377,7 @@ class World:
 
         store.acquire = watched  # type: ignore[method-assign]
         store.record = lambda *said: store._write(self._record, *said)  # type: ignore[method-assign]
+        store.adopt = lambda *said: store._write(self._adopt, *said)  # type: ignore[method-assign]
         return store
 
     def _record(
@@ -396,6 +398,16 @@ class World:
                 of_messages.setdefault(content.message_id, set()).update({(source, content.uri)} & there)
         self.recorded |= of_messages
         return recorded
+
+    def _adopt(self, transaction: Transaction, source: str, uris: Sequence[str], origin: str) -> int:
+        """As the store does; what it did not know counts as read from the commit on, also while the command works."""
+        c = shards.c
+        of_source = sa.select(sa.func.coalesce(c.uri, c.shard_id)).where(c.source == source)
+        before = {*transaction.execute(of_source).scalars()}
+        new = repair.adopt(transaction, source, uris, origin)
+        adopted = {(source, uri) for uri in uris if uri not in before}
+        transaction.on_commit.append(lambda: self.excused.update(adopted))
+        return new
 
     def remember_state(self) -> None:
         """Keep the store and the tables as they are now, for a while, if they are ever to go back."""
