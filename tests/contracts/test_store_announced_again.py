@@ -96,9 +96,9 @@ def test_of_two_announcements_at_once_that_nothing_orders_the_last_counts(
 def test_a_uri_that_is_delivered_again_beside_a_newer_event_does_not_hide_that_event(store: ShardStore) -> None:
     us = Pipeline.start(store)
     announce(us, said("m1", None))
-    announce(us, said("m2", 10, "old", "s1"))
+    announce(us, said("m2", 10, "old"))
     uri = said("m1", 16, "new")._replace(announced=(None, None), receive_count=2)
-    (shard,) = us.store.open_shards(us.token, "s", [said("m3", 16, "new", "s2"), uri]).values()
+    (shard,) = us.store.open_shards(us.token, "s", [said("m3", 16, "new"), uri]).values()
     assert version(planned(us, shard)) == [(16, "new")]
     assert version(us.plan()) == [(16, "new")]
 
@@ -351,7 +351,9 @@ def test_the_version_with_the_greater_sequence_wins_in_whatever_order_they_come(
         shard = announce(us, *batch)
     expected = (first, second)[wins]
     if expected is second and second.sequence is None:
-        expected = second._replace(sequence=first.sequence)  # an event from before is older than that URI
+        expected = second._replace(
+            sequence=f"{first.sequence}!" if first.sequence else None
+        )  # an event from before is older than that URI
     assert shard.content == expected
     assert us.look("a")["a"].content == expected
 
@@ -389,6 +391,37 @@ def test_of_a_uri_alone_and_an_event_that_may_be_older_what_is_there_is_read(
     for content in (shard.content, us.look("a")["a"].content):
         assert (content.size, content.etag) in [(None, None), (16, "now")]
     assert version(planned(us, shard)) in [[(None, None)], [(16, "now")]]
+
+
+@pytest.mark.parametrize("cause", ["missing-object", ""])
+def test_what_was_unread_is_opened_by_an_event_that_may_be_older_than_a_uri_alone_and_read_as_it_is(
+    store: ShardStore, cause: str
+) -> None:
+    us = Pipeline.start(store)
+    shard = announce(us, said("m1", None))
+    if cause:
+        quarantine(us, shard, cause)
+    else:
+        publish(us, shard._replace(content=shard.content._replace(size=0, etag="now")))
+    opened = announce(us, said("m2", 8, "gone", "s1"))
+    assert opened.reopened
+    assert version(planned(us, us.look("a")["a"])) == version(us.plan()) == [(None, None)]
+    assert (opened.content.size, opened.content.etag) == (None, None)
+
+
+@pytest.mark.parametrize("first", ["s0A", "g00000000000000000009", "t00000000000000000009"])
+def test_an_event_that_a_uri_alone_was_received_with_and_that_comes_again_does_not_count(
+    store: ShardStore, first: str
+) -> None:
+    us = Pipeline.start(store)
+    event, uri = said("m1", 8, "gone", first), said("m2", 16, "now")._replace(announced=(None, None))
+    announce(us, event, uri)
+    for again in ([event], [event, uri], [uri, event]):
+        assert announce(us, *again).content.etag == "now"
+        assert us.look("a")["a"].content.etag == "now"
+    for later in ("s0A01", "s0B", "s1", "g00000000000000000010", "t00000000000000000010"):
+        if later[0] == first[0]:
+            assert announce(us, said(later, 24, later, later)).content.etag is None, "it may be older than the URI"
 
 
 def test_the_newest_version_is_known_after_a_restart(store: ShardStore) -> None:

@@ -41,6 +41,8 @@ GIVEN_UP = "quarantined-by-hand"
 """The cause of the error of a shard that an operator gave up. No announcement takes back what a person has decided."""
 
 _REOPENED = "announced again"
+_BEHIND = "!"
+"""Less than what any sequence goes on with: the end of that of a URI alone, received behind an event."""
 _OPEN = {"state": ShardState.OPEN.value, "position": BEGINNING, "finished_at": None, "end_seq": None, "pending": None}
 _VERSION = ("size", "etag", "message_id", "sequence", "reference")
 
@@ -70,7 +72,7 @@ def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Conten
             newest[key] = content
         elif not _is_older(content, earlier):
             is_event = content.sequence is not None and _is_of_any_version(earlier)
-            newest[key] = earlier._replace(sequence=content.sequence) if is_event else _after(content, earlier)
+            newest[key] = _behind(content, earlier) if is_event else _after(content, earlier)
     return newest
 
 
@@ -100,8 +102,8 @@ def is_other_version(content: Content, stored: Content | Row[Any] | Place) -> bo
     mine, other = ((v.reference.version if v.reference else None) for v in (content, stored))
     if mine is not None and other is not None:
         return bool(mine != other)
-    mine, other = content.sequence, stored.sequence
-    return mine is not None and other is not None and mine[0] == other[0] and mine != other
+    mine, other = ((v.sequence or "").rstrip(_BEHIND) for v in (content, stored))
+    return mine[:1] == other[:1] and mine != other
 
 
 def in_newest_version(content: Content, later: Content | None) -> Content:
@@ -113,9 +115,14 @@ def in_newest_version(content: Content, later: Content | None) -> Content:
     if later is None:
         return content
     later = as_announced(later)
-    newest = content._replace(**{name: getattr(later, name) for name in _VERSION})
-    is_unordered = content.sequence is None and later.sequence is not None and content.shard_id == content.uri
-    return newest._replace(size=None, etag=None) if is_unordered else newest
+    return _any_version_if_unordered(content._replace(**{name: getattr(later, name) for name in _VERSION}), content)
+
+
+def _any_version_if_unordered(later: Content, before: Content | Row[Any]) -> Content:
+    """Return a later announcement, without its version if that may be older: as an event may be than a URI alone."""
+    is_of_uri = before.sequence is None or before.sequence.endswith(_BEHIND)
+    is_unordered = is_of_uri and later.sequence is not None and later.shard_id == later.uri
+    return _behind(later, later._replace(size=None, etag=None)) if is_unordered else later
 
 
 def as_announced(content: Content) -> Content:
@@ -168,7 +175,7 @@ def take_up(
         and (row.later is None or _may_be_new(announced[key], row.later))
     }
     ended = [row for row in news.values() if row.finished_at is not None]
-    reopened = _reopen(transaction, token, announced, ended) if ended else set()
+    reopened = _reopen(transaction, token, announced, ended) if ended else {}
     noted = {key: row for key, row in news.items() if key not in reopened and _is_noted(announced[key], row)}
     announced = {key: _after(announced[key], *filter(None, (row.later, row))) for key, row in news.items()}
     row_set = transaction.row_set(key=shards.c.shard_key, later=shards.c.later)
@@ -176,8 +183,8 @@ def take_up(
     for chunk in chunks(sorted(noted)):
         row_set.execute(transaction.connection, update, [(key, announced[key]) for key in chunk])
     taken_up = {
-        key: Shard(key, announced[key], BEGINNING, ShardState.OPEN, token, stale=token is None, reopened=True)
-        for key in reopened
+        key: Shard(key, content, BEGINNING, ShardState.OPEN, token, stale=token is None, reopened=True)
+        for key, content in reopened.items()
     }
     for key, row in noted.items():
         if row.finished_at is not None:
@@ -331,7 +338,13 @@ def _after(content: Content, *earlier: Content | Row[Any]) -> Content:
     """
     if content.sequence is not None:
         return content
-    return content._replace(sequence=next((event.sequence for event in earlier if event.sequence is not None), None))
+    event = next((event for event in earlier if event.sequence is not None), None)
+    return content if event is None else _behind(event, content)
+
+
+def _behind(event: Content | Row[Any], content: Content) -> Content:
+    """Return the content with the place right behind an event: that is older, and what comes later is newer."""
+    return content._replace(sequence=(event.sequence or "").rstrip(_BEHIND) + _BEHIND)
 
 
 def _is_redelivered(content: Content, message_id: str) -> bool:
@@ -373,8 +386,8 @@ def _reopen(
     token: PublishToken | None,
     announced: Mapping[ShardKey, Content],
     rows: Sequence[Row[Any]],
-) -> set[ShardKey]:
-    """Open again, as the token's, what has ended before anything of it was published."""
+) -> dict[ShardKey, Content]:
+    """Open again, as the token's, what has ended before anything of it was published; return what is to be read."""
     quarantined = [row for row in rows if row.state == ShardState.QUARANTINED.value]
     ended = endings(transaction, quarantined) if quarantined else {}
 
@@ -400,16 +413,17 @@ def _reopen(
         owner=None if token is None else token.pipeline,
         incarnation=None if token is None else token.incarnation,
     )
-    for chunk in chunks(sorted(chosen)):
-        values = []
-        for key in chunk:
-            c = _after(announced[key], *filter(None, (chosen[key].later, chosen[key])))
-            values.append((key, c.group, *(getattr(c, name) for name in names)))
-        row_set.execute(transaction.connection, update, values)
+    contents = {}
+    for key, row in chosen.items():
+        contents[key] = _any_version_if_unordered(_after(announced[key], *filter(None, (row.later, row))), row)
+    for chunk in chunks(sorted(contents.items())):
+        row_set.execute(
+            transaction.connection, update, [(key, c.group, *(getattr(c, name) for name in names)) for key, c in chunk]
+        )
     mark_reopened(transaction, [error for key in chosen.keys() & ended.keys() for error in ended[key].errors])
     owner = {"publish_token": None if token is None else str(token)}
     _record(transaction, token, [(row, announced[key].message_id, owner) for key, row in chosen.items()])
-    return set(chosen)
+    return contents
 
 
 def _record(
