@@ -148,6 +148,8 @@ def _many_bytes(d: Differs) -> bool:
     return codecs.lookup(d.case.parsed.encoding).name.startswith(("utf-16", "utf-32"))
 
 
+_KEY_TWICE = r'("\w+")\s*:.*\1\s*:'
+"""Where the second value is bad, the first one counts."""
 _NUMBERS = ("INT", "BIGINT", "DOUBLE", "DECIMAL")
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
 _FRACTION = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -316,7 +318,7 @@ TABLE: tuple[Row, ...] = (
         every(
             formats("csv", "json"),
             of_type(_is_instant),
-            either(null_in_spark, text(r'("\w+")\s*:.*\1\s*:')),  # else the value before, of the same name
+            either(null_in_spark, text(_KEY_TWICE)),
             text(r"\d[T ]\d{1,2}(:\d{1,2})?\s*(Z|z|[A-Z][A-Za-z/_]+|[+-]\d)"),
         ),
         (
@@ -395,7 +397,7 @@ TABLE: tuple[Row, ...] = (
             formats("csv", "json"),
             of_type(is_time),
             said(r"is not a|year|the form of the option"),
-            null_here,
+            either(null_here, text(_KEY_TWICE)),
             text(r"\d{5,}|[+-]\d{4,}|0000|(?:^|[\"',;|\n])\s*T?\d{1,2}:\d"),
         ),
         (
