@@ -654,8 +654,8 @@ DEFECTS = (
         "Of a URI alone and an older event, which came late, the event's version was to be read, which was gone: the "
         "object, which was whole, was quarantined.",
         "shard_store/shards/announcing.py",
-        "newest[key] = _behind(content, earlier) if is_event else _after(content, earlier)",
-        "newest[key] = content if is_event else _after(content, earlier)",
+        "newest[key] = _joined(event, uri) if are_both else _after(content, earlier)",
+        "newest[key] = _after(content, earlier)",
     ),
     Defect(
         "pruned-as-announced-again",

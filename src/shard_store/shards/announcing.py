@@ -62,7 +62,7 @@ def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Conten
     """Return one content for each shard: of several announcements the newest, or the last where nothing orders them.
 
     A URI alone is of what is there now, in whatever order an event of a version is received with it: the version of an
-    event that comes late may be gone.
+    event that comes late may be gone. Both are the event's message then: the URI may be delivered again, and no news.
     """
     newest: dict[ShardKey, Content] = {}
     for content in contents:
@@ -71,8 +71,9 @@ def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Conten
         if earlier is None:
             newest[key] = content
         elif not _is_older(content, earlier):
-            is_event = content.sequence is not None and _is_of_any_version(earlier)
-            newest[key] = _behind(content, earlier) if is_event else _after(content, earlier)
+            event, uri = (earlier, content) if content.sequence is None else (content, earlier)
+            are_both = event.sequence is not None and _is_of_uri(uri) and _is_of_any_version(uri)
+            newest[key] = _joined(event, uri) if are_both else _after(content, earlier)
     return newest
 
 
@@ -120,8 +121,7 @@ def in_newest_version(content: Content, later: Content | None) -> Content:
 
 def _any_version_if_unordered(later: Content, before: Content | Row[Any]) -> Content:
     """Return a later announcement, without its version if that may be older: as an event may be than a URI alone."""
-    is_of_uri = before.sequence is None or before.sequence.endswith(_BEHIND)
-    is_unordered = is_of_uri and later.sequence is not None and later.shard_id == later.uri
+    is_unordered = _is_of_uri(before) and later.sequence is not None and later.shard_id == later.uri
     return _behind(later, later._replace(size=None, etag=None)) if is_unordered else later
 
 
@@ -319,6 +319,11 @@ def _is_of_now(content: Content, later: Content | None) -> bool:
     return later is not None and content.announced is not None and is_other_version(content, later)
 
 
+def _is_of_uri(content: Content | Row[Any]) -> bool:
+    """Return whether a URI alone may have announced it: no event of it has an order, or it came behind one."""
+    return content.sequence is None or content.sequence.endswith(_BEHIND)
+
+
 def _is_of_any_version(content: Content) -> bool:
     said = as_announced(content)
     version = said.reference.version if said.reference else None
@@ -340,6 +345,11 @@ def _after(content: Content, *earlier: Content | Row[Any]) -> Content:
         return content
     event = next((event for event in earlier if event.sequence is not None), None)
     return content if event is None else _behind(event, content)
+
+
+def _joined(event: Content, uri: Content) -> Content:
+    message = {name: getattr(event, name) for name in ("message_id", "receive_count", "named", "queue", "group")}
+    return _behind(event, uri._replace(**message))
 
 
 def _behind(event: Content | Row[Any], content: Content) -> Content:
