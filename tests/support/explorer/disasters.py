@@ -134,6 +134,9 @@ class Disasters:
     def put_checkpoints_back(self, moment: Moment, *, lost: bool) -> None:
         """With the store what was acknowledged since is `lost`: nobody can notice it.
 
+        Nor that a pipeline reads once more what was the first batch of another one into a table: the other one says
+        so when it has a batch again.
+
         Without it a batch without input that Spark repeats is known by what the store has planned last, and this may
         be further than what the batch ran at.
         """
@@ -147,6 +150,10 @@ class Disasters:
         world.taken = dict(moment.taken)  # a sink of another kind knows of no mark: it goes back, too
         world.promises.note_that_batches_come_anew()
         if lost:
+            for kind, table in world.tables.items():
+                has_none = not (moment.checkpoints[kind].batches or any(map(world.planned_until, kind.names)))
+                if has_none and kind.sink != "iceberg-inside":  # that is put back with the store
+                    world.unheard_of[kind] = {row for row in table.rows() if not row.startswith("state of ")}
             world.lost_messages |= set(world.acknowledged[moment.acknowledged :])
 
     def excuse_finished(self, gone: set[str]) -> None:

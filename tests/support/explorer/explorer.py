@@ -196,6 +196,7 @@ class Explorer:
             self.world.promises.check_targets()
         except Broken:
             if self.lives.may_notice:
+                self.world.is_calm = True  # else a guest may come in each round, and let no query go on
                 self._go_on()
             raise
 

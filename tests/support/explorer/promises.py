@@ -82,10 +82,14 @@ class Promises:
                 raise Broken(f"target: {source} has rows of the versions {sorted(numbers)} of {name}")
 
     def _held(self, rows: Mapping[str, int], source: str, uri: str) -> Version | None:
-        """The version that the target has, whole; None where it has no row, or not all, or of no announced one."""
+        """The version that the target has, whole; None where it has no row, or not all, or of no announced one.
+
+        What is there twice since the store went back is no loss: `check_targets` sees it, and who wrote it says so.
+        """
+        may_be_twice = self._world.went_back or (source, uri) in self._world.anew
         for version in self._world.objects.may_be_read(source, uri):
             counts = {rows[f"{source}|{row}"] for row in version.rows}
-            if counts == {1} or (counts and 0 not in counts and (source, uri) in self._world.anew):
+            if counts == {1} or (counts and 0 not in counts and may_be_twice):
                 return version
         return None
 

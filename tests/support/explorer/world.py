@@ -194,6 +194,11 @@ def _keep(moments: deque[Moment], moment: Moment) -> None:
     moments.append(moment._replace(store=_copy(moment.store), queues=queues))
 
 
+def _object_of(row: str) -> str:
+    """What a row is of, without the version of it."""
+    return row.rpartition("@")[0]
+
+
 class _Undone(Exception):
     """A transaction is rolled back."""
 
@@ -215,9 +220,11 @@ class World:
     again. `lately`: what was read last. `is_calm`: no object changes any more by itself. `is_telling`: a
     notification is sent, not by a command. `lists`: sources with listings. `spares`: objects that a URI alone
     announces are planned without a look-up, as those of S3. `first_form`: of an object. `in_tables`: the rows that
-    the store has published, by the table that has them; `spelled`: how it was put back. `beginnings`: moments
-    before any batch; `before_tables`: before commits of tables. `sent`: all messages, in order. `half_reset`:
-    sources of which a reset runs, or was killed. `requeues`: a command that requeues runs, or was killed.
+    the store has published, by the table that has them; `spelled`: how it was put back. `unheard_of`: the rows of a
+    table whose pipelines had no batch yet in the store and the checkpoint that were put back; another pipeline that
+    reads the objects once more cannot tell. `beginnings`: moments before any batch; `before_tables`: before commits
+    of tables. `sent`: all messages, in order. `half_reset`: sources of which a reset runs, or was killed. `requeues`: a
+    command that requeues runs, or was killed.
     """
 
     folder: Path
@@ -257,6 +264,7 @@ class World:
     sent: list[tuple[str, str]] = field(default_factory=list)
     in_tables: dict[Kind, set[str]] = field(default_factory=dict)
     spelled: dict[Kind, str] = field(default_factory=dict)
+    unheard_of: dict[Kind, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.driver, self.data = self.folder / "driver", self.folder / "data"
@@ -492,14 +500,23 @@ class World:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def published(self) -> Counter[str]:
-        """How often each row is in the places that sinks publish to, each with its source."""
+        """How often each row is in the places that sinks publish to, each with its source.
+
+        Without what a table has `unheard_of`, of objects that another place has by now: that is there twice.
+        """
         rows: Counter[str] = Counter()
         for (path,) in self._file.execute("SELECT path FROM cuesqueue_splits WHERE replaced_by IS NULL"):
             rows.update(self._rows_of(path))
         for _, row in self.delivered():
             rows[row] += 1
-        for taken in (*self.taken.values(), *(table.rows() for table in self.tables.values())):
+        for taken in self.taken.values():
             rows.update(taken)
+        in_tables = {kind: Counter(table.rows()) for kind, table in self.tables.items()}
+        for its in in_tables.values():
+            rows += its
+        for kind, unheard_of in self.unheard_of.items():
+            elsewhere = {_object_of(row) for row in rows - in_tables[kind]}
+            rows -= Counter(row for row in unheard_of if _object_of(row) in elsewhere)
         return rows
 
     def _rows_of(self, path: str) -> list[str]:
