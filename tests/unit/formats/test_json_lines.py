@@ -436,6 +436,26 @@ def test_an_object_of_which_no_record_can_be_read_is_bad_and_no_row_of_nulls(
     assert all(row["_corrupt_record"] for row in kept.rows)
 
 
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize("data", [data for data in UNREADABLE if data != b'"a"'])
+def test_it_is_bad_too_where_no_column_is_there_since_none_could_be_inferred(
+    data: bytes, multi_line: bool, mode: str
+) -> None:
+    options = FormatOptions("json", multi_line=multi_line, mode=mode)
+    assert refused(data, pa.schema([]), options).cause == "corrupt-object"
+
+
+def test_an_object_without_any_column_is_good_where_a_record_can_be_read() -> None:
+    options = FormatOptions("json", mode="DROPMALFORMED")
+    assert read_with_problems(b"x\n{}\n", pa.schema([]), options).problems.count == 1
+
+
+def test_a_document_of_several_lines_is_told_of_the_option() -> None:
+    with pytest.raises(BadObject, match="multiLine=true"):
+        read_bytes(b'{\n"a": 1\n}\n', ONE, JSON)
+
+
 def test_a_bad_record_is_one_where_another_can_be_read_wherever_that_is() -> None:
     found = read_with_problems(b"x\n" * 50_000 + b'{"a":1}\n', ONE, JSON)
     assert (found.problems.count, len(found.rows), found.rows[-1]) == (50_000, 50_001, {"a": 1})

@@ -252,7 +252,7 @@ class JsonReader:
         names, present, failure, is_read = self._shape.data.names, set[str](), "", False
         lowered = data.lower() if data.isascii() and b"\\" not in data else None
         is_unnamed = lowered is not None and not any(name.lower().encode() in lowered for name in names)
-        for record in records if names else ():
+        for record in records:
             try:
                 text = grammar.decode_text(record)
                 if self._whole is not None:  # any value fills it
@@ -269,7 +269,8 @@ class JsonReader:
             if is_unnamed:
                 break  # one record is enough for the message
         if failure and not is_read:
-            raise BadObject("corrupt-object", shorten(f"none of its records can be read; {failure}"))
+            hint = "; a document of several lines is read with multiLine=true" if "cut off" in failure else ""
+            raise BadObject("corrupt-object", shorten(f"none of its records can be read; {failure}") + hint)
         require_any(names, {}, present)
 
     @cached_property
@@ -435,8 +436,8 @@ class Json(LineFormat):
         unseen = True
         for block in _read_blocks(text, reader, part):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
-                if unseen and table.num_rows:
-                    if is_all_null(table):
+                if unseen and (table.num_rows or not table.columns):  # where none are inferred, bad rows are left out
+                    if is_all_null(table) or not table.columns:
                         if is_document and text.bad.count > before:
                             reason = "" if text.bad.omitted else f"; {text.bad.reported[-1].reason}"
                             raise BadObject("corrupt-object", shorten(f"the document cannot be read{reason}"))
@@ -481,7 +482,7 @@ class Json(LineFormat):
         if is_plain and len(body) <= _SMALL:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
             tables = [*(reader.read_whole(block) if document else reader.read_slowly(block))]
-            if any(table.num_rows for table in tables) and all(map(is_all_null, tables)):
+            if any(table.num_rows for table in tables) and all(not t.columns or is_all_null(t) for t in tables):
                 reader.require_a_column(block.data)
             return iter(tables)
         return super().read_body(body, schema, options, bad)
