@@ -193,15 +193,26 @@ def test_a_first_batch_without_columns_does_not_stop_the_stream(lake: Lake, tmp_
     query.objects([one])
     query.objects(objects(tmp_path, 1))
     assert query.ids() == [1]
-    causes = {"empty": {}, "missing": {"first.json": "missing-object"}, "corrupt": {"first.json": "bad-record"}}
+    causes = {"empty": {}, "missing": {"first.json": "missing-object"}, "corrupt": {"first.json": "corrupt-object"}}
     assert query.causes() == causes[first]
-    assert query.states()["first.json"] == ("quarantined" if first == "missing" else "done")
+    assert query.states()["first.json"] == ("done" if first == "empty" else "quarantined")
 
 
 def test_columns_are_inferred_from_further_objects_where_the_first_ones_have_none(lake: Lake, tmp_path: Path) -> None:
     query = inferring(lake, tmp_path)
     query.objects([tmp_path / "in" / "missing.json", *objects(tmp_path, 1)])
     assert query.ids() == [1]
+
+
+def test_where_the_target_refuses_inferred_columns_the_error_says_where_they_are_kept(
+    lake: Lake, tmp_path: Path
+) -> None:
+    target = {"delta": str(tmp_path / "table"), "schemaLocation": str(tmp_path / "schemas")}
+    query = Loading(Lake(lake.store, {"store": lake.options["store"], **target}, {}))
+    del query.options["schema"]
+    query.announce(one := written(tmp_path / "in" / "1.json", {"a b": 1}))
+    with pytest.raises(OptionError, match=r"'a b' has ' ' in its name.*are kept in .*/schemas: .* remove that folder"):
+        query.attempt(query.references([one]))
 
 
 def test_rows_without_columns_are_not_taken_for_nothing(lake: Lake, tmp_path: Path) -> None:

@@ -271,7 +271,17 @@ class LoadingSink(Sink):
             if of_table is not None and content.schema.adds_columns:
                 removed, widens = self._target.removed_columns(store), content.schema.widens_types
                 self._taken, self._reasons = taken_columns(self._target, of_table, columns, removed, widens=widens)
-            self._target.prepare(store, self._taken)
+            try:
+                self._target.prepare(store, self._taken)
+            except OptionError as error:
+                folder = content.schema.schema_location
+                if of_table is not None or folder is None or self._load.columns is not None:
+                    raise
+                raise OptionError(
+                    error.option,
+                    f"{error.problem}. The columns were inferred, and are kept in {folder}: if they are not those of "
+                    "your objects, correct the format and its options, remove that folder, and start again",
+                ) from error
         self._plan = PlanToLoad.of(plan, PlanStore.of(self._options.store, store), content, columns)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskLoaded:
