@@ -21,10 +21,11 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -49,6 +50,8 @@ _WORDS_OF_JAVA = ("JavaOptions", "java-options", "properties-file")
 _VARIABLES_OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _NOT_OURS = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED")
 """Variables with which PySpark starts no Java process of its own."""
+_AT_ONCE = 1 << 16  # bytes of a log
+_MOST_UNSAID = 1_000  # pieces of it
 _POLL = 0.02  # seconds between two looks whether Java is ready
 
 _PYTHON = """\
@@ -72,6 +75,21 @@ class OwnJava:
     process: subprocess.Popen[bytes]
     folder: Path
     is_connected: bool = False
+    _unsaid: list[bytes] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._relay, name="cuesqueue-java-log", daemon=True).start()
+
+    def _relay(self) -> None:
+        """Pass on what Java logs, once it is connected. The log of a process that a refusal ends is left out."""
+        assert self.process.stderr is not None
+        while text := os.read(self.process.stderr.fileno(), _AT_ONCE):
+            with self._lock:
+                if self.is_connected:
+                    _say(text)
+                elif len(self._unsaid) < _MOST_UNSAID:
+                    self._unsaid.append(text)
 
     @contextmanager
     def connected(self) -> Iterator[None]:
@@ -87,7 +105,9 @@ class OwnJava:
             return
         text = said.read_bytes()  # Java has renamed it: it is whole
         port, length = struct.unpack_from(">ii", text)
-        self.is_connected = True
+        with self._lock:
+            self.is_connected = True
+            _say(b"".join(self._unsaid))
         os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = text[8 : 8 + length].decode()
         try:
@@ -99,7 +119,7 @@ class OwnJava:
         """End the process, which has a session that is stopped, or none."""
         assert self.process.stdin is not None
         with suppress(OSError):
-            self.process.stdin.close()  # Java ends when it has read that, by itself: nobody waits for its last second
+            self.process.stdin.close()  # Java ends by itself when it has read that
         if not self.is_connected:
             self.process.kill()
             self.process.wait()
@@ -146,6 +166,7 @@ def _started(master: str) -> OwnJava | None:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,  # whose end tells Java that we have ended
+            stderr=subprocess.PIPE,
             env=environment,
             preexec_fn=_ignore_interrupts,
         )
@@ -153,6 +174,11 @@ def _started(master: str) -> OwnJava | None:
         shutil.rmtree(folder, ignore_errors=True)
         return None
     return OwnJava(process, folder)
+
+
+def _say(text: bytes) -> None:
+    with suppress(OSError):  # the other end is closed
+        os.write(2, text)
 
 
 def _connection(folder: Path) -> Path:

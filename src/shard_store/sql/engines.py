@@ -88,12 +88,14 @@ def went_back(store: str, token: PublishToken, lacking: str, otherwise: str = ""
 
     `otherwise`: what else may be the cause of that.
     """
-    has, otherwise = ("may have", f", or {otherwise}") if otherwise else ("has", "")
+    going_back = f"may have gone back in time under the running query: {lacking}"
+    if not otherwise:
+        going_back = f"has gone back in time under the running query: {lacking}"
     return LostProgress(
-        f"pipeline {token.pipeline!r}: the store {store} {has} gone back in time under the running query: {lacking}. A "
-        f"replica that had not received everything took the place of the database, or a backup was restored{otherwise}."
-        " The query acknowledges nothing more; start it again: what was not published is read again, and if something "
-        "that was published is missing it says so"
+        f"pipeline {token.pipeline!r}: the store {store} {going_back}. A replica that had not received everything took "
+        f"the place of the database, or a backup was restored{otherwise and f', or {otherwise}'}. The query "
+        "acknowledges nothing more; start it again: what was not published is read again, and if something that was "
+        "published is missing it says so"
     )
 
 
