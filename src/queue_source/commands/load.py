@@ -31,7 +31,7 @@ from queue_source.commands.output import (
 )
 from queue_source.commands.parameters import DryRun, NewStore, argument, flag, named_options, option
 from queue_source.common.logs import error_of
-from queue_source.errors import OptionError
+from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
 from queue_source.spark.java import require_java
@@ -98,13 +98,22 @@ def load(
     with ExitStack() as stack:
         # Java starts beside what follows, imports first; its session begins when nothing is found wrong
         java = None if dry_run else stack.enter_context(own_java(master))
-        from queue_source.spark.load import LoadQuery, check, preview, quiet_session  # late: it imports Spark
+        from queue_source.spark.load import (
+            JAVA_GONE,
+            LoadQuery,
+            check,
+            preview,
+            quiet_session,
+        )  # late: it imports Spark
         from shard_store.errors import StoreConfigurationError
         from shard_store.store import open_store
 
         query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)
         if dry_run:
-            print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
+            seen = preview(query)
+            print_result(_for_people(seen, as_json), as_json, title="dry run: nothing loaded")
+            if not (seen["next_objects"] or seen.get("messages_waiting") or seen["problems"] or as_json):
+                tell("nothing is there that is not loaded: a load would load nothing")
             return
         if java is None:
             require_java()
@@ -114,8 +123,13 @@ def load(
         opened = stack.enter_context(open_store(store))
         before = _status(opened, query.pipeline)
         check(query, opened)
-        with nullcontext() if java is None else java.connected():
-            spark = quiet_session(master)
+        try:
+            with nullcontext() if java is None else java.connected():
+                spark = quiet_session(master)
+        except Exception as error:  # what PySpark raises then depends on how far Java was
+            if isinstance(error, JAVA_GONE) or (java is not None and java.has_ended):
+                raise CuesqueueError(_JAVA_ENDED) from error
+            raise
 
         @stack.callback
         def end() -> None:
