@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,14 +26,14 @@ PREFIX = "s3://bucket/"
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command, with a function that does what the query does until it ends."""
 
-    def run(world: World, prefix: str, query: Callable[[], object]) -> Result:
+    def run(world: World, prefix: str, query: Callable[[], object], *more: str) -> Result:
         def started(*_: object, **__: object) -> SimpleNamespace:
             return SimpleNamespace(awaitTermination=lambda timeout: query() or True)
 
         monkeypatch.setattr("queue_source.spark.load.quiet_session", lambda master: SimpleNamespace(stop=lambda: None))
         monkeypatch.setattr("queue_source.spark.load.LoadQuery.start", started)
         arguments = ["load", world.queue_url, "--prefix", prefix, "--format", "json", "--path", f"{tmp_path}/out"]
-        return CliRunner().invoke(app, [*arguments, "--store", world.store_url, "--option", "source=files"])
+        return CliRunner().invoke(app, [*arguments, "--store", world.store_url, "--option", "source=files", *more])
 
     return run
 
@@ -101,6 +102,27 @@ def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(
         queue.create()
     assert load(world, PREFIX, query).exit_code == 0
     assert bar[-1] == (0, 0)
+
+
+def test_a_load_counts_what_it_has_loaded_itself_beside_another_one(
+    tmp_path: Path, load: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one takes the pipeline over, and gives it back: both end well, and the table is right."""
+    world = World(tmp_path)
+    monkeypatch.setattr("queue_source.spark.process.driver_identity", lambda: "ours" * 16)
+
+    world.publish("no notification")
+
+    def query() -> None:
+        for number, driver in enumerate(("ours", "theirs", "theirs", "ours")):
+            world.publish(*uris(number + 1, first=10 * number))
+            with world.loop(driver=driver * 16, allowedPrefixes=PREFIX) as loop:
+                loop.drain()
+
+    done = load(world, PREFIX, query, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["objects"], told["rows"], told["errors"]) == (1 + 4, 5, {"malformed-message": 1})
 
 
 @pytest.mark.parametrize("raised", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("is empty")])

@@ -207,20 +207,20 @@ def announced_contents(
 def not_loaded(options: ReaderOptions, announced: Sequence[Content], limit: int, problems: list[str]) -> list[Content]:
     """Return the first of what is announced, and then of what is listed, that the store does not know as loaded.
 
-    A store that is not there knows nothing, and is not made.
+    A store that is not there is not made.
     """
     with ExitStack() as stack:
         store = None
         if Semantics(options.delivery.delivery_semantics).keeps_shards:
             with suppress(StoreConfigurationError):
                 store = stack.enter_context(open_store(options.store.reveal(), create=False))
-        found: dict[str, Content] = {}
+        by_id: dict[str, Content] = {}
         for page in chain([announced], _pages(options, _LISTED_PAGES, problems)):
             new = page if store is None else _without_loaded(store, options.source, page)
-            found.update((content.shard_id, content) for content in new)
-            if len(found) >= limit:
+            by_id.update((content.shard_id, content) for content in new)
+            if len(by_id) >= limit:
                 break
-    return list(found.values())[:limit]
+    return list(by_id.values())[:limit]
 
 
 def _without_loaded(store: ShardStore, source: str, contents: Sequence[Content]) -> list[Content]:

@@ -26,6 +26,7 @@ from shard_store.shards.activity import (
     Report,
     last_report,
     percentile,
+    run_of,
 )
 from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, snapshots
@@ -293,6 +294,13 @@ def status(
         for row in rows
         if pipeline in (None, row.pipeline)
     )
+
+
+def published_by(transaction: Transaction, pipeline: str, driver: str) -> Published | None:
+    """Return what a pipeline has published in one driver; None where nothing tells, as of a reader that knew none."""
+    text = transaction.execute(sa.select(pipelines.c.activity).where(pipelines.c.pipeline == pipeline)).scalar()
+    runs = Activity.parse(text).runs
+    return _published(runs.get(run_of(driver), Amounts())) if runs and driver else None
 
 
 _ACTIVITY = pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity
