@@ -54,6 +54,7 @@ from shard_store.operators.repair import ShardsChanged
 from shard_store.operators.resetting import Reset
 from shard_store.operators.shards import FoundShard, ShardCriteria, ShardStory
 from shard_store.operators.status import Hour, PipelineStatus
+from shard_store.operators.status import Published as PublishedCounts
 from shard_store.operators.views import AsOf, DataFiles, KeyRange
 from shard_store.shards import activity, ownership, recording
 from shard_store.shards.activity import Amounts, Report
@@ -597,6 +598,9 @@ class ShardStore:
 
     def status(self, *, source: str | None = None, pipeline: str | None = None) -> tuple[PipelineStatus, ...]:
         return self._read(status.status, source=source, pipeline=pipeline)
+
+    def published_by(self, pipeline: str, driver: str) -> PublishedCounts | None:
+        return self._read(status.published_by, pipeline, driver)
 
     def hours(self, *, since: datetime, source: str | None = None, pipeline: str | None = None) -> tuple[Hour, ...]:
         return self._read(status.hours, since=since, source=source, pipeline=pipeline)

@@ -10,15 +10,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StructType, VariantType
 
-from queue_source.errors import BadObject, ObjectStoreError, OptionError
+from queue_source.errors import BadObject, ObjectStoreError, OptionError, QueueNotFound
 from queue_source.options import parse_reader_options
+from queue_source.queues import open_queue
+from queue_source.queues.sql import SqlQueue
 from queue_source.sinks.splits import SplitSink
 from queue_source.spark.load import LoadQuery, preview
+from shard_store.store import open_store
 from support.iceberg_tables import Lake
 from support.registering import Loading
 from support.servers.s3 import DENIED, s3_server
 from support.sessions import LEAST
-from support.store_backends import STALE, StoreBackend
+from support.store_backends import STALE, Pipeline, StoreBackend
 
 
 @pytest.fixture
@@ -180,5 +183,39 @@ def test_an_option_that_load_does_not_know_is_refused_with_the_nearest_one(tmp_p
 
 
 def test_a_preview_without_objects_or_a_table_says_how_to_get_columns(tmp_path: Path) -> None:
+    query = load_of(tmp_path)
+    with pytest.raises(QueueNotFound, match="it does not exist; send to it, or correct its URL"):
+        preview(query)
+    with SqlQueue(query.reading["queueUrl"]) as queue:
+        assert not queue.exists(), "a preview makes nothing"
+        queue.create()
     with pytest.raises(OptionError, match=r"no object is announced or listed.*; announce one .*, or write --schema"):
-        preview(load_of(tmp_path))
+        preview(query)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_preview_names_only_what_the_store_does_not_have(tmp_path: Path, listed: bool) -> None:
+    """Done or given up; what is open will be loaded. No store is made."""
+    (tmp_path / "in").mkdir()
+    for name in "abcd":
+        (tmp_path / "in" / f"{name}.json").write_text('{"id": 1}\n', "utf-8")
+    names = [(tmp_path / "in" / f"{name}.json").as_uri() for name in "abcd"]
+    query = load_of(tmp_path, source="files")
+    if listed:
+        store = f"sqlite:///{tmp_path}/store.db"
+        query = LoadQuery.of(None, "db.files", "json", f"file://{tmp_path}/in/", None, store, {"source": "files"})
+    else:
+        with open_queue(query.reading["queueUrl"]) as queue:
+            queue.publish(names)
+    assert preview(query)["next_objects"] == names
+    assert not (tmp_path / "store.db").exists()
+    with open_store(f"sqlite:///{tmp_path}/store.db") as opened:
+        us = Pipeline.start(opened, "files", "files")
+        us.deliver(*names[:2])
+        us.open(names[2])
+        assert preview(query)["next_objects"] == names[2:]
+        us.deliver(*names[2:])
+    seen = preview(query)
+    assert (seen["next_objects"], seen["problems"]) == ([], [])
+    assert seen["columns"] == "`id` BIGINT"
+    assert seen.get("messages_waiting") == (None if listed else 4)

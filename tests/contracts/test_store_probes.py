@@ -8,7 +8,7 @@ import pytest
 
 from contracts.test_store_operations import sent, the
 from queue_source.commands.status import status_lines
-from shard_store.model import BEGINNING, Range, Semantics, end_at, shard_key
+from shard_store.model import BEGINNING, SINK, Range, Semantics, Split, end_at, shard_key
 from shard_store.operators.limits import StatusLimits, complaints
 from shard_store.shards.activity import Report
 from shard_store.store import ShardStore
@@ -60,6 +60,58 @@ def test_a_limit_of_lag_is_one_of_the_batch_that_is_under_way(backend: StoreBack
     within, beyond = (StatusLimits(max_lag=timedelta(seconds=seconds)) for seconds in (40, 20))
     assert complaints(the(store), within) == ()
     assert "its micro-batch has been under way for 0:00:30" in complaints(the(store), beyond)
+
+
+@pytest.mark.parametrize("semantics", [Semantics.EXACTLY_ONCE, Semantics.AT_LEAST_ONCE])
+def test_a_batch_that_a_stopped_reader_has_left_is_wrong_until_a_start(
+    backend: StoreBackend, semantics: Semantics
+) -> None:
+    """As where its Python process was killed: Java then stops the reader in good order."""
+    store = backend.open()
+    us = Pipeline.start(store, semantics=semantics)
+    if semantics.keeps_shards:
+        us.open("a")
+    us.write(Range(shard_key("s", "a"), content("a"), BEGINNING, end_at(10)))
+    us.plan()
+    store.take_plan("p", None, SINK)
+    store.retire(us.token, Report(stopped=True))
+    assert dict(status_lines(the(store)))["plan"] == "0-1 is not known to be finished, attempt 1"
+    backend.clock.advance(STALE - 1)
+    assert complaints(the(store), StatusLimits()) == ()
+    backend.clock.advance(2)
+    assert the(store).state == "stopped"
+    assert complaints(the(store), StatusLimits()) == (
+        "its batch 0-1 is not finished, and nothing goes on with it since its reader stopped 0:01:01 ago; "
+        "start its query again",
+    )
+    started = store.start("s", "p", stale_after=STALE, semantics=semantics)
+    assert complaints(the(store), StatusLimits()) == ()
+    again = Pipeline(store, started.token, "s", started.last_seq, started.confirmed_seq)
+    again.publish(again.plan(), Split("/x", 1, 1))
+    store.retire(again.token, Report(stopped=True))
+    backend.clock.advance(STALE + 1)
+    assert complaints(the(store), StatusLimits()) == ()
+
+
+def test_a_batch_that_another_sink_may_have_taken_or_another_pipeline_goes_on_with_is_not_wrong(
+    backend: StoreBackend,
+) -> None:
+    """Before Spark 4.2 the last batch of another sink is confirmed by the next start."""
+    store = backend.open()
+    others, left = Pipeline.start(store, "others"), Pipeline.start(store, "left")
+    others.planned("a")
+    left.planned("b")
+    store.take_plan("left", None, SINK)
+    for pipeline in (others, left):
+        store.retire(pipeline.token, Report(stopped=True))
+    backend.clock.advance(STALE + 1)
+    assert complaints(the(store, "others"), StatusLimits()) == ()
+    assert len(complaints(the(store, "left"), StatusLimits())) == 1
+    heir = Pipeline.start(store, "heir")
+    heir.open("b")
+    seen = store.look([shard_key("s", "b")])
+    store.acquire(heir.token, {key: shard.token for key, shard in seen.items()})
+    assert complaints(the(store, "left"), StatusLimits()) == ()
 
 
 def test_a_reader_says_what_has_ended_it_until_the_next_start(store: ShardStore) -> None:

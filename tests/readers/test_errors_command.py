@@ -234,6 +234,21 @@ def test_errors_are_listed_by_cause_one_line_each(world: World, monkeypatch: pyt
     assert "was deleted\n  before it was read" in long
 
 
+def test_each_text_of_a_cause_stands_above_the_errors_that_have_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    texts = {"garbage": "not JSON", "cut.gz": "gzip: the stream is\ncut off", "short.gz": "gzip: the stream is cut off"}
+    with world.store() as store:
+        bad = [ErrorRecord("object", "corrupt-object", why, name) for name, why in texts.items()]
+        store.record_errors("files", "files", bad)
+    lines = [line.split()[-1] for line in CliRunner().invoke(app, ["errors", "list"]).stdout.splitlines()]
+    assert [lines[0], lines[1], *sorted(lines[2:4]), *lines[4:]] == [
+        *("errors", "off", "cut.gz", "short.gz"),
+        *("JSON", "garbage"),
+    ]
+
+
 def test_a_requeue_of_nothing_says_why(world: World) -> None:
     with world.store() as store:
         store.record_errors("files", "files", [ErrorRecord("message", "malformed-message", "why", "m")])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from typer.testing import CliRunner, Result
 
 from queue_source.commands.main import app
@@ -23,14 +26,14 @@ PREFIX = "s3://bucket/"
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command, with a function that does what the query does until it ends."""
 
-    def run(world: World, prefix: str, query: Callable[[], object]) -> Result:
+    def run(world: World, prefix: str, query: Callable[[], object], *more: str) -> Result:
         def started(*_: object, **__: object) -> SimpleNamespace:
             return SimpleNamespace(awaitTermination=lambda timeout: query() or True)
 
         monkeypatch.setattr("queue_source.spark.load.quiet_session", lambda master: SimpleNamespace(stop=lambda: None))
         monkeypatch.setattr("queue_source.spark.load.LoadQuery.start", started)
         arguments = ["load", world.queue_url, "--prefix", prefix, "--format", "json", "--path", f"{tmp_path}/out"]
-        return CliRunner().invoke(app, [*arguments, "--store", world.store_url, "--option", "source=files"])
+        return CliRunner().invoke(app, [*arguments, "--store", world.store_url, "--option", "source=files", *more])
 
     return run
 
@@ -99,3 +102,60 @@ def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(
         queue.create()
     assert load(world, PREFIX, query).exit_code == 0
     assert bar[-1] == (0, 0)
+
+
+def test_a_load_counts_what_it_has_loaded_itself_beside_another_one(
+    tmp_path: Path, load: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one takes the pipeline over, and gives it back: both end well, and the table is right."""
+    world = World(tmp_path)
+    monkeypatch.setattr("queue_source.spark.process.driver_identity", lambda: "ours" * 16)
+
+    world.publish("no notification")
+
+    def query() -> None:
+        for number, driver in enumerate(("ours", "theirs", "theirs", "ours")):
+            world.publish(*uris(number + 1, first=10 * number))
+            with world.loop(driver=driver * 16, allowedPrefixes=PREFIX) as loop:
+                loop.drain()
+
+    done = load(world, PREFIX, query, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["objects"], told["rows"], told["errors"]) == (1 + 4, 5, {"malformed-message": 1})
+
+
+@pytest.mark.parametrize("raised", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("is empty")])
+def test_java_that_is_killed_while_its_session_starts_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def session(master: str) -> None:
+        raise raised
+
+    monkeypatch.setattr("queue_source.spark.load.quiet_session", session)
+    world = World(tmp_path)
+    world.publish(*uris(1))
+    arguments = ["load", world.queue_url, "--prefix", PREFIX, "--format", "json", "--path", f"{tmp_path}/out"]
+    done = CliRunner().invoke(app, [*arguments, "--store", world.store_url])
+    assert done.exit_code == 1, done.output
+    assert "error: Spark's Java process has ended; the next run goes on." in done.stderr
+
+
+def test_java_that_has_ended_under_a_session_is_said_whatever_pyspark_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that a class is a package: nothing answers, so PySpark takes it for one."""
+
+    def session(master: str) -> None:
+        raise TypeError("'JavaPackage' object is not callable")
+
+    ended = SimpleNamespace(has_ended=True, connected=nullcontext)
+    monkeypatch.setattr("queue_source.spark.load.quiet_session", session)
+    monkeypatch.setattr("queue_source.commands.load.own_java", lambda master: nullcontext(ended))
+    world = World(tmp_path)
+    world.publish(*uris(1))
+    arguments = ["load", world.queue_url, "--prefix", PREFIX, "--format", "json", "--path", f"{tmp_path}/out"]
+    done = CliRunner().invoke(app, [*arguments, "--store", world.store_url])
+    assert "error: Spark's Java process has ended" in done.stderr, done.output
+    ended.has_ended = False
+    assert isinstance(CliRunner().invoke(app, [*arguments, "--store", world.store_url]).exception, TypeError)

@@ -148,18 +148,21 @@ def list_errors(
             typer.echo(hide_secrets(f"  {error.subject}"))
             for line in textwrap.wrap(hide_secrets(error.detail), WIDTH - 2, break_long_words=False):
                 typer.echo(f"  {line}")
-    else:  # the most frequent cause first, with the text of its newest error
+    else:  # the most frequent cause first, and of its texts, each of which stands above the errors that have it
         width = line_width()
-        groups: dict[tuple[str, str], list[StoredError]] = {}
+        groups: dict[tuple[str, str], dict[str, list[StoredError]]] = {}
         for error in errors:
-            groups.setdefault((error.cause, error.scope), []).append(error)
-        for (cause, scope), alike in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-            typer.echo(hide_secrets(f"{cause} ({scope}): {counted(len(alike), 'error')}"))
-            typer.echo(cut(hide_secrets(f"  {' '.join(alike[-1].detail.split())}"), width))
-            for error in alike:
-                state = "" if error.state == State.RECORDED.value else f"{error.state}  "
-                begins = f"  {error.key.hex()[:_SHORT]}  {_minute(error)}  {state}"
-                typer.echo(begins + cut(hide_secrets(error.subject), width and width - len(begins), keep_end=True))
+            text = cut(hide_secrets(f"  {' '.join(error.detail.split())}"), width)
+            groups.setdefault((error.cause, error.scope), {}).setdefault(text, []).append(error)
+        counts = {kind: sum(map(len, texts.values())) for kind, texts in groups.items()}
+        for (cause, scope), texts in sorted(groups.items(), key=lambda item: (-counts[item[0]], item[0])):
+            typer.echo(hide_secrets(f"{cause} ({scope}): {counted(counts[cause, scope], 'error')}"))
+            for text, alike in sorted(texts.items(), key=lambda item: -len(item[1])):
+                typer.echo(text)
+                for error in alike:
+                    state = "" if error.state == State.RECORDED.value else f"{error.state}  "
+                    begins = f"  {error.key.hex()[:_SHORT]}  {_minute(error)}  {state}"
+                    typer.echo(begins + cut(hide_secrets(error.subject), width and width - len(begins), keep_end=True))
     if not errors:
         tell("there are none")
     if more:

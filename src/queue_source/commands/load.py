@@ -31,7 +31,7 @@ from queue_source.commands.output import (
 )
 from queue_source.commands.parameters import DryRun, NewStore, argument, flag, named_options, option
 from queue_source.common.logs import error_of
-from queue_source.errors import OptionError
+from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options.connections import DEFAULT_STORE
 from queue_source.options.content import FILE_FORMATS
 from queue_source.spark.java import require_java
@@ -39,7 +39,7 @@ from queue_source.spark.own_java import own_java
 
 if TYPE_CHECKING:
     from queue_source.options import ContentOptions
-    from shard_store.operators.status import PipelineStatus
+    from shard_store.operators.status import PipelineStatus, Published
     from shard_store.store import ShardStore
 
 _POLL = 0.5  # seconds between two looks at the store
@@ -98,13 +98,18 @@ def load(
     with ExitStack() as stack:
         # Java starts beside what follows, imports first; its session begins when nothing is found wrong
         java = None if dry_run else stack.enter_context(own_java(master))
-        from queue_source.spark.load import LoadQuery, check, preview, quiet_session  # late: it imports Spark
+        # late: it imports Spark
+        from queue_source.spark.load import JAVA_GONE, LoadQuery, check, preview, quiet_session
+        from queue_source.spark.process import driver_identity
         from shard_store.errors import StoreConfigurationError
         from shard_store.store import open_store
 
         query = LoadQuery.of(queue, into, format.value, prefix, schema, store, options)
         if dry_run:
-            print_result(_for_people(preview(query), as_json), as_json, title="dry run: nothing loaded")
+            seen = preview(query)
+            print_result(_for_people(seen, as_json), as_json, title="dry run: nothing loaded")
+            if not (seen["next_objects"] or seen.get("messages_waiting") or seen["problems"] or as_json):
+                tell("nothing is there that is not loaded: a load would load nothing")
             return
         if java is None:
             require_java()
@@ -114,8 +119,14 @@ def load(
         opened = stack.enter_context(open_store(store))
         before = _status(opened, query.pipeline)
         check(query, opened)
-        with nullcontext() if java is None else java.connected():
-            spark = quiet_session(master)
+        try:
+            with nullcontext() if java is None else java.connected():
+                spark = quiet_session(master)
+            driver = driver_identity()
+        except Exception as error:  # what PySpark raises then depends on how far Java was
+            if isinstance(error, JAVA_GONE) or (java is not None and java.has_ended):
+                raise CuesqueueError(_JAVA_ENDED) from error
+            raise
 
         @stack.callback
         def end() -> None:
@@ -125,10 +136,15 @@ def load(
         advance = stack.enter_context(progress("objects", None, not as_json))
         advance(0, description="starting Spark")
 
+        def loaded_until(now: PipelineStatus | None) -> dict[str, Any]:
+            """Return the numbers of this run, without those of another one that takes turns with it."""
+            ours = opened.published_by(query.pipeline, driver)
+            return _loaded(before, now) if ours is None else _difference(None, ours)
+
         def follow(*, at_end: bool = False) -> None:
             if as_json or not sys.stderr.isatty() or (now := _status(opened, query.pipeline)) is None:
                 return
-            done = _loaded(before, now)
+            done = loaded_until(now)
             errors = sum(done["errors"].values())
             text = f"{done['rows']:,} rows, {done['bytes'] / 1e6:,.1f} MB, {errors:,} errors"
             waiting = 0 if at_end else now.files_outstanding + (now.queue_depth or 0)  # as of the last heartbeat
@@ -143,7 +159,7 @@ def load(
         stopped: list[signal.Signals] = []
         problem = _run(start, query.content, follow, stopped)
         after = _status(opened, query.pipeline)
-        loaded = _loaded(before, after)
+        loaded = loaded_until(after)
         unread = None if after is None else opened.count_open(after.source)
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": query.pipeline, "into": into, **loaded, "seconds": seconds}
@@ -239,10 +255,14 @@ def _status(store: ShardStore, pipeline: str) -> PipelineStatus | None:
 
 
 def _loaded(before: PipelineStatus | None, after: PipelineStatus | None) -> dict[str, Any]:
-    """Return the numbers of this run."""
+    """Return what was published between."""
+    return _difference(*(None if status is None else status.total for status in (before, after)))
+
+
+def _difference(before: Published | None, after: Published | None) -> dict[str, Any]:
     from shard_store.operators.status import Published
 
-    old, new = (Published() if status is None else status.total for status in (before, after))
+    old, new = before or Published(), after or Published()
     return {
         **{name: (getattr(new, name) or 0) - (getattr(old, name) or 0) for name in ("objects", "rows", "bytes")},
         "errors": {c: count - old.errors.get(c, 0) for c, count in new.errors.items() if count > old.errors.get(c, 0)},

@@ -34,7 +34,7 @@ from queue_source.queues.base import administered
 from shard_store import open_store
 from shard_store.notebooks import rows_table
 from shard_store.operators.limits import StatusLimits, complaints
-from shard_store.operators.status import Hour, PipelineStatus, Published
+from shard_store.operators.status import STOPPED, Hour, PipelineStatus, Published
 from shard_store.shards.recording import COUNTS
 from shard_store.store import ShardStore
 
@@ -67,7 +67,7 @@ def status_command(
     """Show which pipelines are alive, how far behind they are, how fast, and what went wrong.
 
     Exit codes: 0 all are healthy, 3 one is not, or nothing of --pipeline or --source has started. Never healthy are
-    pipelines whose heartbeats ended without a stop, whose reader has failed, or to which only what is outside of
+    pipelines that died or stopped within a batch, whose reader failed, or to which only what is outside of
     allowedPrefixes came lately.
     """
     pause = duration_of("--interval", interval)
@@ -203,7 +203,8 @@ def status_lines(status: PipelineStatus) -> Iterator[tuple[str, str]]:
     if status.plan is not None:
         plan = status.plan
         slow = f", for {time_text(plan.seconds)}, usually {time_text(plan.usual_seconds)}" if plan.is_slow else ""
-        yield "plan", f"{plan.start_seq}-{plan.end_seq} is under way, attempt {plan.attempt}{slow}"
+        how = "is not known to be finished" if status.state == STOPPED else "is under way"
+        yield "plan", f"{plan.start_seq}-{plan.end_seq} {how}, attempt {plan.attempt}{slow}"
     if status.in_flight is not None:
         others = status.in_flight_elsewhere
         elsewhere = f", and {number(others)} in flight elsewhere" if others else ""

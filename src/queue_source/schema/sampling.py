@@ -7,10 +7,12 @@ Nothing is acknowledged, and messages that a queue has to deliver to show them a
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -35,12 +37,14 @@ from queue_source.queues.base import Queue, administered
 from queue_source.schema.columns import TypesDiffer, merged, parse_fields, resolved, widened, with_hints
 from queue_source.schema.location import SchemaLocation, infer_each
 from queue_source.storage.buckets import open_bucket
-from shard_store.errors import ShardStoreError
-from shard_store.model import Content
+from shard_store.errors import ShardStoreError, StoreConfigurationError
+from shard_store.model import Content, Semantics, ShardState, shard_key
 from shard_store.operators.views import VIEWS
-from shard_store.store import open_store
+from shard_store.shards.announcing import is_other_version
+from shard_store.store import ShardStore, open_store
 
 _SAMPLE_PAGES = 20  # of a listing, which may have no chosen object
+_LISTED_PAGES = 100  # in which to look for what is not loaded: some ten seconds
 _SAMPLE_LEASE = 60.0  # seconds after which messages come back by themselves, should this process die
 
 
@@ -174,19 +178,65 @@ def _in_flight(options: ReaderOptions) -> str:
     )
 
 
-def samples_of(options: ReaderOptions, problems: list[str]) -> Iterator[Content]:
-    """Yield what comes next, up to `schemaSampleFiles` of them."""
+def samples_of(
+    options: ReaderOptions, problems: list[str], announced: Sequence[Content] | None = None
+) -> Iterator[Content]:
+    """Yield what comes next, up to `schemaSampleFiles` of them. `announced`: what the queue is known to announce."""
     limit = options.content.schema.schema_sample_files
     if named := named_samples(options.content.schema):
         yield from named
         return
-    # what waiting messages announce; the messages stay in the queues
-    peeked = [m.peek(limit) if (m := administered(queue)) else [] for queue in _opened(options)]
-    contents = _contents(options, peeked, problems)
-    if not contents:  # the first message may be on its way
-        contents = _contents(options, [_wait_for(queue, limit, options) for queue in _opened(options)], problems)
+    contents = announced_contents(options, limit, problems) if announced is None else announced
     contents = contents or _listed(options, limit, problems) or _seen_before(options, problems)
     yield from contents[:limit]
+
+
+def announced_contents(
+    options: ReaderOptions, limit: int, problems: list[str], patience: float = math.inf
+) -> list[Content]:
+    """Return what waiting messages announce; the messages stay in the queues.
+
+    If there is none, the first one may be on its way: it is waited for, for `waitTime`, or the seconds of `patience`.
+    """
+    peeked = [m.peek(limit) if (m := administered(queue)) else [] for queue in _opened(options)]
+    if contents := _contents(options, peeked, problems):
+        return contents
+    return _contents(options, [_wait_for(queue, limit, options, patience) for queue in _opened(options)], problems)
+
+
+def not_loaded(options: ReaderOptions, announced: Sequence[Content], limit: int, problems: list[str]) -> list[Content]:
+    """Return the first of what is announced, and then of what is listed, that the store does not know as loaded.
+
+    A store that is not there is not made.
+    """
+    with ExitStack() as stack:
+        store = None
+        if Semantics(options.delivery.delivery_semantics).keeps_shards:
+            with suppress(StoreConfigurationError):
+                store = stack.enter_context(open_store(options.store.reveal(), create=False))
+        by_id: dict[str, Content] = {}
+        for page in chain([announced], _pages(options, _LISTED_PAGES, problems)):
+            new = page if store is None else _without_loaded(store, options.source, page)
+            by_id.update((content.shard_id, content) for content in new)
+            if len(by_id) >= limit:
+                break
+    return list(by_id.values())[:limit]
+
+
+def _without_loaded(store: ShardStore, source: str, contents: Sequence[Content]) -> list[Content]:
+    """Leave out what is read already, or was given up in this version. An id may be with or without a version."""
+    keys = {c.shard_id: [shard_key(source, name) for name in {c.shard_id: 0, c.uri: 0}] for c in contents}
+    stored = store.look({key for both in keys.values() for key in both})
+
+    def is_loaded(content: Content) -> bool:
+        shard = next((stored[key] for key in keys[content.shard_id] if key in stored), None)
+        if shard is None or shard.state is ShardState.OPEN:
+            return False
+        if shard.state is ShardState.QUARANTINED or shard.content.shard_id != content.shard_id:
+            return not is_other_version(content, shard.content)
+        return bool(shard.content.size != 0 or not content.size)  # empty when it was read, and not any more
+
+    return [content for content in contents if not is_loaded(content)]
 
 
 def named_samples(options: SchemaOptions) -> list[Content]:
@@ -201,9 +251,9 @@ def _opened(options: ReaderOptions) -> Iterator[Queue]:
             yield queue
 
 
-def _wait_for(queue: Queue, limit: int, options: ReaderOptions) -> list[Received]:
+def _wait_for(queue: Queue, limit: int, options: ReaderOptions, patience: float) -> list[Received]:
     """Receive messages and return them at once; a queue that counts receives counts one more."""
-    deadline = time.monotonic() + options.queue.wait_time.total_seconds()
+    deadline = time.monotonic() + min(patience, options.queue.wait_time.total_seconds())
     while (remaining := deadline - time.monotonic()) > 0:
         wait = min(remaining, queue.capabilities.max_wait)
         messages = queue.receive(min(limit, queue.capabilities.max_batch_size), _SAMPLE_LEASE, wait)
@@ -230,22 +280,28 @@ def _contents(
 def _listed(options: ReaderOptions, limit: int, problems: list[str]) -> list[Content]:
     """Return the first objects of the folders that are listed."""
     samples: list[Content] = []
-    for prefix in options.backfill.prefixes:
+    for page in _pages(options, _SAMPLE_PAGES, problems):
+        samples += page
         if len(samples) >= limit:
             break
+    return samples
+
+
+def _pages(options: ReaderOptions, most: int, problems: list[str]) -> Iterator[list[Content]]:
+    """Yield what is chosen of each page of the folders that are listed, up to `most` pages of each."""
+    for prefix in options.backfill.prefixes:
         try:
             with closing(open_bucket(prefix, options.content.storage)) as bucket:
                 cursor = None
-                for _ in range(_SAMPLE_PAGES):
+                for _ in range(most):
                     page = bucket.page(prefix, cursor)
                     contents = listed_contents(page.objects, options.notifications)
-                    samples += [content for content in contents if content is not None]
+                    yield [content for content in contents if content is not None]
                     cursor = page.cursor
-                    if cursor is None or len(samples) >= limit:
+                    if cursor is None:
                         break
         except (BadObject, ObjectStoreError) as error:
             problems.append(f"{prefix}: {error}")
-    return samples
 
 
 def _seen_before(options: ReaderOptions, problems: list[str]) -> list[Content]:

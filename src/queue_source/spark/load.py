@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,13 @@ from queue_source.queues import open_queue
 from queue_source.queues.base import administered, transactional
 from queue_source.schema.columns import format_columns, widened
 from queue_source.schema.location import SchemaLocation
-from queue_source.schema.sampling import inferred_columns, named_samples, samples_of
+from queue_source.schema.sampling import (
+    announced_contents,
+    inferred_columns,
+    named_samples,
+    not_loaded,
+    samples_of,
+)
 from queue_source.sinks.base import open_sink, open_target
 from queue_source.spark.bytecode import archive_of, compile_archive
 from queue_source.spark.java import require_java
@@ -259,6 +266,7 @@ def _listed(texts: str | Sequence[str]) -> str:
 
 
 _SHOWN = 10
+_A_MOMENT = 2.0  # seconds
 
 
 def check(query: LoadQuery, store: ShardStore) -> None:
@@ -289,13 +297,16 @@ def preview(query: LoadQuery) -> dict[str, Any]:
     reader, sink = parse_reader_options(query.reading), parse_sink_options(query.writing)
     assert sink.load is not None
     problems: list[str] = []
-    samples = list(samples_of(reader, problems))
+    waiting = None if query.queue is None else _waiting(reader)
+    most = max(_SHOWN, sink.load.content.schema.schema_sample_files)
+    # a depth may be out of date
+    announced = announced_contents(reader, most, problems, _A_MOMENT if waiting == 0 else math.inf)
     return {
         "pipeline": reader.pipeline,
         "into": query.into,
-        **({} if query.queue is None else {"messages_waiting": _waiting(reader)}),
-        "next_objects": [content.uri for content in samples[:_SHOWN]],
-        "columns": _columns(sink, samples, problems),
+        **({} if query.queue is None else {"messages_waiting": waiting}),
+        "next_objects": [content.uri for content in not_loaded(reader, announced, _SHOWN, problems)],
+        "columns": _columns(sink, list(samples_of(reader, problems, announced)), problems),
         "problems": problems,
     }
 

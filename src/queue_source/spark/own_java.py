@@ -91,6 +91,11 @@ class OwnJava:
                 elif len(self._unsaid) < _MOST_UNSAID:
                     self._unsaid.append(text)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended that a session uses."""
+        return self.is_connected and self.process.poll() is not None
+
     @contextmanager
     def connected(self) -> Iterator[None]:
         """Have a session that is made in this block use the process. If it has ended, PySpark starts another one.

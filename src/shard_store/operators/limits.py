@@ -12,8 +12,8 @@ from shard_store.operators.status import DEAD, STOPPED, PipelineStatus
 class StatusLimits:
     """What a pipeline may do before it counts as unhealthy; None: anything.
 
-    A dead one is always unhealthy, and so are one whose reader has failed, and one to which nothing comes but what it
-    refuses (`all_outside`).
+    A dead one is always unhealthy, and so are one that has left a batch unfinished, one whose reader has failed, and
+    one to which nothing comes but what it refuses (`all_outside`).
 
     Attributes:
         max_lag: The age of the oldest message that is not published, and of the micro-batch that is under way. Where a
@@ -32,8 +32,8 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
 
     Args:
         status: One pipeline, of `status`.
-        limits: What it may do. Whatever they say, it is wrong when its heartbeats have ended and it was not stopped, or
-            when its reader has failed.
+        limits: What it may do. Whatever they say, it is wrong when its heartbeats have ended and it was not stopped or
+            has not finished its batch, or when its reader has failed.
 
     Returns:
         A sentence for each thing that is wrong; none if the pipeline is healthy.
@@ -47,6 +47,11 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
     problems = []
     if status.state == DEAD:
         problems.append(f"its heartbeats ended {_ago(status.silence)} ago, and it was not stopped")
+    if status.plan is not None and status.plan.is_left:
+        problems.append(
+            f"its batch {status.plan.start_seq}-{status.plan.end_seq} is not finished, and nothing goes on with it "
+            f"since its reader stopped {_ago(status.silence)} ago; start its query again"
+        )
     if status.failure is not None:
         problems.append(f"its reader has failed: {status.failure}")
     if limits.max_silence is not None and status.silence > limits.max_silence.total_seconds():

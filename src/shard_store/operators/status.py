@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from shard_store.completeness.comparing import Category, verdict
-from shard_store.model import micros, time_of
+from shard_store.model import SINK, Semantics, micros, time_of
 from shard_store.notebooks import NotebookTable
 from shard_store.shards.activity import (
     HOUR,
@@ -26,6 +26,7 @@ from shard_store.shards.activity import (
     Report,
     last_report,
     percentile,
+    run_of,
 )
 from shard_store.sql.database import Transaction
 from shard_store.sql.schema import attempts, certificates, history, listings, pipelines, shards, snapshots
@@ -74,6 +75,7 @@ class CurrentPlan:
         seconds: For how long it is under way, since its last snapshot; None: not known.
         usual_seconds: The median of the last batches; None where this one takes less than a minute, or none is known.
         is_slow: Whether it takes more than ten times as long as usual: its reader lives, but perhaps it hangs.
+        is_left: Whether its reader has stopped within it, for so long that it would be dead, and nothing goes on.
     """
 
     start_seq: int
@@ -83,6 +85,7 @@ class CurrentPlan:
     seconds: float | None = None
     usual_seconds: float | None = None
     is_slow: bool = False
+    is_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +284,7 @@ def status(
     return tuple(
         _status(
             row,
-            _plan(transaction, row),
+            _plan(transaction, row, outstanding.get(row.pipeline, 0)),
             outstanding.get(row.pipeline, 0),
             beats[row.source],
             unowned.get(row.source, (0, None)),
@@ -291,6 +294,13 @@ def status(
         for row in rows
         if pipeline in (None, row.pipeline)
     )
+
+
+def published_by(transaction: Transaction, pipeline: str, driver: str) -> Published | None:
+    """Return what a pipeline has published in one driver; None where nothing tells, as of a reader that knew none."""
+    text = transaction.execute(sa.select(pipelines.c.activity).where(pipelines.c.pipeline == pipeline)).scalar()
+    runs = Activity.parse(text).runs
+    return _published(runs.get(run_of(driver), Amounts())) if runs and driver else None
 
 
 _ACTIVITY = pipelines.c.pipeline, pipelines.c.source, pipelines.c.activity
@@ -346,7 +356,7 @@ def state_of(row: Row[Any]) -> str:
     return RUNNING if row.stale_at > row.now else DEAD
 
 
-def _plan(transaction: Transaction, row: Row[Any]) -> CurrentPlan | None:
+def _plan(transaction: Transaction, row: Row[Any], outstanding: int) -> CurrentPlan | None:
     """Return the plan that is under way. The usual time costs a statement, only where a batch takes long."""
     if row.plan_hash is None or row.delivered is not None or row.plan_end <= row.confirmed_seq:
         return None
@@ -363,7 +373,20 @@ def _plan(transaction: Transaction, row: Row[Any]) -> CurrentPlan | None:
         if times:
             usual = _seconds(round(median(times)))
             is_slow = seconds > 10 * usual
-    return CurrentPlan(row.plan_start, row.plan_end, row.plan_attempt, row.plan_hash, seconds, usual, is_slow)
+    plan = (row.plan_start, row.plan_end, row.plan_attempt, row.plan_hash)
+    return CurrentPlan(*plan, seconds, usual, is_slow, _is_left(row, outstanding))
+
+
+def _is_left(row: Row[Any], outstanding: int) -> bool:
+    """Tell whether the plan, which is not delivered, is one that a reader has left when it stopped long ago.
+
+    As where its driver was killed: Java then stops the reader in good order. Another sink's last batch is confirmed by
+    the next start only, before Spark 4.2, so a plan says nothing unless our sink was made for it. What another pipeline
+    has taken over meanwhile is left no more.
+    """
+    is_our_sinks = row.sink == SINK and row.sink_incarnation == row.plan_incarnation
+    is_somebodys = not outstanding and Semantics(row.semantics).keeps_shards
+    return state_of(row) == STOPPED and row.stale_at <= row.now and is_our_sinks and not is_somebodys
 
 
 def _status(

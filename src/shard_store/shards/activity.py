@@ -63,6 +63,8 @@ def percentile(lags: Lags, part: float) -> int | None:
 SLOT = 300_000_000  # microseconds, as are all times here
 HOUR = 12 * SLOT
 _KEPT = HOUR + SLOT
+_RUNS = 5  # that are kept: more do not take turns
+_RUN_DIGITS = 12
 CAUSES = 50
 """Causes of errors that are counted apart, in one amount; users may name their own. What is beyond is `other`."""
 
@@ -130,12 +132,16 @@ class LastBatch:
 
 @dataclass
 class Activity:
-    """`slots` by their beginning. Up to `stored` the history has the hours."""
+    """`slots` by their beginning. Up to `stored` the history has the hours.
+
+    `runs`: what each of the last drivers has published, without lags; two may take turns with one pipeline.
+    """
 
     total: Amounts = field(default_factory=Amounts)
     slots: dict[int, Amounts] = field(default_factory=dict)
     stored: int = 0
     last: LastBatch | None = None
+    runs: dict[str, Amounts] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str | None) -> Activity:
@@ -144,16 +150,22 @@ class Activity:
         stored = json.loads(text)
         slots = {start: Amounts.of_json(amounts) for start, amounts in stored["slots"]}
         last = None if stored["last"] is None else LastBatch(**_known_fields(LastBatch, stored["last"]))
-        return cls(Amounts.of_json(stored["total"]), slots, stored["stored"], last)
+        runs = {run: Amounts.of_json(amounts) for run, amounts in stored.get("runs", {}).items()}
+        return cls(Amounts.of_json(stored["total"]), slots, stored["stored"], last, runs)
 
     def dump(self) -> str:
         last = None if self.last is None else vars(self.last)
         slots = [[start, amounts.as_json()] for start, amounts in sorted(self.slots.items())]
         content = {"total": self.total.as_json(), "slots": slots, "stored": self.stored, "last": last}
+        content["runs"] = {run: amounts.as_json() for run, amounts in self.runs.items()}
         return json.dumps(content, separators=(",", ":"))
 
-    def add(self, now: int, amounts: Amounts) -> None:
+    def add(self, now: int, amounts: Amounts, driver: str = "") -> None:
         """Add what was published now. A clock that goes back adds to the last slot: what is stored does not change."""
+        if run := run_of(driver):
+            of_run = self.runs.pop(run, Amounts())
+            of_run.add(amounts, lags=False)
+            self.runs = dict([*self.runs.items(), (run, of_run)][-_RUNS:])
         start = max([now - now % SLOT, self.stored, *self.slots])
         self.slots.setdefault(start, Amounts()).add(amounts)
         self.total.add(amounts, lags=False)  # those of all times say nothing
@@ -180,6 +192,11 @@ class Activity:
             if began >= start:
                 total.add(amounts)
         return total
+
+
+def run_of(driver: str) -> str:
+    """Return the name of a driver in `Activity.runs`; empty where the driver is not known."""
+    return driver[:_RUN_DIGITS]
 
 
 def _known_fields(kind: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,7 +300,7 @@ def counted(
         values |= {"lag_p50": percentile(ended.lags, 0.5), "lag_p99": percentile(ended.lags, 0.99)}
         values |= {"lags": json.dumps(ended.lags, separators=(",", ":"))}
         transaction.execute(insert.values(pipeline=row.pipeline, source=row.source, hour=hour, **values))
-    activity.add(now, amounts)
+    activity.add(now, amounts, row.driver)
     return {"activity": activity.dump()}
 
 
