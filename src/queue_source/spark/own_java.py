@@ -99,7 +99,7 @@ class OwnJava:
         """End the process, which has a session that is stopped, or none."""
         assert self.process.stdin is not None
         with suppress(OSError):
-            self.process.stdin.close()  # Java ends when it has read that, by itself: no process waits for its last second
+            self.process.stdin.close()  # Java ends when it has read that, by itself; its last second is not waited for
         if not self.is_connected:
             self.process.kill()
             self.process.wait()
