@@ -83,7 +83,7 @@ def load(
 ) -> None:
     """Load the objects that a queue announces into files or a table, each once. Runs Spark on this machine.
 
-    It names new columns, and loads them too (schemaEvolutionMode addNewColumns).
+    Unless you give --schema, it names new columns, and loads them too (schemaEvolutionMode addNewColumns).
     """
     if format is None:
         raise OptionError("--format", f"is required: name the format of the objects: {', '.join(FILE_FORMATS)}")

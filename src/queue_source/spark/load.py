@@ -81,9 +81,8 @@ def load(
             (`delta:s3://lake/orders`).
         format: Format of the objects, as in the option `fileFormat`.
         prefixes: Where the objects may be, as in the option `allowedPrefixes`.
-        schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones, which are
-            kept in `schemaLocation`, else in `checkpointLocation`, else in `cuesqueue-schemas/PIPELINE` in Spark's
-            working folder; new ones are added to the target.
+        schema: Columns of the objects, as DDL or as Spark's; None: those of the table, or inferred ones, to which
+            new ones are added.
         store: SQLAlchemy URL of the store; None: the file `cuesqueue.db` in Spark's working folder.
         spark: The session; None: the active one, or a new one on this machine.
         available_now: Load what is there and end; False: go on until the query is stopped.
