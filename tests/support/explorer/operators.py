@@ -292,8 +292,7 @@ class Operators:
         """All but the newest finished shards are forgotten: what is announced late is new then."""
         world, before = self.world, self.world.every_shard()
         ended = {shard for shard, state in before.items() if state != ShardState.OPEN.value}
-        may_come = _objects(ended) - world.anew  # once more, while the command works
-        world.anew |= may_come
+        before_it, world.coming = world.coming, world.coming | _objects(ended)  # once more, while the command works
         with self._excusing(_objects(ended), lambda: _objects(ended - world.every_shard().keys())):
             said = self.call("prune", "--max-shards", self.choose.choice("12"), "--older-than", "1d")
         after = world.every_shard()
@@ -310,7 +309,7 @@ class Operators:
         since = {(source, uri) for source, uris in world.names.items() for uri in uris} - known
         shown = {tuple(row.split("@")[0].split("|")) for row in world.published()}
         gone_since = {of for of in since if (of[0], name_of(of[1])) in shown}
-        world.anew -= may_come
+        world.coming = before_it
         world.anew |= _objects(gone) | gone_since
         if gone or gone_since:
             world.forget_earlier_states()

@@ -56,6 +56,10 @@ class Promises:
         self._reset: set[str] = set()
         self.come_again: set[str] = set()
 
+    @property
+    def _anew(self) -> set[Object]:
+        return self._world.anew | self._world.coming
+
     def note_that_batches_come_anew(self, checkpoints: Collection[str] | None = None) -> None:
         """Those of these checkpoints, or of all."""
         self._before_loss |= {batch for batch in self._hashes if checkpoints is None or batch[0] in checkpoints}
@@ -67,7 +71,7 @@ class Promises:
         """At any moment no row is there twice, and no object in two versions. That it is whole, is seen at its end."""
         world = self._world
         passed = {(source, name_of(uri)) for source, uri in world.passed_objects()}
-        anew = {(source, name_of(uri)) for source, uri in world.anew}
+        anew = {(source, name_of(uri)) for source, uri in self._anew}
         audited = Counter(row for _, row in world.audited())
         may_come_again = {row for row in audited if _parts(row)[:2] in passed}
         states = tuple(f"state of {checkpoint}, " for checkpoint in self._reset)  # as the rows of its objects do
@@ -86,7 +90,7 @@ class Promises:
 
         What is there twice since the store went back is no loss: `check_targets` sees it, and who wrote it says so.
         """
-        may_be_twice = self._world.went_back or (source, uri) in self._world.anew
+        may_be_twice = self._world.went_back or (source, uri) in self._anew
         for version in self._world.objects.may_be_read(source, uri):
             counts = {rows[f"{source}|{row}"] for row in version.rows}
             if counts == {1} or (counts and 0 not in counts and may_be_twice):
@@ -101,7 +105,7 @@ class Promises:
         if self._held(rows, *of):
             return True
         was_empty = any(not version.rows for version in self._world.objects.may_be_read(*of))
-        left = self._rows_of(rows, of) if of not in self._world.anew else []
+        left = self._rows_of(rows, of) if of not in self._anew else []
         return was_empty and not left and states.get(of) == ShardState.DONE.value
 
     def _rows_of(self, rows: Mapping[str, int], of: Object) -> list[str]:
@@ -134,7 +138,7 @@ class Promises:
         """
         uris = [uri for uri in uris if uri not in versions or not self._is_through(source, uri, versions[uri])]
         excused, announced = self._world.opened_again()
-        forgotten = self._world.anew - excused
+        forgotten = self._anew - excused
         excused, announced = excused | forgotten, announced | forgotten
         if not self._world.went_back and any((source, uri) in announced for uri in uris):
             excused -= announced - {(source, uri) for uri in others()}
@@ -171,7 +175,7 @@ class Promises:
         world = self._world
         states, rows = world.shard_states(), world.published()
         unknown = [(s, uri) for s in world.names for uri in uris if (s, uri) not in states]
-        pruned = {of for of in unknown if of in world.anew | world.excused or self._rows_of(rows, of)}
+        pruned = {of for of in unknown if of in self._anew | world.excused or self._rows_of(rows, of)}
         if missing := [name_of(of[1]) for of in unknown if of not in recorded or of not in pruned]:
             raise Broken(f"a message of a receiver is acknowledged, and this is not recorded: {missing}")
 
@@ -217,7 +221,7 @@ class Promises:
             return
         there = self._rows_of(rows, of)
         expected = {f"{source}|{row}" for row in newest.rows}
-        may_be_beside = of in world.anew or source in world.cast.versioned
+        may_be_beside = of in self._anew or source in world.cast.versioned
         if may_be_beside and expected <= set(there):  # beside rows of before
             return
         if newest.time // 1000 < until and set(there) != expected:
@@ -277,7 +281,7 @@ class Promises:
     def _check_that_bad_ones_are_bad(self) -> None:
         """What is known to be unread is bad in the version that was announced last, or was not there."""
         world = self._world
-        for of in sorted(world.known_unread() - world.by_hand - world.anew - world.excused):
+        for of in sorted(world.known_unread() - world.by_hand - self._anew - world.excused):
             newest = world.objects.newest(of[1])
             was_there = world.objects.last_gone.get(of[1], -1) < newest.number
             is_told = newest.number in world.objects.announced.get(of, ())
@@ -296,7 +300,7 @@ class Promises:
         for (source, name), numbers in _versions(rows).items():
             uri = next(uri for uri in world.names[source] if name_of(uri) == name)
             given_up = states.get((source, uri)) != ShardState.DONE.value or uri in world.forgotten
-            given_up |= (source, uri) in world.anew | world.excused
+            given_up |= (source, uri) in self._anew | world.excused
             announced = {version.number for version in world.objects.may_be_read(source, uri)}
             given_up |= (source, uri) in unknown and numbers.keys() <= announced
             if self._held(rows, source, uri) is None and not given_up:

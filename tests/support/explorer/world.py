@@ -216,15 +216,15 @@ class World:
     moment to which all was put back. `excused`: those whose rows were taken out of a table behind the store's back,
     or that another reader has read. `done_before`: those that had ended before the store went back under what runs:
     what was read in it by then may be acknowledged, until the reader asks the store anything. `anew`: those whose
-    rows may come once more, since an operator said so. `by_hand`: those that an operator has given up or opened
-    again. `lately`: what was read last. `is_calm`: no object changes any more by itself. `is_telling`: a
-    notification is sent, not by a command. `lists`: sources with listings. `spares`: objects that a URI alone
-    announces are planned without a look-up, as those of S3. `first_form`: of an object. `in_tables`: the rows that
-    the store has published, by the table that has them; `spelled`: how it was put back. `unheard_of`: the rows of a
-    table whose pipelines had no batch yet in the store and the checkpoint that were put back; another pipeline that
-    reads the objects once more cannot tell. `beginnings`: moments before any batch; `before_tables`: before commits
-    of tables. `sent`: all messages, in order. `half_reset`: sources of which a reset runs, or was killed. `requeues`: a
-    command that requeues runs, or was killed.
+    rows may come once more, since an operator said so. `coming`: the same, while a command works. `by_hand`: those
+    that an operator has given up or opened again. `lately`: what was read last. `is_calm`: no object changes any
+    more by itself. `is_telling`: a notification is sent, not by a command. `lists`: sources with listings.
+    `spares`: objects that a URI alone announces are planned without a look-up, as those of S3. `first_form`: of an
+    object. `in_tables`: the rows that the store has published, by the table that has them; `spelled`: how it was
+    put back. `unheard_of`: the rows of a table whose pipelines had no batch yet in the store and the checkpoint
+    that were put back; another pipeline that reads the objects once more cannot tell. `beginnings`: moments before
+    any batch; `before_tables`: before commits of tables. `sent`: all messages, in order. `half_reset`: sources of
+    which a reset runs, or was killed. `requeues`: a command that requeues runs, or was killed.
     """
 
     folder: Path
@@ -251,6 +251,7 @@ class World:
     excused: set[tuple[str, str]] = field(default_factory=set)
     done_before: set[tuple[str, str]] = field(default_factory=set)
     anew: set[tuple[str, str]] = field(default_factory=set)
+    coming: set[tuple[str, str]] = field(default_factory=set)
     by_hand: set[tuple[str, str]] = field(default_factory=set)
     lately: deque[str] = field(default_factory=lambda: deque(maxlen=3))
     passed: set[ShardKey] = field(default_factory=set)
