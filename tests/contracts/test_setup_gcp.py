@@ -315,7 +315,7 @@ def test_a_subscription_of_another_topic_is_no_success(pubsub_server: PubSubServ
     assert f"{bucket}-elsewhere" in refused(f"gs://{bucket}/in/", "--queue", bucket)
 
 
-def test_what_is_not_there_or_not_allowed_is_told_with_the_next_step(
+def test_what_is_not_there_or_not_allowed_has_an_error_with_the_next_step(
     pubsub_server: PubSubServer, gcs: GcsModel, bucket: str
 ) -> None:
     text = refused("gs://nobody-has-this-bucket/in/")
@@ -330,7 +330,7 @@ def test_what_is_not_there_or_not_allowed_is_told_with_the_next_step(
     assert "docs/how-to/pubsub.md" in refused(f"gs://{bucket}/in/", "--queue", bucket)
 
 
-def test_servers_that_are_not_there_are_told_in_one_line(
+def test_servers_that_are_not_there_have_an_error_in_one_line(
     gcs: GcsModel, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(setup_gcp, "_RETRY", setup_gcp._RETRY.with_timeout(0.5))
@@ -341,7 +341,7 @@ def test_servers_that_are_not_there_are_told_in_one_line(
 
 
 @pytest.mark.parametrize("answer", [(200, []), (200, None), (502, [1]), (500, {"error": "x"})])
-def test_an_answer_that_is_not_one_of_cloud_storage_is_told_in_one_line(
+def test_an_answer_that_is_not_one_of_cloud_storage_has_an_error_in_one_line(
     gcs: GcsModel, bucket: str, monkeypatch: pytest.MonkeyPatch, answer: tuple[int, object]
 ) -> None:
     from support.servers.gcs_model import _Handler
@@ -364,7 +364,7 @@ def test_a_project_is_needed_and_a_key_file_has_to_be_one(
         assert "hidden-hidden" not in text
 
 
-def test_without_credentials_the_next_step_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_the_error_names_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (EMULATOR, setup_gcp.STORAGE_EMULATOR):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))

@@ -363,8 +363,8 @@ def test_the_version_with_the_greater_sequence_wins_in_whatever_order_they_come(
 def test_an_older_event_that_comes_beside_a_uri_alone_does_not_count(
     store: ShardStore, order: tuple[int, ...], together: bool
 ) -> None:
-    """A URI alone means what is there: an event that is older than what was known before brings nothing back, and none
-    that may be older than the URI has its version read, which may be gone.
+    """A URI alone stands for the object as it is: an older event does not bring its version back, and the version of an
+    event that may be older than the URI is not asked for.
     """
     events = [said("m1", 1, "1", "s01"), said("m2", 2, "2", "s02"), said("m3", 3, "3", "s03"), said("m4", None)]
     us = Pipeline.start(store)

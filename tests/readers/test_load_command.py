@@ -121,8 +121,8 @@ def test_a_load_counts_what_it_has_loaded_itself_beside_another_one(
 
     done = load(world, PREFIX, query, "--json")
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert (told["objects"], told["rows"], told["errors"]) == (1 + 4, 5, {"malformed-message": 1})
+    result = json.loads(done.stdout)
+    assert (result["objects"], result["rows"], result["errors"]) == (1 + 4, 5, {"malformed-message": 1})
 
 
 @pytest.mark.parametrize("raised", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("is empty")])

@@ -665,6 +665,20 @@ DEFECTS = (
         "    if not seen:\n",
     ),
     Defect(
+        "released-and-pruned-as-announced",
+        "An object that its reader had released long ago was pruned at the moment at which it was announced again.",
+        "shard_store/shards/ownership.py",
+        "    if len(list(locked)) < len(keys):\n",
+        "    if not keys:\n",
+    ),
+    Defect(
+        "unreadable-without-columns-is-loaded",
+        "An object of which no record could be read counted as loaded, without a row, where no column was inferred.",
+        "queue_source/formats/text/json.py",
+        "return not table.columns or is_all_null(table)",
+        "return is_all_null(table)",
+    ),
+    Defect(
         "a-checkpoint-behind-the-store",
         "Behind a checkpoint that was put back by several batches, a batch without new input passed for one of before, "
         "and its rows were not published.",

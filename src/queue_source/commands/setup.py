@@ -340,8 +340,8 @@ def _set_up(setup: Any, dry_run: bool, as_json: bool, hint: str, roles: Mapping[
     options = setup.reader_options()
     if as_json:
         listed = [{part: value for part, value in change.items() if part != "arguments"} for change in changes]
-        told = {"changes": listed, "dry_run": dry_run, "options": options, **({"roles": roles} if roles else {})}
-        print_result(told, True, title="")
+        result = {"changes": listed, "dry_run": dry_run, "options": options, **({"roles": roles} if roles else {})}
+        print_result(result, True, title="")
         return
     # each in one piece on a line of its own, so that it can be copied
     lines = ["would be done:" if dry_run else "done:"]

@@ -42,8 +42,8 @@ STORAGE_EMULATOR = "STORAGE_EMULATOR_HOST"
 _KEPT = {
     "ackDeadlineSeconds": 60,
     "messageRetentionDuration": f"{14 * 86_400}s",
-    "expirationPolicy": {},
-}  # never expires
+    "expirationPolicy": {},  # the subscription never expires
+}
 _DELETED = "_deleted-topic_"
 _EVENT = "OBJECT_FINALIZE"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -322,16 +322,16 @@ class Setup:
         with _errors(f"{method} {path}"):
             answer = self._session.request(method, url, json=content, timeout=_PATIENCE)
             try:
-                told = answer.json()
+                said = answer.json()
             except ValueError:
-                told = None
+                said = None
             if not answer.ok:
-                error = told.get("error") if isinstance(told, dict) else None
+                error = said.get("error") if isinstance(said, dict) else None
                 text = error.get("message") if isinstance(error, dict) else None
                 raise api.from_http_status(answer.status_code, str(text or answer.reason))  # type: ignore[no-untyped-call]
-            if not isinstance(told, dict):
+            if not isinstance(said, dict):
                 raise CuesqueueError(f"{method} {path}: the answer is not one of Cloud Storage; {_NETWORK}")
-            return told
+            return said
 
     @cached_property
     def _session(self) -> requests.Session:

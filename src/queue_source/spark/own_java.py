@@ -109,6 +109,7 @@ class OwnJava:
             yield
             return
         text = said.read_bytes()  # Java has renamed it: it is whole
+        said.unlink()  # with its secret: a command that is killed leaves the folder
         port, length = struct.unpack_from(">ii", text)
         with self._lock:
             self.is_connected = True

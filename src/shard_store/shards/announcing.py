@@ -61,8 +61,9 @@ class Place(NamedTuple):
 def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:
     """Return one content for each shard: of several announcements the newest, or the last where nothing orders them.
 
-    A URI alone is of what is there now, in whatever order an event of a version is received with it: the version of an
-    event that comes late may be gone. Both are the event's message then: the URI may be delivered again, and no news.
+    A URI alone stands for the object as it is when it is read. So does a URI that is received with an event, before or
+    behind the event: that may be late, and its version gone. The result has the event's message, since the URI may have
+    been delivered before.
     """
     newest: dict[ShardKey, Content] = {}
     for content in contents:
@@ -120,7 +121,7 @@ def in_newest_version(content: Content, later: Content | None) -> Content:
 
 
 def _any_version_if_unordered(later: Content, before: Content | Row[Any]) -> Content:
-    """Return a later announcement, without its version if that may be older: as an event may be than a URI alone."""
+    """Return a later announcement; without its version where the version may be older, as an event's and a URI's."""
     is_unordered = _is_of_uri(before) and later.sequence is not None and later.shard_id == later.uri
     return _behind(later, later._replace(size=None, etag=None)) if is_unordered else later
 
@@ -325,6 +326,7 @@ def _is_of_uri(content: Content | Row[Any]) -> bool:
 
 
 def _is_of_any_version(content: Content) -> bool:
+    """Return whether the message names no version: neither size, ETag nor the bucket's version."""
     said = as_announced(content)
     version = said.reference.version if said.reference else None
     return said.size is None and said.etag is None and version is None and said.payload is None
@@ -348,6 +350,7 @@ def _after(content: Content, *earlier: Content | Row[Any]) -> Content:
 
 
 def _joined(event: Content, uri: Content) -> Content:
+    """Return the content of a URI alone as that event's message announces it."""
     message = {name: getattr(event, name) for name in ("message_id", "receive_count", "named", "queue", "group")}
     return _behind(event, uri._replace(**message))
 

@@ -88,7 +88,7 @@ class Promises:
     def _held(self, rows: Mapping[str, int], source: str, uri: str) -> Version | None:
         """The version that the target has, whole; None where it has no row, or not all, or of no announced one.
 
-        What is there twice since the store went back is no loss: `check_targets` sees it, and who wrote it says so.
+        Rows that are there twice since the store went back are not lost. `check_targets` finds them.
         """
         may_be_twice = self._world.went_back or (source, uri) in self._anew
         for version in self._world.objects.may_be_read(source, uri):

@@ -451,7 +451,7 @@ def test_an_object_without_any_column_is_good_where_a_record_can_be_read() -> No
     assert read_with_problems(b"x\n{}\n", pa.schema([]), options).problems.count == 1
 
 
-def test_a_document_of_several_lines_is_told_of_the_option() -> None:
+def test_the_error_of_a_document_of_several_lines_names_the_option() -> None:
     with pytest.raises(BadObject, match="multiLine=true"):
         read_bytes(b'{\n"a": 1\n}\n', ONE, JSON)
 

@@ -400,6 +400,11 @@ def _read_blocks(text: TextObject, reader: JsonReader, part: Part) -> Iterator[B
     return text.read_blocks(reader.separator, part)
 
 
+def _shows_nothing(table: pa.Table) -> bool:
+    """Tell whether no value says that the object is JSON: where no column could be inferred, there is none."""
+    return not table.columns or is_all_null(table)
+
+
 def _require_a_column(text: TextObject, reader: JsonReader, part: Part, data: bytes, schema: pa.Schema) -> None:
     """Raise BadObject for the first block of a part if no record names a column, nor one of the object's beginning."""
     if part != Part() and (beginning := text.first_block(reader.separator, _ENOUGH)) is not None:
@@ -437,7 +442,7 @@ class Json(LineFormat):
         for block in _read_blocks(text, reader, part):
             for table in reader.read_whole(block) if is_document else read_block(reader, block):
                 if unseen and (table.num_rows or not table.columns):  # where none are inferred, bad rows are left out
-                    if is_all_null(table) or not table.columns:
+                    if _shows_nothing(table):
                         if is_document and text.bad.count > before:
                             reason = "" if text.bad.omitted else f"; {text.bad.reported[-1].reason}"
                             raise BadObject("corrupt-object", shorten(f"the document cannot be read{reason}"))
@@ -482,7 +487,7 @@ class Json(LineFormat):
         if is_plain and len(body) <= _SMALL:
             reader, block = self.reader(schema, options, bad, ""), Block(0, body.removeprefix(BOM))
             tables = [*(reader.read_whole(block) if document else reader.read_slowly(block))]
-            if any(table.num_rows for table in tables) and all(not t.columns or is_all_null(t) for t in tables):
+            if any(table.num_rows for table in tables) and all(map(_shows_nothing, tables)):
                 reader.require_a_column(block.data)
             return iter(tables)
         return super().read_body(body, schema, options, bad)
