@@ -11,6 +11,7 @@ from queue_source.commands.status import status_lines
 from shard_store.model import BEGINNING, SINK, Range, Semantics, Split, end_at, shard_key
 from shard_store.operators.limits import StatusLimits, complaints
 from shard_store.shards.activity import Report
+from shard_store.sql.schema import pipelines
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline, StoreBackend, content
 
@@ -112,6 +113,22 @@ def test_a_batch_that_another_sink_may_have_taken_or_another_pipeline_goes_on_wi
     seen = store.look([shard_key("s", "b")])
     store.acquire(heir.token, {key: shard.token for key, shard in seen.items()})
     assert complaints(the(store, "left"), StatusLimits()) == ()
+
+
+@pytest.mark.parametrize(("spark", "is_wrong"), [("4.0.1", False), ("4.1.0", False), ("4.2.0", True), ("5.0.0", True)])
+def test_a_batch_that_is_left_before_its_sink_was_made_is_wrong_where_spark_says_what_is_done(
+    backend: StoreBackend, spark: str, is_wrong: bool
+) -> None:
+    """Spark 4.2 and later say so at the end of a query with any sink: see `tests/engine`."""
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.planned("a")
+    store.retire(us.token, Report(stopped=True))
+    with store.database.begin() as connection:
+        connection.execute(pipelines.update().values(spark_version=spark))
+        connection.commit()
+    backend.clock.advance(STALE + 1)
+    assert bool(complaints(the(store), StatusLimits())) is is_wrong
 
 
 def test_a_reader_says_what_has_ended_it_until_the_next_start(store: ShardStore) -> None:

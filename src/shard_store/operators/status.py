@@ -6,6 +6,7 @@ The command `status`, and whatever shows or exports the same, are built on these
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
@@ -380,13 +381,14 @@ def _plan(transaction: Transaction, row: Row[Any], outstanding: int) -> CurrentP
 def _is_left(row: Row[Any], outstanding: int) -> bool:
     """Tell whether the plan, which is not delivered, is one that a reader has left when it stopped long ago.
 
-    As where its driver was killed: Java then stops the reader in good order. Another sink's last batch is confirmed by
-    the next start only, before Spark 4.2, so a plan says nothing unless our sink was made for it. What another pipeline
-    has taken over meanwhile is left no more.
+    As where its driver was killed: Java then stops the reader in good order. Before Spark 4.2 a query with another sink
+    ends without a word on its last batch, so the plan says nothing unless our sink was made for it. What another
+    pipeline has taken over meanwhile is left no more.
     """
-    is_our_sinks = row.sink == SINK and row.sink_incarnation == row.plan_incarnation
+    version = tuple(map(int, re.findall(r"\d+", row.spark_version or "")[:2]))
+    tells_its_end = version >= (4, 2) or (row.sink == SINK and row.sink_incarnation == row.plan_incarnation)
     is_somebodys = not outstanding and Semantics(row.semantics).keeps_shards
-    return state_of(row) == STOPPED and row.stale_at <= row.now and is_our_sinks and not is_somebodys
+    return state_of(row) == STOPPED and row.stale_at <= row.now and tells_its_end and not is_somebodys
 
 
 def _status(
