@@ -382,7 +382,7 @@ def _is_left(row: Row[Any], outstanding: int) -> bool:
     """Tell whether the plan, which is not delivered, is one that a reader has left when it stopped long ago.
 
     As where its driver was killed: Java then stops the reader in good order. Before Spark 4.2 a query with another sink
-    ends without a word on its last batch, so the plan says nothing unless our sink was made for it. What another
+    does not say that its last batch is done, so the plan says nothing unless our sink was made for it. What another
     pipeline has taken over meanwhile is left no more.
     """
     version = tuple(map(int, re.findall(r"\d+", row.spark_version or "")[:2]))
