@@ -82,7 +82,6 @@ class Disasters:
             return
         steps = self.choose.randint(1, 5)
         stopped = self.choose.random() < 0.5  # as the page on backups says; else a standby is promoted
-        moment = self.beginning() or world.moment(steps)
         world.log(f"  by {steps}" + ", with all queries stopped" * stopped)
         for query in [*lives.queries.values()]:
             if stopped:
@@ -92,7 +91,7 @@ class Disasters:
                 world.done_before = {of for of, state in world.shard_states().items() if state != ShardState.OPEN.value}
         if stopped:
             lives.end_router()
-        world.go_back(moment)
+        world.go_back(self.beginning() or world.moment(steps))  # chosen last: what was done above moves the moments on
         for reader in [reader for query in lives.queries.values() for reader in query.readers]:
             reader.lose_connections()
         self.went_back = lives.may_notice = True
@@ -106,10 +105,10 @@ class Disasters:
         world, lives = self.world, self.lives
         if self.went_back or len(world.states) < 2:
             return
-        earlier = world.moments_before_tables()
-        if world.tables and not earlier and self.choose.random() < 0.7:
+        if world.tables and not world.moments_before_tables() and self.choose.random() < 0.7:
             return  # there is one time for it, and marks of tables are what it is for
         lives.end_all()
+        earlier = world.moments_before_tables()
         steps = self.choose.randint(1, 5)
         parts = [part for part in ("store", "tables", "checkpoints") if self.choose.random() < 0.6]
         moment = world.moment(steps)

@@ -33,11 +33,11 @@ class Restores:
             return
         parts = ["store", "checkpoints", "queues", *["tables"] * 6 * bool(world.tables)]
         chosen = {choose.choice(parts), *([choose.choice(parts)] if choose.random() < 0.4 else [])}
+        lives.end_all()
         moment, name = self._moment("tables" in chosen)
         if moment is None:
             return
         spellings = {kind: choose.choice(table.spellings) for kind, table in world.tables.items()}
-        lives.end_all()
         before = set(world.published())
         world.log(f"  {name}: {', '.join(sorted(chosen))}")
         if "store" in chosen:
