@@ -240,7 +240,8 @@ def _ddls(taken: Taken) -> list[str]:
     if taken.file_format == "binaryFile":
         return ["path STRING, length BIGINT, content BINARY", "path STRING, p INT"]
     plain = ["a STRING, b STRING, c STRING", "a DOUBLE, b BIGINT, c DATE", "a TIMESTAMP, b TIMESTAMP_NTZ, c DATE",
-             "a FLOAT, b TIMESTAMP_NTZ, c TIMESTAMP", "a STRING, p STRING", "a STRING, p INT"]  # fmt: skip
+             "a FLOAT, b TIMESTAMP_NTZ, c TIMESTAMP", "a STRING, p STRING", "a STRING, p INT",
+             "a TIMESTAMP", "a TIMESTAMP_NTZ", "a DATE"]  # fmt: skip
     if "partitionColumns" in texts:
         plain += ["a DATE, b TIMESTAMP, c TIMESTAMP_NTZ, p STRING", "a DOUBLE, b FLOAT, c BIGINT, p STRING"]
     return [*plain, *(f"{ddl}, {more}" for ddl in plain[:2]), f"a DATE, {more}"]
@@ -308,7 +309,7 @@ def _csv(taken: Taken, text: str) -> Iterator[bytes]:
             for end in dict.fromkeys(
                 ["\n", given.get("lineSep", "\n"), "\r"] if text == "x" else [given.get("lineSep", "\n")]
             ):
-                for line in (row, f" {row} ", f"{text}{row}", f"{row}{sep}more") if not header else (row,):
+                for line in (row, text, f" {row} ", f"{text}{row}", f"{row}{sep}more") if not header else (row,):
                     yield _encoded(end.join([*([header] if header else []), line, row, ""]), encodings[-1])
         for quote in dict.fromkeys(quotes if text in ("", "x", *given.values()) else []):
             for escape in dict.fromkeys([given.get("escape", "\\"), "\\", quote]):
