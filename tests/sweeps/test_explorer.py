@@ -8,11 +8,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from shard_store.upkeep import pruning
+from support.explorer import explorer
 from support.explorer.casts import CASTS
-from support.explorer.explorer import explore
+from support.explorer.explorer import Explorer, explore
+from support.explorer.operators import Operators
+from support.explorer.usual import Steps
 
 
 @pytest.mark.timeout(1800)
@@ -42,3 +48,41 @@ def test_an_exploration_is_repeated_by_its_seed() -> None:
     steps = [[line for line in run if line[:1].isdigit()] for run in (first, second)]
     assert steps[0] == steps[1]
     assert len({line.partition(" ")[2] for line in steps[0]}) > 5
+
+
+def test_what_is_opened_and_given_up_while_a_prune_works_and_pruned_by_it_may_come_once_more() -> None:
+    """Nothing of it was there before the command, or is there after it, and no row of it is in a target."""
+    seen = list[tuple[set[tuple[str, str]], set[tuple[str, str]]]]()
+
+    def steps_of(explorer: Explorer) -> Steps:
+        world, lives = explorer.world, explorer.lives
+
+        def prune() -> None:
+            lives.start(lives.kinds[0])
+            query = lives.queries[lives.kinds[0]]
+            known = set[tuple[str, str]]()
+            operators = Operators(explorer)
+            operators._busy = True  # nothing else comes meanwhile, and it is not killed
+
+            def meanwhile(*arguments: Any) -> Any:
+                for uri in world.names["s"]:
+                    world.objects.vanish(uri)
+                world.announce("s", [world.objects.event(uri, facts=False) for uri in world.names["s"]])
+                while not known or "open" in world.shard_states().values():
+                    query.readers[0].work()
+                    query.trigger()
+                    known.update(world.shard_states())
+                return targets(*arguments)
+
+            targets = pruning._targets
+            with mock.patch.object(pruning, "_targets", meanwhile):
+                operators.prune_shards()
+            seen.append((known - world.shard_states().keys(), {*world.anew}))
+
+        return {"prune_late": (0, prune)}
+
+    with mock.patch.object(explorer, "MODULES", [steps_of]):
+        explore(0, takes=frozenset(("operators",)), steps=[(0, "prune_late")])
+    [(forgotten, anew)] = seen
+    assert forgotten
+    assert anew == forgotten

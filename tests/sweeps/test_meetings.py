@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
-from support.explorer import meetings
-from support.explorer.explorer import explore
+from support.explorer import explorer, meetings
+from support.explorer.explorer import Explorer, explore
+from support.explorer.reader import Reader
+from support.explorer.usual import Steps
 
 _KINDS = frozenset(("meetings", "versions", "certificates"))
 
@@ -47,3 +51,35 @@ def test_a_turn_does_not_wait_for_a_lock_that_it_holds() -> None:
         with pytest.raises(AssertionError):
             lock.acquire()
     assert not lock.locked()
+
+
+def test_a_query_goes_on_behind_what_the_one_that_it_replaces_has_logged_while_it_starts() -> None:
+    """Both have one checkpoint, as with Spark, until the store knows the second: then the first plans nothing more."""
+    seen = list[tuple[set[int], set[int]]]()
+
+    def steps_of(explorer: Explorer) -> Steps:
+        lives = explorer.lives
+
+        def take_over() -> None:
+            kind = lives.kinds[0]
+            lives.start(kind)
+            first = lives.queries[kind]
+
+            def late(*arguments: str) -> Reader:
+                explorer.usual.announce()
+                first.readers[0].work()
+                first.trigger()
+                return Reader(explorer.world, *arguments[1:])
+
+            with mock.patch("support.explorer.query.Reader", late):
+                while not lives.zombies:
+                    explorer.usual.take_over()
+            second = lives.queries[kind]
+            seen.append(({*first.checkpoint.done}, {*second.checkpoint.done}))
+            assert explorer.world.checkpoints[kind] is second.checkpoint is not first.checkpoint
+
+        return {"take_over_late": (0, take_over)}
+
+    with mock.patch.object(explorer, "MODULES", [steps_of]):
+        explore(0, takes=frozenset(), steps=[(0, "take_over_late")])
+    assert seen == [({0}, {0})]

@@ -410,7 +410,6 @@ class Meetings:
         query = self._lives.queries.get(kind)
         if query is not None and kind.sink != "other" and kind not in self._starting:
             self._lives.zombies.append(self._lives.queries.pop(kind))
-            self._world.checkpoints[kind] = query.checkpoint.copy()
             self._machines[kind] += 1
             self._lives.start(kind)
 

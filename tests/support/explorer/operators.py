@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
+import sqlalchemy as sa
 from typer.testing import CliRunner
 
 import shard_store
@@ -21,6 +22,8 @@ from queue_source.commands import adopt, compact, errors, reconcile, shards, sta
 from queue_source.commands.main import app
 from queue_source.queues import open_queue
 from shard_store.model import ShardState
+from shard_store.sql.database import Transaction
+from shard_store.sql.schema import shards as table_of_shards
 from shard_store.upkeep import pruning
 from support.explorer.objects import name_of
 from support.explorer.points import OF_CODE, OUTSIDE, POINTS, SENT, TRANSACTION, Death
@@ -224,8 +227,8 @@ class Operators:
             said = self._invoke("reset", words)
         world.half_reset = outer
         gone = known - world.shard_states().keys()
-        if said.code:
-            world.anew = before | (anew if gone else set())
+        if said.code and not gone:
+            world.anew -= anew - before
         for source in sorted(sources):
             self._tell_again(source, {uri for of, uri in gone if of == source})
         if gone or not said.code:
@@ -293,7 +296,8 @@ class Operators:
         world, before = self.world, self.world.every_shard()
         ended = {shard for shard, state in before.items() if state != ShardState.OPEN.value}
         before_it, world.coming = world.coming, world.coming | _objects(ended)  # once more, while the command works
-        with self._excusing(_objects(ended), lambda: _objects(ended - world.every_shard().keys())):
+        gone_of_ended = self._excusing(_objects(ended), lambda: _objects(ended - world.every_shard().keys()))
+        with gone_of_ended, self._noting() as forgotten:
             said = self.call("prune", "--max-shards", self.choose.choice("12"), "--older-than", "1d")
         after = world.every_shard()
         gone = before.keys() - after.keys()
@@ -302,17 +306,25 @@ class Operators:
         unfinished = [name_of(uri) for _, uri, _ in gone - ended]
         if unfinished and said is not None and said.alone:
             raise Broken(f"prune has removed open shards: {unfinished}")
-        if said is not None and said.result["shards"] > len(gone):  # some have come and ended once more
-            gone |= ended
-        # also what was opened and published while the command worked
-        known = {*_objects(before), *_objects(world.every_shard())}
-        since = {(source, uri) for source, uris in world.names.items() for uri in uris} - known
-        shown = {tuple(row.split("@")[0].split("|")) for row in world.published()}
-        gone_since = {of for of in since if (of[0], name_of(of[1])) in shown}
         world.coming = before_it
-        world.anew |= _objects(gone) | gone_since
-        if gone or gone_since:
+        if gone or forgotten:
             world.forget_earlier_states()
+
+    @contextmanager
+    def _noting(self) -> Iterator[set[Object]]:
+        """What a prune forgets may come once more from then on: also what was opened, and ended, while it worked."""
+        world, remove = self.world, pruning._remove
+        forgotten: set[Object] = set()
+
+        def noted(transaction: Transaction, *what: Any) -> tuple[int, int]:
+            before = _known_to(transaction)
+            removed = remove(transaction, *what)
+            gone = {(source, uri) for _, source, uri in before - _known_to(transaction)}
+            transaction.on_commit.extend([lambda: forgotten.update(gone), lambda: world.anew.update(gone)])
+            return removed
+
+        with mock.patch.object(pruning, "_remove", noted):
+            yield forgotten
 
     def prune_data(self) -> None:
         """Data files leave the view; their objects stay known."""
@@ -355,6 +367,13 @@ class Operators:
 
 def _objects(shards: Collection[tuple[str, str, str]]) -> set[Object]:
     return {(source, uri) for source, uri, _ in shards}
+
+
+def _known_to(transaction: Transaction) -> set[tuple[str, str, str]]:
+    """The key of each shard, its source and its URI."""
+    c = table_of_shards.c
+    every = sa.select(c.shard_key, c.source, sa.func.coalesce(c.uri, c.shard_id))
+    return {(key, source, uri) for key, source, uri in transaction.execute(every)}
 
 
 def steps_of(explorer: Explorer) -> Steps:

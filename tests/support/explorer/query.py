@@ -53,7 +53,12 @@ class _Read(NamedTuple):
 
 
 class Query:
-    """One life of a query's driver; a Death in any of its calls ends it."""
+    """One life of a query's driver; a Death in any of its calls ends it.
+
+    One that it replaces has the same checkpoint, and may log batches until this one has started: these are repeated. So
+    it is with Spark, where a batch that another driver has logged under the number ends a query, which starts again.
+    What the replaced one logs later, it cannot read: from then on it has a copy of its own.
+    """
 
     def __init__(self, world: World, kind: Kind, choose: random.Random, order: Sequence[str] = ()) -> None:
         self.world, self.kind, self.choose = world, kind, choose
@@ -68,6 +73,7 @@ class Query:
         except BaseException:
             self.die()
             raise
+        self.checkpoint = world.checkpoints[kind] = self.checkpoint.copy()
 
     def point(self, name: str) -> None:
         self.world.remember_state()

@@ -179,7 +179,6 @@ class Usual:
         """Another driver starts a query that runs; the first one is a zombie, and does not know."""
         if (query := self.lives.running()) and query.kind.sink != "other":
             self.lives.zombies.append(self.lives.queries.pop(query.kind))
-            query.checkpoint = query.checkpoint.copy()
             self.lives.start(query.kind)
 
     def wake_a_zombie(self) -> None:
