@@ -694,6 +694,13 @@ DEFECTS = (
         "        if options.allow_overwrites is None:\n",
     ),
     Defect(
+        "prune-that-leaves-a-transaction-open",
+        "At one moment of a prune another thread of its process read the store as it had been before (SQLite).",
+        "shard_store/upkeep/pruning.py",
+        "t.execute(names).scalars().all()",
+        "t.execute(names).scalars()",
+    ),
+    Defect(
         "int96-without-a-zone",
         "INT96, which Spark writes for timestamps, was inferred as TIMESTAMP_NTZ.",
         "queue_source/formats/parquet.py",
