@@ -425,6 +425,23 @@ def test_what_was_unread_is_opened_by_an_event_that_may_be_older_than_a_uri_alon
     assert (opened.content.size, opened.content.etag) == (None, None)
 
 
+@pytest.mark.parametrize("looked_up", [False, True])
+@pytest.mark.parametrize("cause", ["missing-object", ""])
+def test_what_is_read_as_it_is_there_beside_an_event_that_may_be_older_is_read_once(
+    store: ShardStore, cause: str, looked_up: bool
+) -> None:
+    us = Pipeline.start(store)
+    announce(us, said("m1", 0, "now")._replace(announced=(None, None)) if looked_up else said("m1", None))
+    shard = announce(us, said("m2", 8, "gone", "s1"))
+    plan = planned(us, shard._replace(content=shard.content._replace(size=0, etag="now")))
+    if cause:
+        found_bad(us, plan, cause)
+    us.publish(plan)
+    us.confirm()
+    assert us.look("a")["a"].state is (ShardState.QUARANTINED if cause else ShardState.DONE)
+    assert announce(us, said("m3", 8, "new", "s2")).reopened
+
+
 @pytest.mark.parametrize("first", ["s0A", "g00000000000000000009", "t00000000000000000009"])
 def test_an_event_that_a_uri_alone_was_received_with_and_that_comes_again_does_not_count(
     store: ShardStore, first: str

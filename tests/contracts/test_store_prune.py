@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -11,7 +13,8 @@ import shard_store
 from shard_store.model import ErrorRecord, Semantics, ShardState, Split, position_at, shard_key
 from shard_store.shards.activity import Report
 from shard_store.shards.recording import Receipts
-from shard_store.sql.schema import leases
+from shard_store.sql.database import Transaction
+from shard_store.sql.schema import leases, pipelines
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import PruneResult, RetentionPolicy, prune
 from support.store_backends import SERVERS, Pipeline, StoreBackend, rows
@@ -208,6 +211,26 @@ def test_two_prunes_at_once_remove_each_row_once(backend: StoreBackend) -> None:
     between: list[int] = []
     first = prune(store.database, WEEK, limit=10, clock=clock)
     assert first.shards + sum(between) == 30
+
+
+def test_what_is_asked_between_two_of_its_transactions_is_answered_as_the_store_is_then(
+    backend: StoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here by what another thread of its process would ask at that moment, with the same connections."""
+    store, elsewhere = backend.open(), backend.open()
+    Pipeline.start(store).planned("a")
+    read, seen = store.database.read, list[int]()
+
+    def read_and_ask(work: Callable[[Transaction], Any]) -> Any:
+        result = read(work)
+        Pipeline.start(elsewhere, f"p{len(seen)}")
+        seen.append(read(lambda t: t.execute(sa.select(sa.func.count()).select_from(pipelines)).scalar_one()))
+        return result
+
+    monkeypatch.setattr(store.database, "read", read_and_ask)
+    store.prune(WEEK)
+    assert len(seen) > 3
+    assert seen == list(range(2, len(seen) + 2))
 
 
 # --- one winner an interval ---

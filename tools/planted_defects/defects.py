@@ -694,6 +694,20 @@ DEFECTS = (
         "        if options.allow_overwrites is None:\n",
     ),
     Defect(
+        "prune-that-leaves-a-transaction-open",
+        "At one moment of a prune another thread of its process read the store as it had been before (SQLite).",
+        "shard_store/upkeep/pruning.py",
+        "t.execute(names).scalars().all()",
+        "t.execute(names).scalars()",
+    ),
+    Defect(
+        "read-as-it-is-there-without-end",
+        "An empty object, announced by a URI alone and by an event of an older version, was read again in each batch.",
+        "shard_store/shards/announcing.py",
+        "        read = later and _any_version_if_unordered(as_announced(later), place)\n",
+        "        read = later and as_announced(later)\n",
+    ),
+    Defect(
         "int96-without-a-zone",
         "INT96, which Spark writes for timestamps, was inferred as TIMESTAMP_NTZ.",
         "queue_source/formats/parquet.py",

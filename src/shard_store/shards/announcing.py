@@ -56,6 +56,7 @@ class Place(NamedTuple):
     later: Content | None
     message_id: str
     opened_at: int
+    sequence: str | None
 
 
 def newest_of(source: str, contents: Iterable[Content]) -> dict[ShardKey, Content]:
@@ -120,7 +121,7 @@ def in_newest_version(content: Content, later: Content | None) -> Content:
     return _any_version_if_unordered(content._replace(**{name: getattr(later, name) for name in _VERSION}), content)
 
 
-def _any_version_if_unordered(later: Content, before: Content | Row[Any]) -> Content:
+def _any_version_if_unordered(later: Content, before: Content | Row[Any] | Place) -> Content:
     """Return a later announcement; without its version where the version may be older, as an event's and a URI's."""
     is_unordered = _is_of_uri(before) and later.sequence is not None and later.shard_id == later.uri
     return _behind(later, later._replace(size=None, etag=None)) if is_unordered else later
@@ -217,7 +218,9 @@ def settle(
         content = entry.content
         later = place.later if entry.start == BEGINNING else None
         is_later = later is not None and later.message_id == content.message_id
-        if later is not None and is_later and not is_other_version(as_announced(later), content):
+        # an event beside a URI alone is read as it is there, which may be another version than the event's
+        read = later and _any_version_if_unordered(as_announced(later), place)
+        if later is not None and read is not None and is_later and not is_other_version(read, content):
             newest = in_newest_version(content, later)._replace(size=content.size, etag=content.etag)
             taken.append((entry.key, *(getattr(newest, name) for name in _VERSION)))
             continue
@@ -320,7 +323,7 @@ def _is_of_now(content: Content, later: Content | None) -> bool:
     return later is not None and content.announced is not None and is_other_version(content, later)
 
 
-def _is_of_uri(content: Content | Row[Any]) -> bool:
+def _is_of_uri(content: Content | Row[Any] | Place) -> bool:
     """Return whether a URI alone may have announced it: no event of it has an order, or it came behind one."""
     return content.sequence is None or content.sequence.endswith(_BEHIND)
 

@@ -185,7 +185,8 @@ def _targets(
         yield from _finished_shards(database, source, policy.max_shards, at - window // MICROSECOND, planned)
     cutoff = at - max([policy.window, *windows.values()]) // MICROSECOND
     yield _released_shards(policy, cutoff)
-    with_snapshots = set(database.read(lambda t: t.execute(sa.select(snapshots.c.pipeline).distinct()).scalars()))
+    names = sa.select(snapshots.c.pipeline).distinct()
+    with_snapshots = set(database.read(lambda t: t.execute(names).scalars().all()))
     for row in rows:
         if row.pipeline in with_snapshots:
             yield _confirmed_snapshots(row, at, cutoff)

@@ -85,7 +85,7 @@ class Operators:
             self.log(f"  {name} is killed at {death}")
             if self.choose.random() < 0.3:
                 return None
-            said = self._invoke(name, words)._replace(alone=False)
+            said = self._invoke_to_its_end(name, words)._replace(alone=False)
         if said.code and self.world.half_reset and _RESET in said.text:
             return said if words[0] == "reset" else None
         if said.code not in codes:
@@ -116,6 +116,11 @@ class Operators:
         COMMANDS[f"{name}: {done.exit_code}"] += 1
         result = json.loads(done.stdout) if done.stdout.strip().startswith("{") else {}
         return Said(done.exit_code, result, text, True)
+
+    def _invoke_to_its_end(self, name: str, words: Collection[str]) -> Said:
+        """Without a second death, which would end the step before it has noted what the command has done."""
+        with POINTS.calm():
+            return self._invoke(name, words)
 
     @contextmanager
     def _as_in_this_world(self) -> Iterator[None]:
@@ -150,10 +155,11 @@ class Operators:
         return self.choose.sample(uris, self.choose.randint(1, min(3, len(uris))))
 
     def _tell_again(self, source: str, uris: Collection[str]) -> None:
-        """Who has uploaded these announces them once more, as they are now."""
+        """Who has uploaded these announces them once more, as they are now. No process dies before the step's end."""
         facts = source in self.world.cast.versioned
         if events := [self.world.objects.event(uri, facts=facts) for uri in sorted(uris)]:
-            self.world.announce(source, events)
+            with POINTS.calm():
+                self.world.announce(source, events)
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -224,7 +230,7 @@ class Operators:
         if said is None:  # its pipelines are refused until it has come to its end
             lives.end_all()
             world.now += 2 * STALE
-            said = self._invoke("reset", words)
+            said = self._invoke_to_its_end("reset", words)
         world.half_reset = outer
         gone = known - world.shard_states().keys()
         if said.code and not gone:

@@ -451,12 +451,16 @@ class World:
         return copies
 
     def put_queues_back(self, moment: Moment) -> None:
-        """A backup of the queues is restored. What came since is sent once more by whoever had sent it."""
+        """A backup of the queues is restored. What came since is sent once more by whoever had sent it.
+
+        No process dies meanwhile: else the rest is not sent, and the step does not note what it has put back.
+        """
         for name, copy in moment.queues.items():
             with closing(sqlite3.connect(self.folder / "queues" / name)) as queue:
                 copy.backup(queue)
-        for name, body in self.sent[moment.sent :]:
-            self._tell(name, body)
+        with POINTS.calm():
+            for name, body in self.sent[moment.sent :]:
+                self._tell(name, body)
 
     def forget_earlier_states(self) -> None:
         """The store does not go back behind this moment."""
