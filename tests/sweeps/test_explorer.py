@@ -18,7 +18,9 @@ from support.explorer import explorer
 from support.explorer.casts import CASTS
 from support.explorer.explorer import Explorer, explore
 from support.explorer.operators import Operators
+from support.explorer.points import POINTS
 from support.explorer.usual import Steps
+from support.explorer.world import STALE
 
 
 @pytest.mark.timeout(1800)
@@ -86,3 +88,55 @@ def test_what_is_opened_and_given_up_while_a_prune_works_and_pruned_by_it_may_co
     [(forgotten, anew)] = seen
     assert forgotten
     assert anew == forgotten
+
+
+def test_what_a_reset_has_forgotten_may_come_once_more_also_where_another_run_of_it_ends_it_first() -> None:
+    """All of it was announced anew, and read, when the first run was told so: it forgets no more, but has begun."""
+    seen, lines = list[tuple[set[tuple[str, str]], set[tuple[str, str]]]](), list[str]()
+
+    def steps_of(explorer: Explorer) -> Steps:
+        world, lives = explorer.world, explorer.lives
+        operators = Operators(explorer)
+        operators._busy = True  # nothing else comes meanwhile, and it is not killed
+
+        def read_all() -> None:
+            world.announce("s", [world.objects.event(uri, facts=False) for uri in world.names["s"]])
+            lives.start(lives.kinds[0])
+            query = lives.queries[lives.kinds[0]]
+            for _ in range(5):
+                query.readers[0].work()
+                query.trigger()
+            assert {*world.shard_states().values()} <= {"done", "quarantined"}
+            lives.end_all()
+            world.now += 2 * STALE
+
+        def meanwhile() -> None:
+            operators.reset()
+            read_all()
+
+        def reset() -> None:
+            read_all()
+            with POINTS.meanwhile("reset-begun", 0, meanwhile):
+                operators.reset()
+            seen.append(({*world.shard_states()}, {*world.anew}))
+
+        def refuse() -> None:
+            """Its pipelines run."""
+            world.anew.clear()
+            lives.start(lives.kinds[0])
+            with mock.patch.object(explorer.choose, "random", return_value=0.9):
+                operators.reset()
+            assert not world.anew
+            world.anew |= seen[0][1]
+
+        return {"reset_twice": (0, reset), "refuse_a_reset": (0, refuse)}
+
+    with mock.patch.object(explorer, "MODULES", [steps_of]):
+        steps = [(0, "reset_twice"), (1, "refuse_a_reset")]
+        explore(2, takes=frozenset(("operators",)), steps=steps, log=lines.append)
+    said = [line.partition(": ")[2][:1] for line in lines if line.startswith("  reset s")]
+    assert said == ["0", "2", "2"]
+    assert any("another run of this reset of 's' has ended it" in line for line in lines)
+    [(read, anew)] = seen
+    assert read
+    assert anew == read
