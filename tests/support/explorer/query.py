@@ -67,6 +67,7 @@ class Query:
         self.die_at: str | None = None
         self._stage = self._attempt = 0  # Spark's numbers of stages and of task attempts
         self.readers: list[Reader] = []
+        self.is_stopping = False
         try:
             for pipeline, source in kind.pipelines:
                 self.readers.append(Reader(world, source, pipeline))
@@ -243,12 +244,12 @@ class Query:
 
     def stop(self) -> None:
         """Spark calls nothing of it any more. A reader that fails on its way has ended, too."""
-        readers, self.readers = self.readers, []
+        readers, self.readers, self.is_stopping = self.readers, [], True
         try:
             while readers:
                 readers.pop(0).stop()
         finally:
-            self.readers = readers
+            self.readers, self.is_stopping = readers, False
 
     def die(self) -> None:
         for reader in self.readers:
