@@ -60,6 +60,7 @@ class Operators:
         self.choose, self.log = explorer.choose, explorer.log
         self._busy = False
         self._gone: set[Object] = set()
+        self._resets: list[set[Object]] = []  # of which rows stay in targets
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class Operators:
         known = {of for of in world.shard_states() if of[0] in sources}
         stays = {source for kind in kinds if kind.sink != "ours" for _, source in kind.pipelines}
         anew = {of for of in known if of[0] in stays}
-        before = set(world.anew)
+        before, earlier = set(world.anew), len(self._resets)
         world.anew |= anew
         outer, world.half_reset = world.half_reset, sorted(sources.union(world.half_reset))
         words = ("reset", *sorted(sources), "--yes", "--lose-rows", *_REASON)
@@ -234,10 +235,11 @@ class Operators:
         world.half_reset = outer
         gone = known - world.shard_states().keys()
         if said.code and not gone:
-            world.anew -= anew - before
+            world.anew -= (anew - before).difference(*self._resets[earlier:])
         for source in sorted(sources):
             self._tell_again(source, {uri for of, uri in gone if of == source})
         if gone or not said.code:
+            self._resets.append(anew)
             world.promises.note_that_batches_come_anew([world.checkpoints[kind].name for kind in kinds])
             for kind in kinds:
                 world.in_tables.pop(kind, None)
