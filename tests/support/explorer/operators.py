@@ -60,7 +60,7 @@ class Operators:
         self.choose, self.log = explorer.choose, explorer.log
         self._busy = False
         self._gone: set[Object] = set()
-        self._resets: list[set[Object]] = []  # of which rows stay in targets
+        self._resets: list[set[str]] = []  # their sources
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -233,13 +233,14 @@ class Operators:
             world.now += 2 * STALE
             said = self._invoke_to_its_end("reset", words)
         world.half_reset = outer
-        gone = known - world.shard_states().keys()
+        others = self._resets[earlier:]  # which may have ended what this one began
+        gone = known if any(map(sources.intersection, others)) else known - world.shard_states().keys()
         if said.code and not gone:
-            world.anew -= (anew - before).difference(*self._resets[earlier:])
+            world.anew -= anew - before
         for source in sorted(sources):
             self._tell_again(source, {uri for of, uri in gone if of == source})
         if gone or not said.code:
-            self._resets.append(anew)
+            self._resets.append(sources)
             world.promises.note_that_batches_come_anew([world.checkpoints[kind].name for kind in kinds])
             for kind in kinds:
                 world.in_tables.pop(kind, None)
