@@ -223,6 +223,8 @@ class Query:
             with batch.output("audit", self.world.elsewhere) as output:
                 if not output.already:
                     self._insert(output.connection, "audit", rows)
+                elif batch.hash in self.world.lost_outputs:  # what was read before may have been other rows
+                    self.world.unaudited |= {(self.kind.names[0], row) for row in rows}
             self.point("output")
             if not batch.already:
                 self._write_by_hash(batch.hash, rows)
