@@ -267,6 +267,37 @@ def test_a_first_batch_that_a_stop_has_interrupted_is_nobodys_when_it_runs_again
     assert {finding.category for finding in life.store.compare("s", listed)} == {Category.GIVEN_UP}
 
 
+@pytest.mark.parametrize("plans", ["before", "again"])
+def test_a_first_batch_of_which_another_pipeline_has_read_a_part_since_is_said_to_be_there_twice(
+    backend: StoreBackend, plans: str
+) -> None:
+    """It may be in a table of its own, and nothing tells: no sink had made itself known by then."""
+    life = Life(backend, SINK, Semantics.EXACTLY_ONCE)
+    for name in ("start", "open 1", "offset 1", "plan 1"):
+        life.step(name)
+    if plans == "again":
+        life.dies_and_starts()
+        life.step("plan 1")
+    put_back = kept(life.store)
+    for name in ("known 1", "publish 1", "done 1"):
+        life.step(name)
+    put_back()
+    life.store.database.memory.connection_broke()
+    backend.clock.advance(2 * STALE)
+    other = life.store.start("s", "other", stale_after=STALE, settings={}).token
+    left = life.look()["a1"]
+    assert life.store.acquire(other, {left.key: left.token}) == {left.key}
+    life.start()
+    with pytest.raises(LostProgress, match=r"1 shard\(s\) of it .* another pipeline .* in one of both"):
+        life._confirm(life.batches[0])
+    assert life.look()["b1"].state is ShardState.OPEN  # nothing is changed
+    confirmed = life.store.advance(life.token, confirm=life.batches[0], fail_on_data_loss=False)
+    assert [move.key for move in confirmed.lost] == [left.key]
+    listed = [ListedShard(name, 10, None, 0) for name in ("a1", "b1")]
+    said = [finding.category for finding in life.store.compare("s", listed)]
+    assert said == [Category.WAITING, Category.GIVEN_UP]
+
+
 @pytest.mark.parametrize("happens", ENDS)
 @pytest.mark.parametrize("sink", SINKS)
 def test_without_a_loss_all_is_published_whatever_ends_between_two_steps(

@@ -274,8 +274,10 @@ def test_health_has_the_limits_of_status(client: Callable[..., TestClient], stor
     assert strict.get("/healthz").status_code == 503
     assert strict.get("/healthz?pipeline=other").status_code == 503
     assert client().get("/healthz?pipeline=files").status_code == 200
-    assert client().get("/healthz?pipeline=other").status_code == 503
-    assert client().get("/healthz?source=other").status_code == 503
+    for unknown in ("pipeline=other", "source=other"):
+        answer = client().get(f"/healthz?{unknown}")
+        assert answer.status_code == 503
+        assert answer.json()["error"] == "no such pipeline has started with this store"
 
 
 def test_a_pipeline_that_has_ended_with_nothing_to_do_is_done(

@@ -330,6 +330,20 @@ DEFECTS = (
         "if largest is not None and largest < 0 * _ROOM",
     ),
     Defect(
+        "a-first-batch-that-is-there-twice",
+        "A first batch that a table has, of which another pipeline has read a part again, was told by a log line alone.",
+        "shard_store/batches/progress.py",
+        "if lost and not (taken or forgotten) and fail_on_data_loss:",
+        "if lost and taken and fail_on_data_loss:",
+    ),
+    Defect(
+        "a-last-field-that-is-not-there",
+        "The last field of csv, which is not there, was '' behind a quoted one where no line end follows.",
+        "queue_source/formats/text/csv.py",
+        "if nulls_differ and text.endswith(options.sep.encode()):",
+        "if nulls_differ and text.endswith(options.sep.encode() * 9):",
+    ),
+    Defect(
         "r3-after-2037",
         "A time without a zone after 2037 was an hour off in summer.",
         "queue_source/formats/types.py",

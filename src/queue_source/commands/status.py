@@ -38,6 +38,8 @@ from shard_store.operators.status import STOPPED, Hour, PipelineStatus, Publishe
 from shard_store.shards.recording import COUNTS
 from shard_store.store import ShardStore
 
+NO_SUCH_PIPELINE = "no such pipeline has started with this store"
+
 _WHOLE = 3  # pipelines that are shown in full; more of them have one line each
 _PATIENCE = 10.0  # seconds for an unavailable store: less than a probe waits
 
@@ -152,7 +154,7 @@ def _show(
         rows = [[waits.source, number(waits.objects), time_text(waits.oldest_age)] for waits in waiting]
         print_table("recorded, and not taken by a reader yet", ("source", "objects", "oldest"), rows)
     if not statuses:
-        tell("no such pipeline has started with this store" if pipeline or source else "no pipeline has started yet")
+        tell(NO_SUCH_PIPELINE if pipeline or source else "no pipeline has started yet")
     return healthy
 
 

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from queue_source.commands.output import number, on_signals, size_text, time_text
 from queue_source.commands.shards import find_shards, shard_stories, story_as_dict
-from queue_source.commands.status import amounts, since, status_lines
+from queue_source.commands.status import NO_SUCH_PIPELINE, amounts, since, status_lines
 from queue_source.errors import OptionError
 from queue_source.serve.guard import LOGIN, LOOPBACK, SHORTEST_TOKEN, Access, Guard, given_token, logged_in
 from queue_source.serve.metrics import Export
@@ -263,9 +263,10 @@ class Site:
             ]
         except ShardStoreError as error:
             return self._health(request, False, {"store": redact_text(str(error))})
+        if (name or source) and not statuses:
+            return self._health(request, False, {"error": NO_SUCH_PIPELINE})
         wrong = {status.pipeline: list(complaints(status, self._limits)) for status in statuses}
-        healthy = not any(wrong.values()) and (bool(statuses) or not (name or source))
-        return self._health(request, healthy, {"pipelines": wrong})
+        return self._health(request, not any(wrong.values()), {"pipelines": wrong})
 
     def _health(self, request: Request, healthy: bool, details: dict[str, object]) -> Response:
         visible_details = details if self._access.may_read(request) else {}

@@ -209,6 +209,8 @@ def _confirm(
         if not unplanned and not (forgotten is not None and semantics.final_at_delivery):
             taken = forgotten is None and _is_anothers(transaction, row, token)
             lost = _deliver_planned(transaction, row, token, end_seq, is_sure=taken)
+            if lost and not (taken or forgotten) and fail_on_data_loss:
+                raise _passed(transaction, token, end_seq, len(lost))
         elif unplanned and semantics.final_at_snapshot:
             mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq))
     # from the plan's own first snapshot, which a restart may have confirmed already; older ones are left to pruning:
@@ -260,6 +262,17 @@ def _deliver_planned(
         mark_given_up(transaction, token.pipeline, (row.confirmed_seq, end_seq), {move.key for move in moves})
     readings.forget_marks(transaction, row.plan_hash, row.plan_attempt)
     return tuple(others)
+
+
+def _passed(transaction: Transaction, token: PublishToken, end_seq: int, lost: int) -> LostProgress:
+    """Return the error of a first batch that a table of its own may have, and of which others read a part again."""
+    return LostProgress(
+        f"pipeline {token.pipeline!r}: the checkpoint says that offset {end_seq} is done, the store "
+        f"{transaction.database} does not say which sink has taken that batch, and {lost} shard(s) of it have passed "
+        "to another pipeline (the store was restored from a backup of the middle of the first batch; or another sink "
+        "took it so slowly that its heartbeats had stopped): their rows come twice if that sink is a table of its own "
+        "or not cuesqueue's; delete them in one of both places, and set 'failOnDataLoss' to false to go on"
+    )
 
 
 def is_sink_known(row: Row[Any], sink: str) -> bool:

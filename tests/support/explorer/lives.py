@@ -77,7 +77,7 @@ class Lives:
         except (ShardsLost, PipelineTakenOver):
             pass
         except (ShardStoreError, CuesqueueError) as error:
-            was_there = query in (*self.queries.values(), *self.zombies)
+            was_there = query in (*self.queries.values(), *self.zombies) and not query.is_stopping
             self.end(query)
             if was_there:  # else it was stopped while this turn of it waited for another one
                 self.notice(error)

@@ -22,7 +22,6 @@ from queue_source.commands import adopt, compact, errors, reconcile, shards, sta
 from queue_source.commands.main import app
 from queue_source.queues import open_queue
 from shard_store.model import ShardState
-from shard_store.operators import resetting
 from shard_store.sql.database import Transaction
 from shard_store.sql.schema import shards as table_of_shards
 from shard_store.upkeep import pruning
@@ -61,6 +60,7 @@ class Operators:
         self.choose, self.log = explorer.choose, explorer.log
         self._busy = False
         self._gone: set[Object] = set()
+        self._resets: list[set[str]] = []  # their sources
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -222,40 +222,29 @@ class Operators:
             world.now += 2 * STALE
         known = {of for of in world.shard_states() if of[0] in sources}
         stays = {source for kind in kinds if kind.sink != "ours" for _, source in kind.pipelines}
+        anew = {of for of in known if of[0] in stays}
+        before, earlier = set(world.anew), len(self._resets)
+        world.anew |= anew
         outer, world.half_reset = world.half_reset, sorted(sources.union(world.half_reset))
         words = ("reset", *sorted(sources), "--yes", "--lose-rows", *_REASON)
-        with self._noting_resets(stays):
-            said = self.call(*words, codes=(0, 1, 2))
-            if said is None:  # its pipelines are refused until it has come to its end
-                lives.end_all()
-                world.now += 2 * STALE
-                said = self._invoke_to_its_end("reset", words)
+        said = self.call(*words, codes=(0, 1, 2))
+        if said is None:  # its pipelines are refused until it has come to its end
+            lives.end_all()
+            world.now += 2 * STALE
+            said = self._invoke_to_its_end("reset", words)
         world.half_reset = outer
-        gone = known - world.shard_states().keys()
+        others = self._resets[earlier:]  # which may have ended what this one began
+        gone = known if any(map(sources.intersection, others)) else known - world.shard_states().keys()
+        if said.code and not gone:
+            world.anew -= anew - before
         for source in sorted(sources):
             self._tell_again(source, {uri for of, uri in gone if of == source})
         if gone or not said.code:
+            self._resets.append(sources)
             world.promises.note_that_batches_come_anew([world.checkpoints[kind].name for kind in kinds])
             for kind in kinds:
                 world.in_tables.pop(kind, None)
             world.forget_earlier_states()
-
-    @contextmanager
-    def _noting_resets(self, stays: Collection[str]) -> Iterator[None]:
-        """What a reset has begun with may come once more from then on, where its rows stay (in these sources).
-
-        A reset that is refused has begun with nothing; but one that is told that another run has ended it, has.
-        """
-        world, begin = self.world, resetting._begin
-
-        def noted(transaction: Transaction, scope: Any) -> None:
-            begin(transaction, scope)
-            known = {(source, uri) for _, source, uri in _known_to(transaction)}
-            anew = {of for of in known if of[0] in stays and of[0] in scope.names}
-            transaction.on_commit.append(lambda: world.anew.update(anew))
-
-        with mock.patch.object(resetting, "_begin", noted):
-            yield
 
     def adopt(self) -> None:
         """Another reader has read some objects: those that are not known count as read."""

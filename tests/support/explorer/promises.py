@@ -264,7 +264,8 @@ class Promises:
         """When everything has ended.
 
         A second output may have more than was delivered: what another pipeline has acquired after it was committed,
-        and more than once, if it comes back from there.
+        and more than once, if it comes back from there. Or less, where the store went back to before that output of
+        a batch, and has lost what was bad in it.
         """
         self.check_targets()
         world = self._world
@@ -274,7 +275,7 @@ class Promises:
         self._check_that_bad_ones_are_bad()
         world.check_data_files()
         delivered = set(world.delivered())
-        for name, others in (("audit", world.audited()), ("by hash", world.written_by_hash())):
+        for name, others in (("audit", [*world.audited(), *world.unaudited]), ("by hash", world.written_by_hash())):
             if missing := delivered - set(others):
                 raise Broken(f"{name}: {sorted(missing)} are missing, and were delivered")
 

@@ -67,6 +67,7 @@ class Query:
         self.die_at: str | None = None
         self._stage = self._attempt = 0  # Spark's numbers of stages and of task attempts
         self.readers: list[Reader] = []
+        self.is_stopping = False
         try:
             for pipeline, source in kind.pipelines:
                 self.readers.append(Reader(world, source, pipeline))
@@ -222,6 +223,8 @@ class Query:
             with batch.output("audit", self.world.elsewhere) as output:
                 if not output.already:
                     self._insert(output.connection, "audit", rows)
+                elif batch.hash in self.world.lost_outputs:  # what was read before may have been other rows
+                    self.world.unaudited |= {(self.kind.names[0], row) for row in rows}
             self.point("output")
             if not batch.already:
                 self._write_by_hash(batch.hash, rows)
@@ -243,12 +246,12 @@ class Query:
 
     def stop(self) -> None:
         """Spark calls nothing of it any more. A reader that fails on its way has ended, too."""
-        readers, self.readers = self.readers, []
+        readers, self.readers, self.is_stopping = self.readers, [], True
         try:
             while readers:
                 readers.pop(0).stop()
         finally:
-            self.readers = readers
+            self.readers, self.is_stopping = readers, False
 
     def die(self) -> None:
         for reader in self.readers:

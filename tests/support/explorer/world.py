@@ -222,9 +222,11 @@ class World:
     `spares`: objects that a URI alone announces are planned without a look-up, as those of S3. `first_form`: of an
     object. `in_tables`: the rows that the store has published, by the table that has them; `spelled`: how it was
     put back. `unheard_of`: the rows of a table whose pipelines had no batch yet in the store and the checkpoint
-    that were put back; another pipeline that reads the objects once more cannot tell. `beginnings`: moments before
-    any batch; `before_tables`: before commits of tables. `sent`: all messages, in order. `half_reset`: sources of
-    which a reset runs, or was killed. `requeues`: a command that requeues runs, or was killed.
+    that were put back; another pipeline that reads the objects once more cannot tell. `lost_outputs`: the hashes of
+    batches with an output elsewhere, where the store was put back to before that: with what their tasks had found;
+    `unaudited`: what such a batch brought when it was repeated, and that output does not get. `beginnings`: moments
+    before any batch; `before_tables`: before commits of tables. `sent`: all messages, in order. `half_reset`: sources
+    of which a reset runs, or was killed. `requeues`: a command that requeues runs, or was killed.
     """
 
     folder: Path
@@ -266,6 +268,8 @@ class World:
     in_tables: dict[Kind, set[str]] = field(default_factory=dict)
     spelled: dict[Kind, str] = field(default_factory=dict)
     unheard_of: dict[Kind, set[str]] = field(default_factory=dict)
+    lost_outputs: set[str] = field(default_factory=set)
+    unaudited: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.driver, self.data = self.folder / "driver", self.folder / "data"
@@ -495,9 +499,10 @@ class World:
 
         Of a batch of another sink nothing but the store knows what its tasks have found bad: without that it is done.
         """
-        bad = self._bad_of_other_sinks()
+        bad, outputs = self._bad_of_other_sinks(), self._noted_outputs()
         self.went_back = True
         moment.store.backup(self._file)
+        self.lost_outputs |= outputs - self._noted_outputs()
         self.in_tables = {kind: set(rows) for kind, rows in moment.in_tables.items()}
         self.forgotten |= bad - self._bad_of_other_sinks()
         self.promises.note_that_batches_come_anew()
@@ -580,6 +585,12 @@ class World:
         """The offset up to which the store has planned batches of this pipeline."""
         query = "SELECT plan_end FROM cuesqueue_pipelines WHERE pipeline = ?"
         return max([end or 0 for (end,) in self._file.execute(query, [pipeline])], default=0)
+
+    def _noted_outputs(self) -> set[str]:
+        """The hashes of batches of which the store knows that an output of theirs may be elsewhere."""
+        query = "SELECT target FROM cuesqueue_pipelines WHERE target IS NOT NULL"
+        targets = [json.loads(text) for (text,) in self._file.execute(query).fetchall()]
+        return {target["hash"] for target in targets if target["kind"] == "outputs"}
 
     def states_of(self, source: str, uri: str) -> dict[str, str]:
         """The states of the versions of an object, by their ids."""

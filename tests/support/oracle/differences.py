@@ -20,6 +20,7 @@ from support.oracle.cases import Case
 from support.oracle.differs import (
     Differs,
     Excuse,
+    all_types,
     either,
     every,
     formats,
@@ -108,6 +109,10 @@ _SPACED_NUMBER = r"(?:^|[\s,;|^x'\"])[ \t]+[-+.\dNnIi]|[\d.fFyYnN][ \t]+(?:$|[\s
 _UNREADABLE = ("corrupt-object", "wrong-columns")
 
 
+def _written_types(made: Made) -> list[pa.DataType]:
+    return [kind for column in made.schema for kind in all_types(column.type)]
+
+
 def _is_float(kind: pa.DataType) -> bool:
     return bool(pt.is_floating(kind))
 
@@ -119,6 +124,13 @@ def _is_instant(kind: pa.DataType) -> bool:
 def _has_doubled_quotes(d: Differs) -> bool:
     quote, escape = d.case.parsed.quote, d.case.parsed.escape
     return bool(quote) and quote != escape and quote * 2 in d.text
+
+
+def _has_a_mark_that_is_data(d: Differs) -> bool:
+    before, mark, _ = d.text.partition("\ufeff")
+    lines = re.split("|".join(["[\r\n]", *map(re.escape, filter(None, [d.case.options.get("lineSep")]))]), before)
+    comment = d.case.options.get("comment")
+    return bool(mark) and all(not line.strip() or (comment and line.startswith(comment)) for line in lines)
 
 
 def _has_escapes(d: Differs) -> bool:
@@ -148,7 +160,7 @@ def _many_bytes(d: Differs) -> bool:
     return codecs.lookup(d.case.parsed.encoding).name.startswith(("utf-16", "utf-32"))
 
 
-_KEY_TWICE = r'("\w+")\s*:.*\1\s*:'
+_KEY_TWICE = r"""(["'])(\w+)\1\s*:.*(["'])\2\3\s*:"""
 """Where the second value is bad, the first one counts."""
 _NUMBERS = ("INT", "BIGINT", "DOUBLE", "DECIMAL")
 _WHOLE = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
@@ -240,7 +252,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         DROPPED,
         'JSON: `"100"` into DATE (for Spark the 100th day after 1970-01-01)',
-        every(JSON, null_here, said("is not a date"), text(r'"\s*[+-]?\d+\s*"')),
+        every(JSON, either(null_here, text(_KEY_TWICE)), said("is not a date"), text(r'"\s*[+-]?\d+\s*"')),
         (Example(_json(f"a DATE, {BAD}", '{"a":"100"}'), "100, null", 'null, \'{"a":"100"}\''),),
     ),
     Row(
@@ -343,9 +355,15 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         READ_HERE,
-        "Other character sets than Spark allows, such as `windows-1252`",
+        "Other character sets, such as `windows-1252`",
         lambda d: "CHARSET" in d.theirs.detail,
         (Example(_csv("a STRING", b"\x80", encoding="windows-1252"), "(failed)", "'€'"),),
+    ),
+    Row(
+        READ_HERE,
+        "`dateFormat` with `uuuu` (Spark fails)",
+        every(option("dateFormat"), lambda d: "DATETIME_PATTERN_RECOGNITION" in d.theirs.detail),
+        (Example(_json("a DATE", '{"a":"2020/1/2"}', dateFormat="uuuu/M/d"), "(failed)", "18263"),),
     ),
     # --- not read here ---
     Row(
@@ -578,6 +596,25 @@ TABLE: tuple[Row, ...] = (
         shown_by="tests/unit/formats/test_special_types.py"
         "::test_they_are_refused_when_the_query_starts_with_what_to_declare",
     ),
+    Row(
+        TYPED,
+        "ORC: BINARY declared STRING is text (for Spark hexadecimal)",
+        every(
+            formats("orc"),
+            of_type(pt.is_string),
+            lambda d: d.case.made is not None and any(pt.is_binary(kind) for kind in _written_types(d.case.made)),
+        ),
+        (
+            Example(Case("orc", "a STRING", made=Made("spark", "a BINARY", ((b"ab",),))), "'61 62'", "'ab'"),
+            Example(Case("orc", "a STRING", made=Made("spark", "a BINARY", ((b"\xff",),))), "'ff'", "(corrupt-object)"),
+        ),
+    ),
+    Row(
+        TYPED,
+        "ORC: columns with a backtick in their names are read (null for Spark)",
+        every(formats("orc"), null_in_spark, lambda d: d.case.made is not None and "``" in d.case.made.ddl),
+        (Example(Case("orc", "`a``b` INT", made=Made("pyarrow", "`a``b` INT", ((1,),))), "null", "1"),),
+    ),
     # --- inferred ---
     Row(
         INFERRED,
@@ -715,9 +752,12 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         OTHERWISE,
-        "CSV: of two byte order marks at the beginning the second is data (for Spark neither).",
-        every(CSV, lambda d: d.case.bytes.startswith(b"\xef\xbb\xbf\xef\xbb\xbf")),
-        (Example(_csv("a STRING", b"\xef\xbb\xbf\xef\xbb\xbfx"), "'x'", "'\\ufeffx'"),),
+        "CSV: a second byte order mark, or one behind empty lines, is data (not for Spark).",
+        every(CSV, _has_a_mark_that_is_data),
+        (
+            Example(_csv("a STRING", b"\xef\xbb\xbf\xef\xbb\xbfx"), "'x'", "'\\ufeffx'"),
+            Example(_csv("a STRING", b"\n\xef\xbb\xbfx"), "'x'", "'\\ufeffx'"),
+        ),
     ),
     Row(
         OTHERWISE,

@@ -5,6 +5,7 @@ import datetime as dt
 import gzip
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +25,13 @@ WIDE = "12345678901234567890.123456789012345678"
 
 def pairs(data: bytes, options: FormatOptions = PLAIN, schema: pa.Schema = TWO) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in read_bytes(data, schema, options)]
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_last_field_that_is_not_there_is_null_behind_a_quoted_one_with_or_without_a_last_line_end(end: str) -> None:
+    options = FormatOptions("csv", null_value="NA")
+    assert pairs(b'"x",\n"y",' + end.encode(), options) == [("x", None), ("y", None)]
+    assert pairs(b'"x";\n"";' + end.encode(), replace(options, sep=";")) == [("x", None), ("", None)]
 
 
 @pytest.mark.parametrize(

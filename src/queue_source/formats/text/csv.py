@@ -241,6 +241,8 @@ class CsvReader:
             newlines_in_values=options.multi_line,
             ignore_empty_lines=True,
         )
+        if nulls_differ and text.endswith(options.sep.encode()):
+            text += b"\n"  # else the last field is quoted for pyarrow, where the one before it is
         names = [f"c{at}" for at in range(len(self._present))]
         block = min(BLOCK_SIZE, len(text) + 1)
         if options.multi_line and b"\r" in text:
