@@ -761,6 +761,24 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         OTHERWISE,
+        "CSV with `ignoreTrailingWhiteSpace` alone: white space is null (for Spark `''`, or it fails).",
+        every(
+            CSV,
+            option("ignoreTrailingWhiteSpace", "true"),
+            lambda d: d.case.options.get("ignoreLeadingWhiteSpace") != "true",
+            lambda d: d.their == "''" if d.what == "cell" else bool(d.theirs.failure),
+        ),
+        (
+            Example(
+                _csv("a STRING, b STRING", "x, ", ignoreTrailingWhiteSpace="true", nullValue="-"),
+                "'x', ''",
+                "'x', null",
+            ),
+            Example(_csv("a STRING, b STRING", " ,x", ignoreTrailingWhiteSpace="true"), "(failed)", "null, 'x'"),
+        ),
+    ),
+    Row(
+        OTHERWISE,
         "CSV with `multiLine`: lines of white space are skipped (Spark: records); `\\r\\n` within quotes "
         "stays (Spark may make "
         "it `\\n`).",

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from queue_source.errors import BadObject, OptionError
-from queue_source.formats.base import BadRecords, Part, check_schema
+from queue_source.formats.base import MAX_REPORTED, BadRecords, Part, check_schema
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.text import blocks, csv, json, records
@@ -154,7 +154,7 @@ def read_in_parts(case: Case, cuts: Sequence[int]) -> Found:
             return found
         rows += found.rows
         bad += found.bad
-    return Found(tuple(rows), tuple(bad))
+    return Found(tuple(rows), tuple(bad[:MAX_REPORTED]))  # of the whole, no more are told
 
 
 @contextmanager
