@@ -211,6 +211,8 @@ class Explorer:
             world.objects.appear(uri)
         for event in self.events:
             self.tell(event)
+        if world.requeues:
+            operators.Operators(self).requeue_to_the_end()
         self.log("end")
         self._go_on()
         world.promises.check_all()

@@ -172,6 +172,10 @@ class Operators:
         said = self.call("errors", "requeue", *chosen, codes=(0, 1))
         self.world.requeues = before or said is None
 
+    def requeue_to_the_end(self) -> None:
+        """Whose command was killed calls it again: what it has opened may wait for a message that was not sent."""
+        self._invoke_to_its_end("errors requeue", ("errors", "requeue", "--all"))
+
     def drop(self) -> None:
         """Errors are deleted; their objects stay quarantined."""
         self.call("errors", "drop", *self.choose.choice([("--all",), ("--cause", "missing-object")]))
