@@ -331,7 +331,7 @@ DEFECTS = (
     ),
     Defect(
         "a-first-batch-that-is-there-twice",
-        "A first batch that a table has, of which another pipeline has read a part again, was told by a log line alone.",
+        "A first batch that a table has, of which another pipeline has read a part again, was in a log line alone.",
         "shard_store/batches/progress.py",
         "if lost and not (taken or forgotten) and fail_on_data_loss:",
         "if lost and taken and fail_on_data_loss:",
