@@ -53,6 +53,24 @@ def test_a_turn_does_not_wait_for_a_lock_that_it_holds() -> None:
     assert not lock.locked()
 
 
+def test_guests_of_the_end_come_at_other_points_in_each_round() -> None:
+    """One that stops with a message until the round is over, when its lease has ended, would else do so in every round."""
+    rounds: list[list[str]] = [[]]
+
+    def is_through(explorer: Explorer) -> bool:
+        rounds.append([])
+        return len(rounds) > 20
+
+    def log(line: str) -> None:
+        if line.startswith("    "):
+            rounds[-1].append(line)
+
+    with mock.patch.object(Explorer, "_is_through", is_through):
+        explore(3, takes=frozenset(("meetings",)), steps=[], log=log)
+    late = [tuple(lines) for lines in rounds[5:20]]  # nothing is left to do
+    assert len({*late}) > len(late) // 2
+
+
 def test_a_query_goes_on_behind_what_the_one_that_it_replaces_has_logged_while_it_starts() -> None:
     """Both have one checkpoint, as with Spark, until the store knows the second: then the first plans nothing more."""
     seen = list[tuple[set[int], set[int]]]()

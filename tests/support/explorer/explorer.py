@@ -245,9 +245,9 @@ class Explorer:
         """Until all is through."""
         lives = self.lives
         with POINTS.calm():
-            for _ in range(_ROUNDS):
+            for number in range(_ROUNDS):
                 self.world.now += LEASE + STALE
-                with self.meetings.step("end"):
+                with self.meetings.step(f"end {number}"):
                     if self.world.cast.routed:
                         lives.route(None)
                     for kind in lives.kinds:
