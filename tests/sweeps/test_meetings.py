@@ -54,7 +54,7 @@ def test_a_turn_does_not_wait_for_a_lock_that_it_holds() -> None:
 
 
 def test_guests_of_the_end_come_at_other_points_in_each_round() -> None:
-    """One that stops with a message until the round is over, when its lease has ended, would else do so in every round."""
+    """One that stops with a message until its lease has ended, as a round does, would else do so in each of them."""
     rounds: list[list[str]] = [[]]
 
     def is_through(explorer: Explorer) -> bool:
