@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pyiceberg.utils.concurrent import ExecutorFactory
 
 from support.oracle import stores
 from support.oracle.cases import Case
@@ -35,13 +34,10 @@ SEED = 53
 
 
 @pytest.fixture(autouse=True)
-def _ended() -> Iterator[None]:
-    """The server of the stores ends with its test, and the threads that pyiceberg keeps."""
+def _ended(iceberg_threads: None) -> Iterator[None]:
+    """The server of the stores ends with its test; the threads that PyIceberg keeps are those of all tests."""
     yield
     stores.end()
-    if (threads := ExecutorFactory._instance) is not None:
-        threads.shutdown()
-        ExecutorFactory._instance = None
 
 
 @pytest.mark.parametrize("relation", EXAMPLES)
