@@ -44,7 +44,7 @@ def facts_of(world: World) -> Facts:
                     facts[table.name, _text(table.name, row)] += 1
     for name, reader in world.readers.items():
         facts[f"reader {name}", f"{sorted(s.content.shard_id for s in reader.ready.values())} ready"] += 1
-        facts[f"reader {name}", f"{sorted(e.content.shard_id for e in reader.planned.values())} planned"] += 1
+        facts[f"reader {name}", f"{sorted(e.content.shard_id for e in reader.in_plan.values())} planned"] += 1
     facts["queue", f"acknowledged {sorted(world.queue.acknowledged)}"] += 1
     return frozenset((kind, f"{text} x{number}") for (kind, text), number in facts.items())
 

@@ -49,7 +49,7 @@ class Reader(Pipeline):
     queue: Queue = field(default_factory=Queue)
     waiting: dict[str, tuple[int, set[ShardKey]]] = field(default_factory=dict)
     ready: dict[ShardKey, Shard] = field(default_factory=dict)
-    planned: dict[ShardKey, Range] = field(default_factory=dict)
+    in_plan: dict[ShardKey, Range] = field(default_factory=dict)
     heard: dict[ShardKey, int] = field(default_factory=dict)
     looks: int = 0
     identity: PlanIdentity | None = None
@@ -58,7 +58,7 @@ class Reader(Pipeline):
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def copied(self, queue: Queue) -> Reader:
-        lives = {name: copy.copy(getattr(self, name)) for name in ("ready", "planned", "heard")}
+        lives = {name: copy.copy(getattr(self, name)) for name in ("ready", "in_plan", "heard")}
         waiting = {message: (look, {*keys}) for message, (look, keys) in self.waiting.items()}
         return replace(self, queue=queue, waiting=waiting, lock=threading.RLock(), **lives)
 
@@ -70,7 +70,7 @@ class Reader(Pipeline):
         """Start the pipeline once more, as a new query on the same checkpoint."""
         started = self.store.start(SOURCE, self.name, stale_after=STALE, settings={"allowedPrefixes": "file:///"})
         new = Reader(self.store, started.token, SOURCE, started.last_seq, started.confirmed_seq, queue=self.queue)
-        new.planned = {entry.key: entry for part in started.unconfirmed for entry in part.ranges}
+        new.in_plan = {entry.key: entry for part in started.unconfirmed for entry in part.ranges}
         new._offer(started.unfinished)
         return new
 
@@ -118,7 +118,7 @@ class Reader(Pipeline):
         """Resolve shards as they are now (None: those of others). Missing ones were finished, and pruned since."""
         if keys is None:
             with self.lock:
-                mine = self.ready.keys() | self.planned.keys()
+                mine = self.ready.keys() | self.in_plan.keys()
                 keys = sorted({key for _, waited in self.waiting.values() for key in waited} - mine)
         if keys:
             look = self._look()
@@ -182,7 +182,7 @@ class Reader(Pipeline):
         with self.lock:
             for shard in shards:
                 self.heard[shard.key] = self.looks
-                if shard.key not in self.planned:
+                if shard.key not in self.in_plan:
                     self.ready[shard.key] = shard
 
     # micro-batches: Spark's calls, one after the other
@@ -199,7 +199,7 @@ class Reader(Pipeline):
         ranges = [Range(k, s.content, s.position, until or end_at(s.content.size or 0)) for k, s in taken.items()]
         self.write(*ranges)
         with self.lock:
-            self.planned = {entry.key: entry for entry in ranges}
+            self.in_plan = {entry.key: entry for entry in ranges}
             for key in taken:
                 self.ready.pop(key, None)
 
@@ -212,7 +212,7 @@ class Reader(Pipeline):
     def report(self, causes: Mapping[str, str]) -> None:
         """Have tasks find these objects bad."""
         assert self.identity is not None
-        bad = [self.planned[shard_key(SOURCE, name)].content for name in causes]
+        bad = [self.in_plan[shard_key(SOURCE, name)].content for name in causes]
         digest = self.identity.delivery_hash
         self.store.report(
             self.identity,
@@ -223,7 +223,7 @@ class Reader(Pipeline):
             None,
         )
 
-    def deliver(self) -> None:
+    def bring(self) -> None:
         """Publish what the plan on record has, as tasks read it: what is bad is not among the rows."""
         if self.identity is None or self.seq == self.confirmed:
             return
@@ -240,11 +240,11 @@ class Reader(Pipeline):
         if self.seq == self.confirmed or not self.is_published:
             return
         look = self._look()
-        keys = sorted(self.planned)
+        keys = sorted(self.in_plan)
         finished = self.store.advance(self.token, confirm=self.seq, keys=keys).finished
         self.confirmed, self.is_published = self.seq, False
         with self.lock:
-            self.planned = {}
+            self.in_plan = {}
         self.finish(finished, look)
         self.get_again([key for key in keys if key not in finished])
 
@@ -253,7 +253,7 @@ class Reader(Pipeline):
         self.make()
         if causes:
             self.report(causes)
-        self.deliver()
+        self.bring()
         self.conclude()
 
 

@@ -38,6 +38,14 @@ def _of(reader: str, lane: str, name: str, run: Callable[[Reader], object]) -> N
     _add(f"{reader} {name}", f"{reader} {lane}", lambda world: run(world.readers[reader]))
 
 
+def _in_turn(*calls: Callable[[Reader], object]) -> Callable[[Reader], object]:
+    def run(reader: Reader) -> None:
+        for call in calls:
+            call(reader)
+
+    return run
+
+
 _ANNOUNCED: dict[str, tuple[Content, ...]] = {
     "announces new": (said("new", 1, "n1"),),
     "announces new again": (said("new", 1, "n2"),),
@@ -67,13 +75,13 @@ for _reader in ("p", "q"):
     _of(_reader, "timer", "takes what has no message", lambda r: r.take_unannounced())
     _of(_reader, "driver", "stops", lambda r: r.stop())
 _of("p", "driver", "plans again", lambda r: r.make())
-_of("p", "driver", "publishes", lambda r: r.deliver())
-_of("p", "driver", "publishes, confirms, takes", lambda r: (r.deliver(), r.conclude(), r.take()))
+_of("p", "driver", "publishes", lambda r: r.bring())
+_of("p", "driver", "publishes, confirms, takes", _in_turn(Reader.bring, Reader.conclude, Reader.take))
 _of("q", "driver", "plans", lambda r: r.make())
 _of("q", "driver", "plans, publishes, confirms", lambda r: r.batch())
 _of("q", "opener", "gives up", lambda r: r.give_up("q open"))
-_of("d", "driver", "wakes and publishes", lambda r: r.deliver())
-_of("d", "driver", "wakes, plans and publishes", lambda r: (r.make(), r.deliver()))
+_of("d", "driver", "wakes and publishes", lambda r: r.bring())
+_of("d", "driver", "wakes, plans and publishes", _in_turn(Reader.make, Reader.bring))
 _of("d", "heart", "wakes and beats", lambda r: r.store.heartbeat(r.token, STALE))
 
 
@@ -94,7 +102,11 @@ def _record(*contents: Content) -> Callable[[World], object]:
     of = [content._replace(queue=STORE) for content in contents]
 
     def run(world: World) -> object:
-        return world.operator.record("r", {SOURCE: of}, Receipts(1))[:4]
+        done = world.operator.record("r", {SOURCE: of}, Receipts(1))
+        for content in contents:
+            world.queue.messages.setdefault(content.message_id, content)
+            world.queue.acknowledged.add(content.message_id)
+        return done[:4]
 
     return run
 
