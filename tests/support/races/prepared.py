@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,8 +16,9 @@ from shard_store.shards.changes import Audit
 from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import identity, metadata, version
 from shard_store.store import ShardStore
+from shard_store.upkeep.cleaning import DONE, Ended, Planned
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.races.reader import SOURCE, Queue, Reader
+from support.races.reader import SOURCE, Queue, Reader, begun
 from support.store_backends import STALE, StoreBackend
 
 DAY = 86_400.0
@@ -46,10 +48,9 @@ class World:
         self.stores: dict[str, ShardStore] = {name: backend.open(patience=5.0) for name in self.names}
         self.operator = self.stores["operator"]
         self.readers: dict[str, Reader] = {}
+        self.first: dict[str, Reader] = {}  # those of before any start: what races is done by them
         for name in ("p", "q", "d"):
-            store = self.stores[name]
-            started = store.start(SOURCE, name, stale_after=STALE, settings={"allowedPrefixes": PREFIX})
-            self.readers[name] = Reader(store, started.token, SOURCE, queue=self.queue)
+            self.readers[name] = begun(self.stores[name], name, self.queue, f"driver of {name}")
         self._prepare()
         self._now = self.clock.now
         with self.operator.database.engine.connect() as connection:
@@ -69,6 +70,7 @@ class World:
         self.clock.now = self._now
         self.queue = copy.deepcopy(self._queue)
         self.readers = {name: reader.copied(self.queue) for name, reader in self._readers.items()}
+        self.first = dict(self.readers)
         for name, store in self.stores.items():
             store.database.memory = copy.deepcopy(self._memories[name])
 
@@ -136,7 +138,7 @@ class World:
             return
         now = int(self.clock() * 1_000_000)
         names = [*names]
-        page = [Found(said(n, number, "")._replace(queue=LISTING, message_id=""), now - 600_000_000) for n in names]
+        page = [Found(said(n, number, f"listed v{number}")._replace(queue=LISTING), now - 600_000_000) for n in names]
         look = reader._look()
         compared = reader.store.compare_listed(
             reader.token, claimed, page, objects=len(names), cursor=cursor, grace=0.0, clock=lambda: now
@@ -144,11 +146,28 @@ class World:
         if compared is not None:
             reader.resolve(compared.shards, look)
 
+    def announce_later(self, *names: str) -> None:
+        """Send what is forgotten once more: its reader is to read it."""
+        for name in names:
+            self.queue.messages[f"{name} once more"] = said(name, 1, f"{name} once more")
+
+    def plan_cleanings(self) -> None:
+        self.operator.plan_cleanings(SOURCE, timedelta(0), lambda _, uri: Planned(uri, None), 100)
+
+    def clean(self) -> None:
+        """Delete what is read, unless it is needed."""
+        self.plan_cleanings()
+        due = self.operator.due_cleanings(SOURCE, 100).cleanings
+        ended = [c for c in due if not c.again and c.needed is None and not c.has_bad_records]
+        self.queue.gone |= {(c.uri, c.etag) for c in ended}
+        self.operator.end_cleanings([Ended(c.shard_key, c.read_at, DONE) for c in ended])
+
     # what comes after a race
 
     def go_on(self) -> list[str]:
         """Have p and q announce, read and publish until nothing is left; return the errors on the way."""
         raised = []
+        self.clean()
         for turn in range(12):
             self.clock.advance(STALE / 3)
             for number, name in enumerate(("p", "q")):

@@ -127,6 +127,22 @@ class Races:
         outcome.harm |= {f"{name}: {text[:160]}" for name, text in told.items() if text.startswith("undeclared")}
         return outcome, pause.steps
 
+    def harm(self, first: str, second: str = "", point: int = 0) -> set[str]:
+        """What a race does that neither order does; of one verb alone, what that does."""
+        if not second:
+            return self._alone(first)
+        orders = ((first, second), (second, first))
+        usual = [self.run(*order, 0, goes_on=True)[0].harm for order in orders]
+        return self.run(first, second, point, goes_on=True)[0].harm - usual[0] - usual[1]
+
+    def _alone(self, verb: str) -> set[str]:
+        self.world.put_back()
+        told = dict[str, str]()
+        thread = self._thread(verb, told, None)
+        thread.start()
+        thread.join(_DEADLINE)
+        return harm_of(self.world, self.world.go_on()) | {text for text in told.values() if "undeclared" in text}
+
     def _ends_or_waits(self, thread: threading.Thread) -> bool:
         """Wait until the thread has ended (True), or waits for a lock."""
         until = time.monotonic() + _DEADLINE

@@ -23,6 +23,7 @@ from shard_store.model import (
     end_at,
     shard_key,
 )
+from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline
 
 SOURCE = "s"
@@ -55,6 +56,7 @@ class Reader(Pipeline):
     identity: PlanIdentity | None = None
     is_published: bool = False
     is_retired: bool = False
+    driver: str = ""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def copied(self, queue: Queue) -> Reader:
@@ -68,11 +70,7 @@ class Reader(Pipeline):
 
     def again(self) -> Reader:
         """Start the pipeline once more, as a new query on the same checkpoint."""
-        started = self.store.start(SOURCE, self.name, stale_after=STALE, settings={"allowedPrefixes": "file:///"})
-        new = Reader(self.store, started.token, SOURCE, started.last_seq, started.confirmed_seq, queue=self.queue)
-        new.in_plan = {entry.key: entry for part in started.unconfirmed for entry in part.ranges}
-        new._offer(started.unfinished)
-        return new
+        return begun(self.store, self.name, self.queue, f"{self.driver} again")
 
     # messages
 
@@ -207,7 +205,7 @@ class Reader(Pipeline):
         """Plan what is in snapshots; its sink takes it."""
         if self.seq > self.confirmed:
             self.plan()
-            self.identity = self.store.take_plan(self.name, None, SINK)
+            self.identity = self.store.take_plan(self.name, self.driver, SINK)
 
     def report(self, causes: Mapping[str, str]) -> None:
         """Have tasks find these objects bad."""
@@ -255,6 +253,16 @@ class Reader(Pipeline):
             self.report(causes)
         self.bring()
         self.conclude()
+
+
+def begun(store: ShardStore, name: str, queue: Queue, driver: str) -> Reader:
+    """Start a pipeline, with what the incarnation before has left."""
+    settings = {"allowedPrefixes": "file:///"}
+    started = store.start(SOURCE, name, driver=driver, stale_after=STALE, settings=settings)
+    reader = Reader(store, started.token, SOURCE, started.last_seq, started.confirmed_seq, queue=queue, driver=driver)
+    reader.in_plan = {entry.key: entry for part in started.unconfirmed for entry in part.ranges}
+    reader._offer(started.unfinished)
+    return reader
 
 
 def path_of(ranges: Sequence[Range], identity: PlanIdentity) -> str:

@@ -11,7 +11,6 @@ from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
 from shard_store.model import STORE, Content, Split, shard_key
 from shard_store.shards.recording import Receipts
-from shard_store.upkeep.cleaning import DONE, Ended, Planned
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.races.prepared import AUDIT, World, alone, said
 from support.races.reader import SOURCE, Reader
@@ -35,7 +34,7 @@ def _add(name: str, lane: str, run: Callable[[World], object]) -> None:
 
 
 def _of(reader: str, lane: str, name: str, run: Callable[[Reader], object]) -> None:
-    _add(f"{reader} {name}", f"{reader} {lane}", lambda world: run(world.readers[reader]))
+    _add(f"{reader} {name}", f"{reader} {lane}", lambda world: run(world.first[reader]))
 
 
 def _in_turn(*calls: Callable[[Reader], object]) -> Callable[[Reader], object]:
@@ -94,8 +93,8 @@ def _starts(name: str) -> Callable[[World], object]:
 
 for _reader in ("p", "q", "d"):
     _add(f"{_reader} starts again", f"{_reader} start", _starts(_reader))
-_add("q lists", "q listing", lambda w: w.list_page(w.readers["q"], ("new", "old bad", "bad", "empty"), "x", 2))
-_add("p lists", "p listing", lambda w: w.list_page(w.readers["p"], ("new", "old empty", "dead"), None, 2))
+_add("q lists", "q listing", lambda w: w.list_page(w.first["q"], ("new", "old bad", "bad", "empty"), "x", 2))
+_add("p lists", "p listing", lambda w: w.list_page(w.first["p"], ("new", "old empty", "dead"), None, 2))
 
 
 def _record(*contents: Content) -> Callable[[World], object]:
@@ -139,22 +138,9 @@ def _drop(world: World) -> object:
 
 
 def _send_errors(world: World) -> None:
-    p = world.readers["p"]
+    p = world.first["p"]
     sent = p.store.undelivered_errors(p.token, SOURCE)
     p.store.mark_delivered(p.token, [error.key for error in sent], "errors")
-
-
-def _clean(world: World) -> object:
-    world.operator.plan_cleanings(SOURCE, timedelta(0), lambda _, uri: Planned(uri, None), 100)
-    return None
-
-
-def _plan_and_clean(world: World) -> None:
-    _clean(world)
-    due = world.operator.due_cleanings(SOURCE, 100).cleanings
-    ended = [c for c in due if not c.again and c.needed is None and not c.has_bad_records]
-    world.queue.gone |= {(c.uri, c.etag) for c in ended}
-    world.operator.end_cleanings([Ended(c.shard_key, c.read_at, DONE) for c in ended])
 
 
 def _compact(world: World) -> object:
@@ -181,6 +167,13 @@ def _put_back(world: World) -> object:
 
 def _reset(world: World) -> None:
     world.operator.reset([SOURCE], AUDIT, message_uri="message:", only=["d"], lose_rows=True)
+    world.announce_later("dead part")
+
+
+def _forget(world: World) -> object:
+    done = world.operator.forget(_keys("done", "bad", "old empty"), AUDIT)
+    world.announce_later("done", "bad", "old empty")
+    return done
 
 
 _WHOLE = RetentionPolicy(max_shards=0, data=WEEK)
@@ -188,7 +181,7 @@ _add("timer prunes", "prune", lambda w: w.operator.prune(RetentionPolicy(WEEK, N
 _add("operator prunes all", "prune all", lambda w: w.operator.prune(_WHOLE).total * 0)
 _add("operator puts back", "operator", _put_back)
 _add("operator quarantines", "operator", _requarantine)
-_add("operator forgets", "operator", lambda w: w.operator.forget(_keys("done", "bad", "old empty"), AUDIT))
+_add("operator forgets", "operator", _forget)
 _add("operator requeues errors", "operator", _requeue)
 _add("operator drops errors", "operator", _drop)
 _add("operator adopts", "operator", lambda w: w.operator.adopt(SOURCE, ["new", "bad", "adopted"], "another"))
@@ -198,7 +191,7 @@ _add("operator forgets replaced", "vacuum", lambda w: w.operator.forget_replaced
 _add("operator compares", "compare", _compare)
 _add("reader lists data", "data", lambda w: sorted(w.operator.paths(w.operator.published_files(source=SOURCE))))
 _add("p sends errors", "p errors", _send_errors)
-_add("p plans cleanings", "p cleaning", _clean)
-_add("p cleans", "p cleaning", _plan_and_clean)
-_add("q declines recorded", "q timer", lambda w: w.readers["q"].store.decline(w.readers["q"].token, _keys("recorded")))
+_add("p plans cleanings", "p cleaning", World.plan_cleanings)
+_add("p cleans", "p cleaning", World.clean)
+_add("q declines recorded", "q timer", lambda w: w.first["q"].store.decline(w.first["q"].token, _keys("recorded")))
 _add("p wins an interval", "p timer", lambda w: w.stores["p"].win_interval("prune s", 60.0))
