@@ -16,7 +16,7 @@ from shard_store.model import LISTING, Content, ErrorRecord, ShardState, Split
 from shard_store.sql.schema import listings, sources
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
+from support.store_backends import SERVERS, STALE, Pipeline, StoreBackend, content, rows
 
 PREFIX = "s3://bucket/"
 HOUR, DAY = 3600.0, 86_400.0
@@ -551,3 +551,30 @@ def test_the_store_says_what_was_listed(lister: Lister, backend: StoreBackend) -
     assert (row.source, row.prefix, row.owner, row.objects, row.opened) == ("s", PREFIX, "p", 2, 2)
     assert row.ended_at == round(backend.clock.now * 1_000_000)
     assert row.cursor is None
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_what_is_pruned_while_a_listing_finds_it_is_new(lister: Lister, backend: StoreBackend) -> None:
+    """It was bad, and is another version by now. On SQLite no other transaction comes between."""
+    us, store = lister.us, backend.open()
+    us.snapshot(*us.open("a").values())
+    plan = us.plan()
+    bad = ErrorRecord("object", "missing-object", "", "a", plan.identity.delivery_hash)
+    lister.store.record_errors("s", us.token.pipeline, [bad])
+    us.publish(plan)
+    us.confirm()
+    backend.run_for(8 * DAY)
+    store.prune(RetentionPolicy(timedelta(days=9)))
+    pruned: list[int] = []
+
+    def prune(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not pruned and "LEFT OUTER JOIN cuesqueue_pipelines" in statement and "cuesqueue_shards" in statement:
+            pruned.append(store.prune(RetentionPolicy(timedelta(days=7))).shards)
+
+    sa.event.listen(lister.store.database.engine, "before_cursor_execute", prune)
+    claim = lister.claim()
+    assert claim is not None
+    compared = lister.compare(claim, lister.listed("a", etag="other"))
+    assert pruned == [1]
+    assert compared.opened == 1
+    assert [shard.token for shard in compared.shards] == [us.token]

@@ -177,7 +177,8 @@ def record(
     if repeats:  # what is delivered again may hide what is new
         for source, of_source in announced.items():
             contents |= announced_anew(source, of_source, existing)
-    taken_up = take_up(transaction, None, contents, existing.values()).values()
+    taken = take_up(transaction, None, contents, existing.values())
+    existing, taken_up = existing | taken, taken.values()
     keep_released(transaction, existing.values())
     # what another pipeline has opened by its own queue would wait for that queue's message, and this is it
     theirs = [

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.completeness.comparing import ListedShard
-from shard_store.model import BEGINNING, Position, ShardState, is_end
+from shard_store.model import BEGINNING, WITHOUT_MESSAGE, Position, ShardState, is_end
 from shard_store.sql import schema
 from support.races.prepared import TABLES, World, rows_of
 from support.races.reader import SOURCE
@@ -47,6 +47,16 @@ def facts_of(world: World) -> Facts:
         facts[f"reader {name}", f"{sorted(e.content.shard_id for e in reader.in_plan.values())} planned"] += 1
     facts["queue", f"acknowledged {sorted(world.queue.acknowledged)}"] += 1
     return frozenset((kind, f"{text} x{number}") for (kind, text), number in facts.items())
+
+
+def early(world: World) -> set[str]:
+    """Messages that are acknowledged though what they announced is open, and nothing but them leads to it."""
+    with world.operator.database.engine.connect() as connection:
+        c = schema.shards.c
+        is_open = c.finished_at.is_(None), c.queue.not_in(WITHOUT_MESSAGE)
+        names = set(connection.execute(sa.select(c.shard_id).where(*is_open)).scalars())
+    done = {message: world.queue.messages[message].shard_id for message in world.queue.acknowledged}
+    return {f"{message} is acknowledged, and {name} is open" for message, name in done.items() if name in names}
 
 
 def _text(table: str, row: dict[str, Any]) -> str:
@@ -107,11 +117,7 @@ def _untrue(world: World, parts: dict[str, list[tuple[str, str, str]]]) -> set[s
     found = world.operator.compare(SOURCE, [ListedShard(name, None, newest[name], 0) for name in names])
     published = {name for name, finding in zip(names, found, strict=True) if finding.category.value == "published"}
     read = {name: {etag for _, _, etag in parts.get(name, [])} for name in published}
-    return {
-        f"{name} is called published"
-        for name in published
-        if newest[name] not in read[name] | {""} and "" not in read[name]
-    }
+    return {f"{name} is called published" for name in published if read[name] and not read[name] & {newest[name], ""}}
 
 
 def _kind(text: str) -> str:

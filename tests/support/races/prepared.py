@@ -164,19 +164,19 @@ class World:
 
     # what comes after a race
 
-    def go_on(self) -> list[str]:
-        """Have p and q announce, read and publish until nothing is left; return the errors on the way."""
+    def go_on(self, alive: str) -> list[str]:
+        """Have these readers announce, read and publish until nothing is left; return the errors on the way."""
         raised = []
         self.clean()
         for turn in range(12):
             self.clock.advance(STALE / 3)
-            for number, name in enumerate(("p", "q")):
+            for number, name in enumerate(alive):
                 reader = self.readers[name]
                 try:
                     if reader.is_retired:
                         self.readers[name] = reader = reader.again()
                     self.beat(name)
-                    self._redeliver(reader, (turn + number) % 2)
+                    self._redeliver(reader, alive, (turn + number) % 2)
                     reader.get_again()
                     reader.get_renewed()
                     reader.take_unannounced()
@@ -187,9 +187,9 @@ class World:
                     reader.is_retired = True
         return raised
 
-    def _redeliver(self, reader: Reader, half: int) -> None:
+    def _redeliver(self, reader: Reader, alive: str, half: int) -> None:
         """Deliver what no reader has in its hands."""
-        held = {message for name in ("p", "q") for message in self.readers[name].waiting}
+        held = {message for name in alive for message in self.readers[name].waiting}
         held |= self.queue.acknowledged
         free = sorted(message for message in self.queue.messages if message not in held)
         if chosen := free[half::2]:

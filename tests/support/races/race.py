@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from shard_store.errors import ShardStoreError
-from support.races.outcomes import Facts, difference, facts_of, harm_of
+from support.races.outcomes import Facts, difference, early, facts_of, harm_of
 from support.races.prepared import World
 from support.races.verbs import VERBS
 from support.store_backends import StoreBackend
@@ -106,8 +106,11 @@ class Races:
 
         return threading.Thread(target=run, daemon=True, name=verb)
 
-    def run(self, first: str, second: str, point: int, *, goes_on: bool = False) -> tuple[Outcome, list[str]]:
-        """Run a race; point 0: the first, and then the second. Also return the steps of the first."""
+    def run(self, first: str, second: str, point: int, alive: str = "") -> tuple[Outcome, list[str]]:
+        """Run a race; point 0: the first, and then the second. Also return the steps of the first.
+
+        `alive`: the readers that go on after it, until nothing is left.
+        """
         self.world.put_back()
         pause, told = Pause(point), dict[str, str]()
         ours, other = self._thread(first, told, pause), self._thread(f"{second}", told, None)
@@ -122,8 +125,9 @@ class Races:
                 told[thread.name] = "undeclared: it hangs"
         self.waited += waited
         outcome = Outcome(facts_of(self.world), (told[first], told[second]), waited=waited)
-        if goes_on:
-            outcome.harm = harm_of(self.world, self.world.go_on())
+        outcome.harm = early(self.world)
+        if alive:
+            outcome.harm |= harm_of(self.world, self.world.go_on(alive))
         outcome.harm |= {f"{name}: {text[:160]}" for name, text in told.items() if text.startswith("undeclared")}
         return outcome, pause.steps
 
@@ -131,9 +135,11 @@ class Races:
         """What a race does that neither order does; of one verb alone, what that does."""
         if not second:
             return self._alone(first)
-        orders = ((first, second), (second, first))
-        usual = [self.run(*order, 0, goes_on=True)[0].harm for order in orders]
-        return self.run(first, second, point, goes_on=True)[0].harm - usual[0] - usual[1]
+        alive = "pq" if point % 2 else "q"
+        return self.run(first, second, point, alive)[0].harm - self._usual(first, second, alive)
+
+    def _usual(self, first: str, second: str, alive: str) -> set[str]:
+        return self.run(first, second, 0, alive)[0].harm | self.run(second, first, 0, alive)[0].harm
 
     def _alone(self, verb: str) -> set[str]:
         self.world.put_back()
@@ -141,7 +147,7 @@ class Races:
         thread = self._thread(verb, told, None)
         thread.start()
         thread.join(_DEADLINE)
-        return harm_of(self.world, self.world.go_on()) | {text for text in told.values() if "undeclared" in text}
+        return harm_of(self.world, self.world.go_on("pq")) | {text for text in told.values() if "undeclared" in text}
 
     def _ends_or_waits(self, thread: threading.Thread) -> bool:
         """Wait until the thread has ended (True), or waits for a lock."""
@@ -159,21 +165,19 @@ class Races:
         before, steps = self.run(first, second, 0)
         after, _ = self.run(second, first, 0)
         after.told = after.told[::-1]
-        usual: set[str] | None = None
+        usual = dict[str, set[str]]()
         for point in range(2, len(steps) + 1):  # behind the first step nothing is read yet
             self.tried += 1
             outcome, taken = self.run(first, second, point)
-            if outcome.facts in (before.facts, after.facts) and not outcome.harm:
-                is_told = outcome.told in (before.told, after.told)
-                if is_told:
-                    continue
+            is_usual = outcome.facts in (before.facts, after.facts) and outcome.told in (before.told, after.told)
+            if is_usual and outcome.harm <= before.harm | after.harm:
+                continue
             self.differing += 1
-            again, _ = self.run(first, second, point, goes_on=True)
-            harm = outcome.harm | again.harm
-            if harm and usual is None:
-                orders = ((first, second), (second, first))
-                usual = set().union(*(self.run(*order, 0, goes_on=True)[0].harm for order in orders))
-            harm -= usual or set()
+            alive = "pq" if point % 2 else "q"  # or p dies
+            harm = outcome.harm | self.run(first, second, point, alive)[0].harm
+            if harm and alive not in usual:
+                usual[alive] = self._usual(first, second, alive)
+            harm -= usual.get(alive, set())
             nearest = min((before.facts, after.facts), key=lambda facts: len(facts ^ outcome.facts))
             told = f"{outcome.told}, and one after the other {before.told} or {after.told}"
             step = taken[point - 1] if point <= len(taken) else ""
