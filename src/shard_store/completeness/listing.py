@@ -328,13 +328,15 @@ def _read_unfinished(
 
     What is in an ordered group needs its message, in whose hands only the queue decides. A listing changes nothing of
     an open shard: it may be older than the last announcement. Raises Again where one was pruned since the page was
-    compared: then it is new.
+    compared, which is new then, or opened.
     """
     stored = read_shards(transaction, keys)
     if len(stored) < len(keys):
         raise Again(f"database {transaction.database!r}: objects were pruned, again and again, as they were listed")
     ended = [shard for key, shard in stored.items() if shard.state is not ShardState.OPEN and page[key].chosen]
     taken_up = take_up(transaction, token, {shard.key: page[shard.key].content for shard in ended}, ended)
+    if any(shard.state is ShardState.OPEN and not shard.reopened for shard in taken_up.values()):
+        raise Again(f"database {transaction.database!r}: objects were announced, again and again, as they were listed")
     reopened = {key: shard for key, shard in taken_up.items() if shard.reopened}
     open_ones = [
         shard

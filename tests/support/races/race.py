@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -24,6 +25,9 @@ _WAITING = {
     "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
 }
 _DECLARED = ("PipelineTakenOver", "ShardsLost", "LostProgress", "StoreConfigurationError")
+
+
+_SHARD = re.compile(r"'(?:shard_id|uri|subject)': '([^']+)'")
 
 
 class Pause:
@@ -141,12 +145,23 @@ class Races:
     def _usual(self, first: str, second: str, alive: str) -> set[str]:
         return self.run(first, second, 0, alive)[0].harm | self.run(second, first, 0, alive)[0].harm
 
-    def _alone(self, verb: str) -> set[str]:
+    def touched(self, verb: str) -> set[str]:
+        """The ids of the shards that a verb changes."""
         self.world.put_back()
+        before = facts_of(self.world)
+        self._do(verb)
+        return {name for _, text in before ^ facts_of(self.world) for name in _SHARD.findall(text)}
+
+    def _do(self, verb: str) -> dict[str, str]:
         told = dict[str, str]()
         thread = self._thread(verb, told, None)
         thread.start()
         thread.join(_DEADLINE)
+        return told
+
+    def _alone(self, verb: str) -> set[str]:
+        self.world.put_back()
+        told = self._do(verb)
         return harm_of(self.world, self.world.go_on("pq")) | {text for text in told.values() if "undeclared" in text}
 
     def _ends_or_waits(self, thread: threading.Thread) -> bool:
@@ -201,7 +216,9 @@ def search(races: Races, seed: int, say: Callable[[str], Any], *, minutes: float
     """Race pairs for so long, and say what is found; harmless differences are counted, or said if `thoroughly`."""
     began, finds, harmless = time.monotonic(), list[Find](), Counter[tuple[str, str]]()
     number = 0
-    chosen = pairs(seed, only)
+    touched = {verb: races.touched(verb) for verb in VERBS}
+    # first those that change the same shards
+    chosen = sorted(pairs(seed, only), key=lambda pair: touched[pair[0]].isdisjoint(touched[pair[1]]))
     for number, (first, second) in enumerate(chosen[:most], 1):  # noqa: B007
         for find in races.pair(first, second):
             if find.harm:
