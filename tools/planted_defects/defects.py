@@ -689,7 +689,7 @@ DEFECTS = (
         "forgotten-as-its-cleaning-is-planned",
         "An object that was forgotten, to be read again, while its cleaning was planned was deleted before that.",
         "shard_store/upkeep/cleaning.py",
-        'rows = [row for row in rows if known.get(row["shard_key"]) == row["read_at"]]',
+        'rows = [row for row in rows if still.get(row["shard_key"]) == row["read_at"]]',
         'rows = [row for row in rows if row["read_at"]]',
     ),
     Defect(

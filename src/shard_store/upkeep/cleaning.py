@@ -139,8 +139,8 @@ def plan(
     # what was forgotten since is to be read again, and stays where it is
     done = {row["shard_key"]: row["read_at"] for row in rows}
     locked = sa.select(shards.c.shard_key, shards.c.finished_at).with_for_update()
-    known = {bytes(key): at for key, at in transaction.select_among(locked, shards.c.shard_key, done)}
-    rows = [row for row in rows if known.get(row["shard_key"]) == row["read_at"]]
+    still = {bytes(key): at for key, at in transaction.select_among(locked, shards.c.shard_key, done)}
+    rows = [row for row in rows if still.get(row["shard_key"]) == row["read_at"]]
     for chunk in chunks(rows):
         # of one that was cleaned before, forgotten, announced and read once more
         before = {row["shard_key"]: row["read_at"] for row in chunk}
