@@ -193,5 +193,6 @@ _add("reader lists data", "data", lambda w: sorted(w.operator.paths(w.operator.p
 _add("p sends errors", "p errors", _send_errors)
 _add("p plans cleanings", "p cleaning", World.plan_cleanings)
 _add("p cleans", "p cleaning", World.clean)
-_add("q declines recorded", "q timer", lambda w: w.first["q"].store.decline(w.first["q"].token, _keys("recorded")))
+# its options leave it out, so that no message of its own queue announces it
+_add("q declines recorded", "q opener", lambda w: w.first["q"].store.decline(w.first["q"].token, _keys("recorded")))
 _add("p wins an interval", "p timer", lambda w: w.stores["p"].win_interval("prune s", 60.0))
