@@ -777,6 +777,30 @@ def test_what_is_put_back_while_it_is_announced_again_is_waited_for(backend: Sto
     assert us.look("a")["a"].content.message_id == "m2"
 
 
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+@pytest.mark.parametrize("trusts_rowcount", [True, False])
+def test_what_is_opened_while_a_receiver_records_it_is_read_as_recorded(
+    backend: StoreBackend, trusts_rowcount: bool
+) -> None:
+    """It was unknown before the receiver's insert, which is not always counted, and has another version by then."""
+    import sqlalchemy as sa
+
+    store, view = backend.open(), backend.open(trusts_rowcount=trusts_rowcount)
+    us = Pipeline.start(store)
+    view.start_receiver("r", "queue", "host", ["s"])
+    opened: list[Shard] = []
+
+    def announce(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not opened and statement.startswith("INSERT INTO cuesqueue_shards"):
+            opened.extend(us.store.open_shards(us.token, "s", [said("m1")]).values())
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", announce)
+    view.record("r", {"s": [said("m2", 16)]}, Receipts(1))
+    assert [shard.token for shard in opened] == [us.token]
+    content = us.look("a")["a"].content
+    assert (content.queue, content.message_id, content.size) == (STORE, "m2", 16)
+
+
 def test_each_opening_is_recorded_until_it_is_pruned(backend: StoreBackend) -> None:
     store = backend.open()
     us = Pipeline.start(store)
