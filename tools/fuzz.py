@@ -1,6 +1,6 @@
-"""Let the machines search for some minutes: the oracle for reading and the explorer of the store, side by side.
+"""Let the machines search for some minutes: the oracle for reading, the explorer of the store, and races, side by side.
 
-    python3 tools/environment.py -- python -m tools.fuzz [--minutes 60] [--seed N] [--only oracle|explorer]
+    python3 tools/environment.py -- python -m tools.fuzz [--minutes 60] [--seed N] [--only oracle|explorer|races]
 
 Each is a process of its own, and goes on behind what it has found. It prints the seed when it begins, each finding with
 its smallest case, and at the end how often each edge, option, command and failpoint was reached. Ends with 1 where
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
-MACHINES = ("oracle", "explorer")
+MACHINES = ("oracle", "explorer", "races")
 """Packages of `tests/support` that run as a program, with the options `--minutes` and `--seed`."""
 
 FOUND = "FOUND "

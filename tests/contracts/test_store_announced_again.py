@@ -14,6 +14,7 @@ import pytest
 from shard_store.error_table.search import Criteria, pages
 from shard_store.model import (
     BEGINNING,
+    STORE,
     Content,
     ErrorRecord,
     Pending,
@@ -747,6 +748,57 @@ def test_what_is_pruned_while_it_is_announced_again_is_new(backend: StoreBackend
     assert pruned == [1]
     ((state, message_id),) = store.database.read(lambda t: t.execute(sa.select(shards.c.state, shards.c.message_id)))
     assert (state, message_id) == ("open", "m2")
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+@pytest.mark.parametrize("by", ["reader", "receiver"])
+def test_what_is_put_back_while_it_is_announced_again_is_waited_for(backend: StoreBackend, by: str) -> None:
+    """It was read as quarantined, and is open by the time at which it is locked: its message must not end."""
+    import sqlalchemy as sa
+
+    store, view = backend.open(), backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    quarantine(us, announce(us, said("m1")))
+    changed: list[int] = []
+
+    def put_back(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not changed and statement.startswith("SELECT cuesqueue_shards.") and statement.endswith("FOR UPDATE"):
+            changed.append(store.put_back([KEY], Audit("me", "why"), message_uri="message:").changed)
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", put_back)
+    if by == "reader":
+        shard = view.open_shards(other.token, "s", [said("m2", 16)])[KEY]
+        assert (shard.state, shard.token, shard.position) == (ShardState.OPEN, us.token, BEGINNING)
+    else:  # nothing else brings its message
+        view.start_receiver("r", "queue", "host", ["s"])
+        view.record("r", {"s": [said("m2", 16)]}, Receipts(1))
+        assert us.look("a")["a"].content.queue == STORE
+    assert changed == [1]
+    assert us.look("a")["a"].content.message_id == "m2"
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+@pytest.mark.parametrize("trusts_rowcount", [True, False])
+def test_what_is_opened_while_a_receiver_records_it_is_read_as_recorded(
+    backend: StoreBackend, trusts_rowcount: bool
+) -> None:
+    """It was unknown before the receiver's insert, which is not always counted, and has another version by then."""
+    import sqlalchemy as sa
+
+    store, view = backend.open(), backend.open(trusts_rowcount=trusts_rowcount)
+    us = Pipeline.start(store)
+    view.start_receiver("r", "queue", "host", ["s"])
+    opened: list[Shard] = []
+
+    def announce(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not opened and statement.startswith("INSERT INTO cuesqueue_shards"):
+            opened.extend(us.store.open_shards(us.token, "s", [said("m1")]).values())
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", announce)
+    view.record("r", {"s": [said("m2", 16)]}, Receipts(1))
+    assert [shard.token for shard in opened] == [us.token]
+    content = us.look("a")["a"].content
+    assert (content.queue, content.message_id, content.size) == (STORE, "m2", 16)
 
 
 def test_each_opening_is_recorded_until_it_is_pruned(backend: StoreBackend) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
 from shard_store.upkeep.cleaning import CHANGED, DONE, NEEDED, Ended, Planned
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.store_backends import Pipeline, StoreBackend, content, rows
+from support.store_backends import SERVERS, Pipeline, StoreBackend, content, rows
 
 HOUR, DAY = 3600.0, 86_400.0
 WEEK = timedelta(days=7)
@@ -189,6 +190,25 @@ def test_what_was_forgotten_is_left_alone_until_it_is_read_again(backend: StoreB
     assert (plan(store), due(store)) == (0, ["b"])
     backend.clock.advance(8 * DAY)
     assert (plan(store), due(store)) == (1, ["a", "b"])
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_what_is_forgotten_while_it_is_planned_is_left_alone(backend: StoreBackend) -> None:
+    """It would be deleted before it is read again. On SQLite no other transaction comes between."""
+    store, view = backend.open(), backend.open()
+    us = Pipeline.start(store)
+    us.deliver("a", "b")
+    backend.clock.advance(8 * DAY)
+    forgotten: list[int] = []
+
+    def forget(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not forgotten and statement.startswith("SELECT cuesqueue_errors."):  # what is done is read already
+            forgotten.append(store.forget([shard_key("s", "a")], Audit("me", "why")).changed)
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", forget)
+    assert plan(view) == 1
+    assert forgotten == [1]
+    assert due(store) == ["b"]
 
 
 def test_what_was_pruned_and_announced_again_is_known_as_such_and_planned_anew(backend: StoreBackend) -> None:

@@ -16,7 +16,7 @@ from shard_store.model import LISTING, Content, ErrorRecord, ShardState, Split
 from shard_store.sql.schema import listings, sources
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.store_backends import STALE, Pipeline, StoreBackend, content, rows
+from support.store_backends import SERVERS, STALE, Pipeline, StoreBackend, content, rows
 
 PREFIX = "s3://bucket/"
 HOUR, DAY = 3600.0, 86_400.0
@@ -551,3 +551,54 @@ def test_the_store_says_what_was_listed(lister: Lister, backend: StoreBackend) -
     assert (row.source, row.prefix, row.owner, row.objects, row.opened) == ("s", PREFIX, "p", 2, 2)
     assert row.ended_at == round(backend.clock.now * 1_000_000)
     assert row.cursor is None
+
+
+def find_bad(us: Pipeline, name: str) -> None:
+    us.snapshot(*us.open(name).values())
+    plan = us.plan()
+    bad = ErrorRecord("object", "missing-object", "", name, plan.identity.delivery_hash)
+    us.store.record_errors("s", us.token.pipeline, [bad])
+    us.publish(plan)
+    us.confirm()
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_what_is_announced_while_a_listing_finds_it_is_read_as_announced(lister: Lister, backend: StoreBackend) -> None:
+    """The listing may be older. It has seen the object bad, and finds it open once it is locked."""
+    find_bad(lister.us, "a")
+    other = Pipeline.start(backend.open(), "other")
+    newest = content("a")._replace(etag="newest", message_id="later")
+    opened: list[bool] = []
+
+    def announce(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not opened and statement.startswith("SELECT cuesqueue_shards.") and statement.endswith("FOR UPDATE"):
+            opened.extend(shard.reopened for shard in other.store.open_shards(other.token, "s", [newest]).values())
+
+    sa.event.listen(lister.store.database.engine, "before_cursor_execute", announce)
+    claim = lister.claim()
+    assert claim is not None
+    assert lister.compare(claim, lister.listed("a", etag="older")).opened == 0
+    assert opened == [True]
+    assert other.look("a")["a"].content.etag == "newest"
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_what_is_pruned_while_a_listing_finds_it_is_new(lister: Lister, backend: StoreBackend) -> None:
+    """It was bad, and is another version by now. On SQLite no other transaction comes between."""
+    us, store = lister.us, backend.open()
+    find_bad(us, "a")
+    backend.run_for(8 * DAY)
+    store.prune(RetentionPolicy(timedelta(days=9)))
+    pruned: list[int] = []
+
+    def prune(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not pruned and "LEFT OUTER JOIN cuesqueue_pipelines" in statement and "cuesqueue_shards" in statement:
+            pruned.append(store.prune(RetentionPolicy(timedelta(days=7))).shards)
+
+    sa.event.listen(lister.store.database.engine, "before_cursor_execute", prune)
+    claim = lister.claim()
+    assert claim is not None
+    compared = lister.compare(claim, lister.listed("a", etag="other"))
+    assert pruned == [1]
+    assert compared.opened == 1
+    assert [shard.token for shard in compared.shards] == [us.token]

@@ -131,7 +131,7 @@ LONG = {
         "test_takeover.py",
         "test_two_readings.py",
     },
-    "sweeps": {"test_explorer.py", "test_hostile_text.py", "test_reading_oracle.py"},
+    "sweeps": {"test_explorer.py", "test_hostile_text.py", "test_races.py", "test_reading_oracle.py"},
 }
 """Files, by their folder, of which the thorough tests are long. Of some with a Spark `make test` has quicker tests."""
 

@@ -686,6 +686,27 @@ DEFECTS = (
         "    if not keys:\n",
     ),
     Defect(
+        "pruned-as-listed",
+        "A listing passed over an unread object that a prune forgot while its page was compared.",
+        "shard_store/completeness/listing.py",
+        "    if len(stored) < len(keys):\n",
+        "    if not keys:\n",
+    ),
+    Defect(
+        "put-back-as-announced-again",
+        "The message of an object that was put back at the moment at which it was announced was acknowledged.",
+        "shard_store/shards/announcing.py",
+        "(shard := _as_locked(seen[key], row))",
+        "(shard := seen[key])",
+    ),
+    Defect(
+        "forgotten-as-its-cleaning-is-planned",
+        "An object that was forgotten, to be read again, while its cleaning was planned was deleted before that.",
+        "shard_store/upkeep/cleaning.py",
+        'rows = [row for row in rows if still.get(row["shard_key"]) == row["read_at"]]',
+        'rows = [row for row in rows if row["read_at"]]',
+    ),
+    Defect(
         "unreadable-without-columns-is-loaded",
         "An object of which no record could be read counted as loaded, without a row, where no column was inferred.",
         "queue_source/formats/text/json.py",

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Row
 from shard_store.model import Content, PublishToken, Shard, ShardKey, ShardState, shard_key
 from shard_store.shards.announcing import take_up
 from shard_store.shards.ownership import fence, insert_absent, read_shards
-from shard_store.sql.database import Database, Transaction
+from shard_store.sql.database import Again, Database, Transaction
 from shard_store.sql.schema import listings, pipelines, shards, sources
 
 SURE = 3_600_000_000
@@ -322,16 +322,21 @@ def _without_plain(
 
 
 def _read_unfinished(
-    transaction: Transaction, token: PublishToken, keys: Iterable[ShardKey], page: Mapping[ShardKey, Found]
+    transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey], page: Mapping[ShardKey, Found]
 ) -> tuple[list[Shard], int]:
     """Return, of shards that are not done, those that are ours or free, and those that a new version opens again.
 
     What is in an ordered group needs its message, in whose hands only the queue decides. A listing changes nothing of
-    an open shard: it may be older than the last announcement.
+    an open shard: it may be older than the last announcement. Raises Again where one was pruned since the page was
+    compared, which is new then, or opened.
     """
     stored = read_shards(transaction, keys)
+    if len(stored) < len(keys):
+        raise Again(f"database {transaction.database!r}: objects were pruned, again and again, as they were listed")
     ended = [shard for key, shard in stored.items() if shard.state is not ShardState.OPEN and page[key].chosen]
     taken_up = take_up(transaction, token, {shard.key: page[shard.key].content for shard in ended}, ended)
+    if any(shard.state is ShardState.OPEN and not shard.reopened for shard in taken_up.values()):
+        raise Again(f"database {transaction.database!r}: objects were announced, again and again, as they were listed")
     reopened = {key: shard for key, shard in taken_up.items() if shard.reopened}
     open_ones = [
         shard

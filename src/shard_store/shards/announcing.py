@@ -170,6 +170,8 @@ def take_up(
     rows = {ShardKey(row.shard_key): row for row in locked}
     if seen.keys() != rows.keys():
         raise Again(f"database {transaction.database!r}: objects were pruned, again and again, as they were announced")
+    moved = {key: shard for key, row in rows.items() if (shard := _as_locked(seen[key], row)) is not seen[key]}
+    seen |= moved  # by an operator, or its owner, before it was locked: who waits for it must not take it for ended
     news = {
         key: row
         for key, row in rows.items()
@@ -195,7 +197,16 @@ def take_up(
             # what we have looked up ourselves is of this moment
             newest = announced[key]._replace(announced=None) if seen[key].token == token else announced[key]
             taken_up[key] = seen[key]._replace(content=in_newest_version(seen[key].content, newest))
-    return taken_up
+    return moved | taken_up
+
+
+def _as_locked(shard: Shard, row: Row[Any]) -> Shard:
+    """Return the shard with the place, state and owner of its row, which may have changed since it was read."""
+    token = None if row.owner is None else PublishToken(row.owner, row.incarnation)
+    locked = shard._replace(position=Position(row.position), state=ShardState(row.state), token=token)
+    if locked == shard:
+        return shard
+    return locked if token == shard.token else locked._replace(stale=token is None)
 
 
 def settle(

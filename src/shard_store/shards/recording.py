@@ -16,7 +16,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from shard_store.errors import LostProgress, StoreConfigurationError
-from shard_store.model import BEGINNING, STORE, Content, PublishToken, ShardKey, ShardState, time_of
+from shard_store.model import BEGINNING, STORE, Content, PublishToken, Shard, ShardKey, ShardState, time_of
 from shard_store.shards.announcing import announced_anew, newest_of, take_up
 from shard_store.shards.ownership import (
     ANNOUNCED,
@@ -173,11 +173,15 @@ def record(
                 inserted.update(chunk)
             else:
                 stored |= read_shards(transaction, chunk)
-    existing = stored if counts and not repeats else {key: shard for key, shard in stored.items() if key in before}
+    existing = stored
+    if repeats or not counts:  # what is recorded by this call is among them; not so what came before its insert
+        recorded = {key for key in stored.keys() - before if _is_recorded(stored[key], contents[key])}
+        existing = {key: shard for key, shard in stored.items() if key not in recorded}
     if repeats:  # what is delivered again may hide what is new
         for source, of_source in announced.items():
             contents |= announced_anew(source, of_source, existing)
-    taken_up = take_up(transaction, None, contents, existing.values()).values()
+    taken = take_up(transaction, None, contents, existing.values())
+    existing, taken_up = existing | taken, taken.values()
     keep_released(transaction, existing.values())
     # what another pipeline has opened by its own queue would wait for that queue's message, and this is it
     theirs = [
@@ -195,6 +199,12 @@ def record(
     this, now = receivers.update().where(receivers.c.receiver == receiver), transaction.now()
     transaction.execute(this.values(worked_at=now, received_at=now, **raised))
     return Recorded(new, duplicates, reopened, changed, messages)
+
+
+def _is_recorded(shard: Shard, content: Content) -> bool:
+    """Return whether the shard is as recording this content leaves it."""
+    stored = shard.content
+    return shard.token is None and (stored.queue, stored.message_id) == (STORE, content.message_id)
 
 
 def decline(transaction: Transaction, token: PublishToken, keys: Sequence[ShardKey]) -> None:

@@ -133,6 +133,14 @@ def plan(
                     "attempts": 0,
                 }
             )
+    # first: a prune locks this row before its shards
+    later = sa.or_(sources.c.cleaned_until.is_(None), sources.c.cleaned_until < end)
+    transaction.execute(sources.update().where(this, later).values(cleaned_until=end))
+    # what was forgotten since is to be read again, and stays where it is
+    done = {row["shard_key"]: row["read_at"] for row in rows}
+    locked = sa.select(shards.c.shard_key, shards.c.finished_at).with_for_update()
+    still = {bytes(key): at for key, at in transaction.select_among(locked, shards.c.shard_key, done)}
+    rows = [row for row in rows if still.get(row["shard_key"]) == row["read_at"]]
     for chunk in chunks(rows):
         # of one that was cleaned before, forgotten, announced and read once more
         before = {row["shard_key"]: row["read_at"] for row in chunk}
@@ -142,8 +150,6 @@ def plan(
         stale = [bytes(key) for key, read_at in planned if read_at != before[bytes(key)]]
         transaction.change_among(cleanings.delete(), cleanings.c.shard_key, stale)
         transaction.execute(transaction.dialect.insert_if_absent(cleanings), chunk)
-    later = sa.or_(sources.c.cleaned_until.is_(None), sources.c.cleaned_until < end)
-    transaction.execute(sources.update().where(this, later).values(cleaned_until=end))
     return len(rows)
 
 
