@@ -20,8 +20,8 @@ import pytest
 FOLDERS = {"browser", "prove", "sweeps"}
 """Folders of which all tests are thorough, but for those of `ALWAYS`."""
 
-ALWAYS = {"test_explorer.py", "test_reading_oracle.py"}
-"""Searches with a fixed seed, a minute of each."""
+ALWAYS = {"test_explorer.py", "test_races.py", "test_reading_oracle.py"}
+"""Searches with a fixed seed, up to a minute of each."""
 
 ELSEWHERE = re.compile(
     r"\b(?:postgresql|pg_dump|pubsub|kafka|azurequeue|azurite|azure|seaweedfs|gcs|two-views|other-database|registering)\b"
