@@ -256,10 +256,11 @@ def _cause(kept: Kept) -> str:
 def _is_wrong(kept: Kept) -> bool:
     """Whether another version was announced than is there, and the store has what tells it.
 
-    What a service unpacks on its way has another size than its object: there the ETag alone tells it.
+    What a service unpacks on its way has another size than its object: there the ETag alone tells it, or nothing if
+    the wrong size is the one of the unpacked content.
     """
     knows_etags = kept.store != "gs"
-    if kept.fault == "long" and kept.etag in ("right", "quoted"):
+    if kept.fault == "long" and (kept.etag in ("right", "quoted") or kept.announced().size == len(kept.data())):
         return False
     return kept.size in ("1", "-1") or (knows_etags and kept.etag == "0" * 32)
 
