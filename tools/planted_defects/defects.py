@@ -337,6 +337,13 @@ DEFECTS = (
         "if lost and taken and fail_on_data_loss:",
     ),
     Defect(
+        "local-times-of-the-old-calendar",
+        "Local times before 1582 were days off in Parquet whose instants Spark had written by the old calendar.",
+        "queue_source/formats/parquet.py",
+        "if kind.tz is None and not is_int96:",
+        "if kind.tz is None and is_int96:",
+    ),
+    Defect(
         "a-last-field-that-is-not-there",
         "The last field of csv, which is not there, was '' behind a quoted one where no line end follows.",
         "queue_source/formats/text/csv.py",

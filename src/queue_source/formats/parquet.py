@@ -196,8 +196,9 @@ class _Times:
             return table
         zone = parse_time_zone(self._said.get(b"org.apache.spark.timeZone", b"UTC").decode())
         for place, name in enumerate(table.column_names):
-            if self._old_int96 if name in self._int96 else self._old_dates:
-                chunks = [_in_gregorian(chunk, zone) for chunk in table.column(place).chunks]
+            is_int96 = name in self._int96
+            if self._old_int96 if is_int96 else self._old_dates:
+                chunks = [_in_gregorian(chunk, zone, is_int96) for chunk in table.column(place).chunks]
                 if chunks:
                     table = table.set_column(place, name, pa.chunked_array(chunks))
         return table
@@ -218,16 +219,21 @@ def _leaves(kind: pa.DataType) -> int:
     return sum(_leaves(kind.field(at).type) for at in range(kind.num_fields)) if pt.is_nested(kind) else 1
 
 
-def _in_gregorian(array: pa.Array, zone: str) -> pa.Array:
-    """Convert all dates and moments in an array, at any depth."""
+def _in_gregorian(array: pa.Array, zone: str, is_int96: bool) -> pa.Array:
+    """Convert all dates and instants in an array, at any depth: Spark writes local times as they are.
+
+    As INT96 pyarrow has instants without a zone.
+    """
     kind = array.type
     if pt.is_date32(kind):
         return gregorian_days(array.view(pa.int32())).view(kind)
     if pt.is_timestamp(kind):
+        if kind.tz is None and not is_int96:
+            return array
         micros = array.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64())
         return gregorian_micros(micros, zone).cast(pa.timestamp("us", tz=kind.tz))
     parts = parts_of(array)
-    return with_parts(array, [_in_gregorian(part, zone) for part in parts]) if parts else array
+    return with_parts(array, [_in_gregorian(part, zone, is_int96) for part in parts]) if parts else array
 
 
 def _release(version: bytes) -> tuple[int, ...]:

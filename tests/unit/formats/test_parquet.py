@@ -405,6 +405,15 @@ def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> 
         assert rows[0]["s"]["t"] == dt.datetime(1582, 10, first.day, hour, tzinfo=dt.timezone.utc), said
 
 
+def test_local_times_are_those_of_the_calendar_of_today_also_where_spark_marks_the_others() -> None:
+    noon = dt.datetime(1582, 10, 4, 12)
+    kind = pa.struct([("t", pa.timestamp("us"))])
+    table = pa.table({"a": pa.array([noon, None]), "s": pa.array([{"t": noon}, None], kind)})
+    said = {"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""}
+    rows = read_bytes(parquet(table.replace_schema_metadata(said)), table.schema, PARQUET)
+    assert rows == [{"a": noon, "s": {"t": noon}}, {"a": None, "s": None}]
+
+
 @pytest.mark.parametrize("use_dictionary", [True, False])
 @pytest.mark.parametrize("nested", [True, False])
 def test_batches_have_fewer_rows_where_texts_may_be_large(
