@@ -437,7 +437,7 @@ class Meetings:
 
     def _is_in_transaction(self) -> bool:
         self._begun = [connection for connection in self._begun if not connection.closed]
-        return bool(self._begun)
+        return bool(self._begun) or self._world.is_locked_elsewhere()
 
     @contextmanager
     def armed(self) -> Iterator[None]:

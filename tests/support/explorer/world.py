@@ -586,6 +586,17 @@ class World:
         query = "SELECT plan_end FROM cuesqueue_pipelines WHERE pipeline = ?"
         return max([end or 0 for (end,) in self._file.execute(query, [pipeline])], default=0)
 
+    def is_locked_elsewhere(self) -> bool:
+        """Whether a batch writes to its output elsewhere: there another one would wait for its commit."""
+        if not self.elsewhere.pool.checkedout():  # type: ignore[attr-defined]
+            return False
+        with closing(sqlite3.connect(self.folder / "elsewhere.db", timeout=0)) as probe:
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+        return False
+
     def _noted_outputs(self) -> set[str]:
         """The hashes of batches of which the store knows that an output of theirs may be elsewhere."""
         query = "SELECT target FROM cuesqueue_pipelines WHERE target IS NOT NULL"
