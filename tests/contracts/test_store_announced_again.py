@@ -778,6 +778,52 @@ def test_what_is_put_back_while_it_is_announced_again_is_waited_for(backend: Sto
 
 
 @pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_what_is_released_while_an_event_of_it_comes_twice_is_read_as_it_is_there(backend: StoreBackend) -> None:
+    """It may have been repaired. The event is no news, and so brings no version either."""
+    import sqlalchemy as sa
+
+    store, view = backend.open(), backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    quarantine(us, announce(us, said("m1", 10, "bad", "s1")))
+    (bad,) = next(iter(pages(store.database, Criteria())))
+    requeued: list[bytes] = []
+
+    def requeue(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not requeued and statement.startswith("SELECT cuesqueue_shards.") and statement.endswith("FOR UPDATE"):
+            requeued.extend(store.reopen([bad]).shards)
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", requeue)
+    shard = view.open_shards(other.token, "s", [said("m2", 10, "bad", "s1")])[KEY]
+    assert requeued == [KEY]
+    assert (shard.state, shard.token, shard.stale) == (ShardState.OPEN, None, True)
+    assert (shard.content.size, shard.content.etag) == (None, None)
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_what_another_opens_again_while_a_receiver_records_it_has_the_message_of_the_receiver(
+    backend: StoreBackend,
+) -> None:
+    """It was recorded, and then found bad. The other one has a queue of its own, for which no other reader waits."""
+    import sqlalchemy as sa
+
+    store, view = backend.open(), backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    quarantine(us, announce(us, said("m1")._replace(queue=STORE)))
+    view.start_receiver("r", "queue", "host", ["s"])
+    opened: list[Shard] = []
+
+    def announce_there(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not opened and statement.startswith("SELECT cuesqueue_shards.") and statement.endswith("FOR UPDATE"):
+            opened.extend(store.open_shards(other.token, "s", [said("m2", 16)]).values())
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", announce_there)
+    view.record("r", {"s": [said("m3", 17)]}, Receipts(1))
+    assert [(shard.token, shard.reopened) for shard in opened] == [(other.token, True)]
+    content = us.look("a")["a"].content
+    assert (content.queue, content.message_id, content.size) == (STORE, "m3", 17)
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
 @pytest.mark.parametrize("trusts_rowcount", [True, False])
 def test_what_is_opened_while_a_receiver_records_it_is_read_as_recorded(
     backend: StoreBackend, trusts_rowcount: bool
@@ -795,7 +841,8 @@ def test_what_is_opened_while_a_receiver_records_it_is_read_as_recorded(
             opened.extend(us.store.open_shards(us.token, "s", [said("m1")]).values())
 
     sa.event.listen(view.database.engine, "before_cursor_execute", announce)
-    view.record("r", {"s": [said("m2", 16)]}, Receipts(1))
+    recorded = view.record("r", {"s": [said("m2", 16)]}, Receipts(1))
+    assert (recorded.new, recorded.duplicates) == (0, 1)
     assert [shard.token for shard in opened] == [us.token]
     content = us.look("a")["a"].content
     assert (content.queue, content.message_id, content.size) == (STORE, "m2", 16)

@@ -693,6 +693,27 @@ DEFECTS = (
         "    if not keys:\n",
     ),
     Defect(
+        "announced-as-listed",
+        "An unread object that was announced while a listing was compared was read in the version of the listing.",
+        "shard_store/completeness/listing.py",
+        "shard.state is ShardState.OPEN and not shard.reopened for shard in taken_up.values()",
+        "shard.state is ShardState.OPEN and not shard.reopened for shard in stored.values() if not keys",
+    ),
+    Defect(
+        "opened-as-recorded",
+        "What a query opened while a receiver recorded it kept its first version, where inserts are not counted.",
+        "shard_store/shards/recording.py",
+        "for key in stored.keys() - before if _is_recorded(stored[key], contents[key])}",
+        "for key in stored.keys() - before}",
+    ),
+    Defect(
+        "requeued-as-announced-again",
+        "A repaired object that was requeued as its event came again was read in the version of before.",
+        "shard_store/shards/announcing.py",
+        "return locked._replace(content=content, stale=",
+        "return locked._replace(stale=",
+    ),
+    Defect(
         "put-back-as-announced-again",
         "The message of an object that was put back at the moment at which it was announced was acknowledged.",
         "shard_store/shards/announcing.py",

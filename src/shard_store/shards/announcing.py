@@ -201,12 +201,14 @@ def take_up(
 
 
 def _as_locked(shard: Shard, row: Row[Any]) -> Shard:
-    """Return the shard with the place, state and owner of its row, which may have changed since it was read."""
+    """Return the shard as its row is, where its place, state or owner have changed since it was read."""
     token = None if row.owner is None else PublishToken(row.owner, row.incarnation)
     locked = shard._replace(position=Position(row.position), state=ShardState(row.state), token=token)
     if locked == shard:
         return shard
-    return locked if token == shard.token else locked._replace(stale=token is None)
+    names = (*_VERSION, "queue")
+    content = shard.content._replace(group=row.message_group, **{name: getattr(row, name) for name in names})
+    return locked._replace(content=content, stale=shard.stale if token == shard.token else token is None)
 
 
 def settle(
