@@ -443,6 +443,20 @@ def test_what_is_read_as_it_is_there_beside_an_event_that_may_be_older_is_read_o
     assert announce(us, said("m3", 8, "new", "s2")).reopened
 
 
+def test_what_was_planned_in_the_version_of_a_second_event_is_opened_by_its_repetition_and_in_the_next_version(
+    store: ShardStore,
+) -> None:
+    """All of them have an order: nothing of it is read as it is there."""
+    us = Pipeline.start(store)
+    announce(us, said("m1", 10, "1", "s1"))
+    quarantine(us, announce(us, said("m2", 9, "2", "s2")))
+    again = announce(us, said("m3", 9, "2", "s2"))
+    assert (again.reopened, again.content.etag) == (True, "2")
+    quarantine(us, again)
+    newest = announce(us, said("m4", 8, "3", "s3"))
+    assert (newest.reopened, newest.content.size, newest.content.etag) == (True, 8, "3")
+
+
 @pytest.mark.parametrize("first", ["s0A", "g00000000000000000009", "t00000000000000000009"])
 def test_an_event_that_a_uri_alone_was_received_with_and_that_comes_again_does_not_count(
     store: ShardStore, first: str

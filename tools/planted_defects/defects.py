@@ -714,6 +714,13 @@ DEFECTS = (
         "return locked._replace(stale=",
     ),
     Defect(
+        "planned-without-its-order",
+        "A missing object of which two events had come was not read when the second came once more.",
+        "shard_store/shards/announcing.py",
+        "before = content._replace(sequence=place.sequence)",
+        "before = content._replace(sequence=None)",
+    ),
+    Defect(
         "put-back-as-announced-again",
         "The message of an object that was put back at the moment at which it was announced was acknowledged.",
         "shard_store/shards/announcing.py",

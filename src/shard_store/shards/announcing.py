@@ -234,7 +234,8 @@ def settle(
         # an event beside a URI alone is read as it is there, which may be another version than the event's
         read = later and _any_version_if_unordered(as_announced(later), place)
         if later is not None and read is not None and is_later and not is_other_version(read, content):
-            newest = in_newest_version(content, later)._replace(size=content.size, etag=content.etag)
+            before = content._replace(sequence=place.sequence)  # a snapshot has none
+            newest = in_newest_version(before, later)._replace(size=content.size, etag=content.etag)
             taken.append((entry.key, *(getattr(newest, name) for name in _VERSION)))
             continue
         version = place if repeated and content.size is None else content
