@@ -443,6 +443,20 @@ def test_what_is_read_as_it_is_there_beside_an_event_that_may_be_older_is_read_o
     assert announce(us, said("m3", 8, "new", "s2")).reopened
 
 
+def test_what_was_planned_in_the_version_of_a_second_event_is_opened_by_its_repetition_and_in_the_next_version(
+    store: ShardStore,
+) -> None:
+    """All of them have an order: nothing of it is read as it is there."""
+    us = Pipeline.start(store)
+    announce(us, said("m1", 10, "1", "s1"))
+    quarantine(us, announce(us, said("m2", 9, "2", "s2")))
+    again = announce(us, said("m3", 9, "2", "s2"))
+    assert (again.reopened, again.content.etag) == (True, "2")
+    quarantine(us, again)
+    newest = announce(us, said("m4", 8, "3", "s3"))
+    assert (newest.reopened, newest.content.size, newest.content.etag) == (True, 8, "3")
+
+
 @pytest.mark.parametrize("first", ["s0A", "g00000000000000000009", "t00000000000000000009"])
 def test_an_event_that_a_uri_alone_was_received_with_and_that_comes_again_does_not_count(
     store: ShardStore, first: str
@@ -778,6 +792,52 @@ def test_what_is_put_back_while_it_is_announced_again_is_waited_for(backend: Sto
 
 
 @pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_what_is_released_while_an_event_of_it_comes_twice_is_read_as_it_is_there(backend: StoreBackend) -> None:
+    """It may have been repaired. The event is no news, and so brings no version either."""
+    import sqlalchemy as sa
+
+    store, view = backend.open(), backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    quarantine(us, announce(us, said("m1", 10, "bad", "s1")))
+    (bad,) = next(iter(pages(store.database, Criteria())))
+    requeued: list[bytes] = []
+
+    def requeue(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not requeued and statement.startswith("SELECT cuesqueue_shards.") and statement.endswith("FOR UPDATE"):
+            requeued.extend(store.reopen([bad]).shards)
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", requeue)
+    shard = view.open_shards(other.token, "s", [said("m2", 10, "bad", "s1")])[KEY]
+    assert requeued == [KEY]
+    assert (shard.state, shard.token, shard.stale) == (ShardState.OPEN, None, True)
+    assert (shard.content.size, shard.content.etag) == (None, None)
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_what_another_opens_again_while_a_receiver_records_it_has_the_message_of_the_receiver(
+    backend: StoreBackend,
+) -> None:
+    """It was recorded, and then found bad. The other one has a queue of its own, for which no other reader waits."""
+    import sqlalchemy as sa
+
+    store, view = backend.open(), backend.open()
+    us, other = Pipeline.start(store), Pipeline.start(store, "other")
+    quarantine(us, announce(us, said("m1")._replace(queue=STORE)))
+    view.start_receiver("r", "queue", "host", ["s"])
+    opened: list[Shard] = []
+
+    def announce_there(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not opened and statement.startswith("SELECT cuesqueue_shards.") and statement.endswith("FOR UPDATE"):
+            opened.extend(store.open_shards(other.token, "s", [said("m2", 16)]).values())
+
+    sa.event.listen(view.database.engine, "before_cursor_execute", announce_there)
+    view.record("r", {"s": [said("m3", 17)]}, Receipts(1))
+    assert [(shard.token, shard.reopened) for shard in opened] == [(other.token, True)]
+    content = us.look("a")["a"].content
+    assert (content.queue, content.message_id, content.size) == (STORE, "m3", 17)
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
 @pytest.mark.parametrize("trusts_rowcount", [True, False])
 def test_what_is_opened_while_a_receiver_records_it_is_read_as_recorded(
     backend: StoreBackend, trusts_rowcount: bool
@@ -795,7 +855,8 @@ def test_what_is_opened_while_a_receiver_records_it_is_read_as_recorded(
             opened.extend(us.store.open_shards(us.token, "s", [said("m1")]).values())
 
     sa.event.listen(view.database.engine, "before_cursor_execute", announce)
-    view.record("r", {"s": [said("m2", 16)]}, Receipts(1))
+    recorded = view.record("r", {"s": [said("m2", 16)]}, Receipts(1))
+    assert (recorded.new, recorded.duplicates) == (0, 1)
     assert [shard.token for shard in opened] == [us.token]
     content = us.look("a")["a"].content
     assert (content.queue, content.message_id, content.size) == (STORE, "m2", 16)

@@ -201,12 +201,14 @@ def take_up(
 
 
 def _as_locked(shard: Shard, row: Row[Any]) -> Shard:
-    """Return the shard with the place, state and owner of its row, which may have changed since it was read."""
+    """Return the shard as its row is, where its place, state or owner have changed since it was read."""
     token = None if row.owner is None else PublishToken(row.owner, row.incarnation)
     locked = shard._replace(position=Position(row.position), state=ShardState(row.state), token=token)
     if locked == shard:
         return shard
-    return locked if token == shard.token else locked._replace(stale=token is None)
+    names = (*_VERSION, "queue")
+    content = shard.content._replace(group=row.message_group, **{name: getattr(row, name) for name in names})
+    return locked._replace(content=content, stale=shard.stale if token == shard.token else token is None)
 
 
 def settle(
@@ -232,7 +234,8 @@ def settle(
         # an event beside a URI alone is read as it is there, which may be another version than the event's
         read = later and _any_version_if_unordered(as_announced(later), place)
         if later is not None and read is not None and is_later and not is_other_version(read, content):
-            newest = in_newest_version(content, later)._replace(size=content.size, etag=content.etag)
+            before = content._replace(sequence=place.sequence)  # a snapshot has none
+            newest = in_newest_version(before, later)._replace(size=content.size, etag=content.etag)
             taken.append((entry.key, *(getattr(newest, name) for name in _VERSION)))
             continue
         version = place if repeated and content.size is None else content

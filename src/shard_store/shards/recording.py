@@ -177,6 +177,7 @@ def record(
     if repeats or not counts:  # what is recorded by this call is among them; not so what came before its insert
         recorded = {key for key in stored.keys() - before if _is_recorded(stored[key], contents[key])}
         existing = {key: shard for key, shard in stored.items() if key not in recorded}
+        new = new if counts else len(recorded)
     if repeats:  # what is delivered again may hide what is new
         for source, of_source in announced.items():
             contents |= announced_anew(source, of_source, existing)
