@@ -632,7 +632,7 @@ class World:
 
         What is requeued waits for the message of the command, unless that has not sent it: it was killed, or it works
         now. What a person has reopened, or a listing had found, waits for none. What `forget` or `reset` has forgotten
-        waits for the next announcement, which comes behind the command.
+        waits for the next announcement, which comes behind the command; and is open by it, until it is read.
         """
         pages = self.store.pages("errors", columns=["source", "subject", "state"])
         bad = {(source, subject) for page in pages for source, subject, state in page if state == "reopened"}
@@ -652,13 +652,16 @@ class World:
             or last[of] == "forget"
         }
         states = self.shard_states()
-        gone = {(of[0], of[1].partition("#")[0]) for of, action in last.items() if action == "reset"} - states.keys()
+        reset = {(of[0], of[1].partition("#")[0]) for of, action in last.items() if action == "reset"}
+        gone, anew = reset - states.keys(), {of for of in reset if states.get(of) == ShardState.OPEN.value}
         known = [{(source, shard_id.partition("#")[0]) for source, shard_id in of} for of in (bad | opened, announced)]
-        return known[0] | gone, known[1] | {of for of in gone if of[0] not in self.half_reset}
+        return known[0] | gone | anew, known[1] | anew | {of for of in gone if of[0] not in self.half_reset}
 
     def opened_by(self, ids: Sequence[str]) -> set[tuple[str, str]]:
-        """What one of these messages has opened again, as the last change to it."""
-        rows = self._file.execute("SELECT source, shard_id, message_id FROM cuesqueue_shard_changes ORDER BY id")
+        """What one of these messages has opened again, as the last change to it; or opened, since it was reset."""
+        message = "CASE c.action WHEN 'reset' THEN s.message_id ELSE c.message_id END"
+        joined = "cuesqueue_shard_changes c LEFT JOIN cuesqueue_shards s ON s.shard_key = c.shard_key"
+        rows = self._file.execute(f"SELECT c.source, c.shard_id, {message} FROM {joined} ORDER BY c.id")
         last = {(source, shard_id): message_id for source, shard_id, message_id in rows}
         return {of for of, message_id in last.items() if message_id in ids}
 
