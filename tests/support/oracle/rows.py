@@ -154,7 +154,7 @@ def read_in_parts(case: Case, cuts: Sequence[int]) -> Found:
             return found
         rows += found.rows
         bad += found.bad
-    return Found(tuple(rows), tuple(bad[:MAX_REPORTED]))  # of the whole, no more are told
+    return Found(tuple(rows), tuple(bad[:MAX_REPORTED]))  # a whole object reports no more
 
 
 @contextmanager

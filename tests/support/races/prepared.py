@@ -123,7 +123,7 @@ class World:
         q.take("q planned")
         p.receive(said("q open", 1, "m25"))
         self.operator.record("r", {SOURCE: [said("recorded", 1, "m26")._replace(queue=STORE)]}, Receipts(1))
-        self.clock.advance(1200.0)  # what is done is settled: it may be cleaned
+        self.clock.advance(1200.0)  # what is published is old enough to be cleaned
         self.beat("p", "q")
 
     def beat(self, *names: str) -> None:

@@ -27,8 +27,6 @@ _WAITING = {
     " WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
 }
 _DECLARED = ("PipelineTakenOver", "ShardsLost", "LostProgress", "StoreConfigurationError")
-
-
 _SHARD = re.compile(r"'(?:shard_id|uri|subject)': '([^']+)'")
 
 
@@ -48,10 +46,10 @@ class Pause:
 
 @dataclass
 class Outcome:
-    """What came of a race; `told`: what its verbs returned or raised."""
+    """What came of a race; `results`: what its verbs returned or raised."""
 
     facts: Facts
-    told: tuple[str, str]
+    results: tuple[str, str]
     harm: set[str] = field(default_factory=set)
     waited: bool = False
 
@@ -66,7 +64,7 @@ class Find:
     step: str
     harm: frozenset[str]
     differs: str
-    told: str
+    results: str
 
     def as_test(self) -> str:
         return f'    assert not races.harm("{self.first}", "{self.second}", {self.point})  # {self.step}'
@@ -94,17 +92,17 @@ class Races:
         if (pause := self._pauses.get(threading.get_ident())) is not None:
             pause.step(name)
 
-    def _thread(self, verb: str, told: dict[str, str], pause: Pause | None) -> threading.Thread:
+    def _thread(self, verb: str, results: dict[str, str], pause: Pause | None) -> threading.Thread:
         def run() -> None:
             if pause is not None:
                 self._pauses[threading.get_ident()] = pause
             try:
-                told[verb] = repr(VERBS[verb].run(self.world))
+                results[verb] = repr(VERBS[verb].run(self.world))
             except ShardStoreError as error:
                 kind = type(error).__name__
-                told[verb] = kind if kind in _DECLARED else f"undeclared {kind}: {error}"
+                results[verb] = kind if kind in _DECLARED else f"undeclared {kind}: {error}"
             except Exception as error:  # noqa: BLE001 - it is a find
-                told[verb] = f"undeclared {type(error).__name__}: {error}"
+                results[verb] = f"undeclared {type(error).__name__}: {error}"
             finally:
                 self._pauses.pop(threading.get_ident(), None)
                 if pause is not None:
@@ -118,8 +116,8 @@ class Races:
         `alive`: the readers that go on after it, until nothing is left.
         """
         self.world.put_back()
-        pause, told = Pause(point), dict[str, str]()
-        ours, other = self._thread(first, told, pause), self._thread(f"{second}", told, None)
+        pause, results = Pause(point), dict[str, str]()
+        ours, other = self._thread(first, results, pause), self._thread(second, results, None)
         ours.start()
         pause.reached.wait(_DEADLINE)
         other.start()
@@ -128,13 +126,13 @@ class Races:
         for thread in (ours, other):
             thread.join(_DEADLINE)
             if thread.is_alive():
-                told[thread.name] = "undeclared: it hangs"
+                results[thread.name] = "undeclared: it hangs"
         self.waited += waited
-        outcome = Outcome(facts_of(self.world), (told[first], told[second]), waited=waited)
+        outcome = Outcome(facts_of(self.world), (results[first], results[second]), waited=waited)
         outcome.harm = early(self.world)
         if alive:
             outcome.harm |= harm_of(self.world, self.world.go_on(alive))
-        outcome.harm |= {f"{name}: {text[:160]}" for name, text in told.items() if text.startswith("undeclared")}
+        outcome.harm |= {f"{name}: {text[:160]}" for name, text in results.items() if text.startswith("undeclared")}
         return outcome, pause.steps
 
     def harm(self, first: str, second: str = "", point: int = 0) -> set[str]:
@@ -155,16 +153,16 @@ class Races:
         return {name for _, text in before ^ facts_of(self.world) for name in _SHARD.findall(text)}
 
     def _do(self, verb: str) -> dict[str, str]:
-        told = dict[str, str]()
-        thread = self._thread(verb, told, None)
+        results = dict[str, str]()
+        thread = self._thread(verb, results, None)
         thread.start()
         thread.join(_DEADLINE)
-        return told
+        return results
 
     def _alone(self, verb: str) -> set[str]:
         self.world.put_back()
-        told = self._do(verb)
-        return harm_of(self.world, self.world.go_on("pq")) | {text for text in told.values() if "undeclared" in text}
+        results = self._do(verb)
+        return harm_of(self.world, self.world.go_on("pq")) | {text for text in results.values() if "undeclared" in text}
 
     def _ends_or_waits(self, thread: threading.Thread) -> bool:
         """Wait until the thread has ended (True), or waits for a lock."""
@@ -181,12 +179,15 @@ class Races:
         """Run the second behind each step of the first, and yield what neither order brings."""
         before, steps = self.run(first, second, 0)
         after, _ = self.run(second, first, 0)
-        after.told = after.told[::-1]
+        after.results = after.results[::-1]
         usual = dict[str, set[str]]()
         for point in range(2, len(steps) + 1):  # behind the first step nothing is read yet
             self.tried += 1
             outcome, taken = self.run(first, second, point)
-            is_usual = outcome.facts in (before.facts, after.facts) and outcome.told in (before.told, after.told)
+            is_usual = outcome.facts in (before.facts, after.facts) and outcome.results in (
+                before.results,
+                after.results,
+            )
             if is_usual and outcome.harm <= before.harm | after.harm:
                 continue
             self.differing += 1
@@ -196,9 +197,9 @@ class Races:
                 usual[alive] = self._usual(first, second, alive)
             harm -= usual.get(alive, set())
             nearest = min((before.facts, after.facts), key=lambda facts: len(facts ^ outcome.facts))
-            told = f"{outcome.told}, and one after the other {before.told} or {after.told}"
+            results = f"{outcome.results}, and one after the other {before.results} or {after.results}"
             step = taken[point - 1] if point <= len(taken) else ""
-            yield Find(first, second, point, step, frozenset(harm), difference(outcome.facts, nearest), told)
+            yield Find(first, second, point, step, frozenset(harm), difference(outcome.facts, nearest), results)
 
 
 def pairs(seed: int, only: tuple[str, ...] = ()) -> list[tuple[str, str]]:
@@ -217,25 +218,26 @@ def search(races: Races, seed: int, say: Callable[[str], Any], *, minutes: float
            most: int | None = None, thoroughly: bool = False) -> list[Find]:  # fmt: skip
     """Race pairs for so long, and say what is found; harmless differences are counted, or said if `thoroughly`."""
     began, finds, harmless = time.monotonic(), list[Find](), Counter[tuple[str, str]]()
-    number = 0
+    raced = 0
     touched = {verb: races.touched(verb) for verb in VERBS}
     # first those that change the same shards
     chosen = sorted(pairs(seed, only), key=lambda pair: touched[pair[0]].isdisjoint(touched[pair[1]]))
-    for number, (first, second) in enumerate(chosen[:most], 1):  # noqa: B007
+    for first, second in chosen[:most]:
+        raced += 1
         for find in races.pair(first, second):
             if find.harm:
                 finds.append(find)
-                say(f"FOUND {', '.join(sorted(find.harm))}\n{find.as_test()}\n{find.differs}\n      told {find.told}")
+                say(f"FOUND {', '.join(sorted(find.harm))}\n{find.as_test()}\n{find.differs}\n      {find.results}")
             else:
                 harmless[first, second] += 1
                 if thoroughly:
-                    say(f"differs: {find.as_test()}\n{find.differs}\n      told {find.told}")
+                    say(f"differs: {find.as_test()}\n{find.differs}\n      {find.results}")
         if time.monotonic() - began > minutes * 60:
             break
     seconds = time.monotonic() - began
     say(
-        f"seed {seed}: {number} of {len(chosen)} pairs, {races.tried} races in {seconds:.0f} s, "
-        f"{number / seconds:.2f} pairs and {races.tried / seconds:.1f} races a second; in {races.waited} one waited "
+        f"seed {seed}: {raced} of {len(chosen)} pairs, {races.tried} races in {seconds:.0f} s, "
+        f"{raced / seconds:.2f} pairs and {races.tried / seconds:.1f} races a second; in {races.waited} one waited "
         f"for a lock; {races.differing} differ from both orders, {len(finds)} with harm"
     )
     return finds

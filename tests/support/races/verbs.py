@@ -45,6 +45,10 @@ def _in_turn(*calls: Callable[[Reader], object]) -> Callable[[Reader], object]:
     return run
 
 
+def _announces(*contents: Content) -> Callable[[Reader], object]:
+    return lambda reader: reader.receive(*contents)
+
+
 _ANNOUNCED: dict[str, tuple[Content, ...]] = {
     "announces new": (said("new", 1, "n1"),),
     "announces new again": (said("new", 1, "n2"),),
@@ -65,7 +69,7 @@ _BY_OWNER = {"announces new again", "announces old bad", "announces open, planne
 _BY_OWNER |= {"announces URIs alone", "announces dead", "receives released"}
 for _name, _contents in _ANNOUNCED.items():
     for _reader in ("p", "q") if _name in _BY_OWNER else ("q",):
-        _of(_reader, "opener", _name, lambda r, contents=_contents: r.receive(*contents))  # type: ignore[misc]
+        _of(_reader, "opener", _name, _announces(*_contents))
 
 for _reader in ("p", "q"):
     _of(_reader, "heart", "beats", lambda r: r.store.heartbeat(r.token, STALE))
