@@ -135,6 +135,24 @@ def test_partitions_are_read_back_by_all_readers_whatever_their_values(lake: Del
     assert found.column("id").to_pylist() == [1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        (pa.date32(), [-719_163, 2_932_897, -800_000, 10_000_000, 0]),
+        (pa.timestamp("us", "UTC"), [-62_135_600_400_000_000, 253_402_300_800_000_001, 1 << 62]),
+        (pa.timestamp("us"), [-62_135_596_800_000_001, 253_402_300_800_000_000, -(1 << 62), 1]),
+    ],
+)
+def test_a_partition_is_of_any_time_also_one_that_python_has_no_form_for(
+    lake: DeltaLake, kind: pa.DataType, numbers: list[int]
+) -> None:
+    lake.options["partitionBy"] = "at"
+    column = pa.array(numbers, pa.int32() if pa.types.is_date(kind) else pa.int64())
+    deliver(lake, table_of(range(len(numbers)), at=column.cast(kind)))
+    read = pa.table(lake.table().scan()).select(["id", "at"]).sort_by("id")
+    assert read.column("at").cast(column.type).to_pylist() == numbers
+
+
 @pytest.mark.parametrize("value", ["x" * 251, "%" * 100, "\u4e2d" * 5000])
 def test_a_value_that_no_folder_can_be_named_after_stops_no_stream(lake: DeltaLake, value: str) -> None:
     lake.options["partitionBy"] = "name"

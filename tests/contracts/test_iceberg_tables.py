@@ -234,6 +234,20 @@ def test_each_file_holds_rows_of_one_partition_and_readers_pass_over_the_others(
     assert by_id(late) == [r for r in rows.to_pylist() if r["at"] is not None and r["at"].day == 2]
 
 
+@pytest.mark.parametrize("asked", ["at", "hour(at)", "day(at)", "month(at)"])
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_a_partition_is_of_any_time_also_one_that_python_has_no_form_for(
+    lake: Lake, asked: str, zone: str | None
+) -> None:
+    lake.options["partitionBy"] = asked
+    column = pa.array([-62_135_600_400_000_000, 253_402_300_800_000_001, (1 << 63) - 1, -(1 << 63), 0], pa.int64())
+    query = Query(lake)
+    query.batch(table_of(range(5), at=column.cast(pa.timestamp("us", zone))))
+    query.batch(table_of([5]))
+    read = lake.table().scan().to_arrow().select(["id", "at"]).sort_by("id")
+    assert read.column("at").cast(pa.int64()).to_pylist() == [*column.to_pylist(), None]
+
+
 @pytest.mark.parametrize("value", ["x" * 251, "\u4e2d" * 5000])
 def test_a_value_that_no_folder_can_be_named_after_stops_no_stream(lake: Lake, value: str) -> None:
     lake.options["partitionBy"] = "name"

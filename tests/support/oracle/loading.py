@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from hypothesis import strategies as st
 from pyiceberg.table import DataScan
 
@@ -37,22 +39,37 @@ from support.store_backends import StoreBackend, rows
 
 NAME = "loaded-is-read"
 TARGETS = ("path", "delta", "iceberg")
+_TRANSFORMS = ("day({})", "hour({})", "month({})", "year({})", "bucket(4, {})", "truncate(3, {})")
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """An object and those beside it, in two tasks, into a target."""
+    """An object and those beside it, in two tasks, into a target, by one of its columns."""
 
     case: Case
     target: str
+    by: int | None = None
+    how: str = "{}"
 
     def count(self) -> None:
         self.case.count()
         reached(f"loaded into {self.target}: {self.case.file_format}")
+        if self.partition is not None:
+            reached(f"loaded by {self.how.format(general(self.partition.type))}: {self.target}")
+
+    @property
+    def partition(self) -> pa.Field | None:
+        schema = self.case.schema
+        if self.by is None or self.target not in ("delta", "iceberg") or len(schema) < 2:
+            return None
+        plain = [field for field in schema if not pt.is_nested(field.type)]
+        return plain[self.by % len(plain)] if plain else None
 
 
 def strategy() -> Strategy:
+    by, how = st.one_of(st.none(), st.integers(0, 9)), st.sampled_from(["{}", "{}", "{}", *_TRANSFORMS])
+
     def of(file_format: str) -> Strategy:
         if file_format in TEXTUAL:
             some = cases.schemes(file_format).flatmap(
@@ -62,9 +79,9 @@ def strategy() -> Strategy:
                     st.lists(cases.objects(scheme, 2), max_size=2),
                 )
             )
-            return st.builds(Loaded, some, st.sampled_from(TARGETS))
+            return st.builds(Loaded, some, st.sampled_from(TARGETS), by, how)
         typed = cases.typed_cases(file_format)
-        loaded = st.builds(Loaded, typed, st.sampled_from(TARGETS))
+        loaded = st.builds(Loaded, typed, st.sampled_from(TARGETS), by, how)
         if file_format != "parquet":
             return loaded
         as_written = typed.map(_as_written)
@@ -132,6 +149,8 @@ def _query(loaded: Loaded, folder: Path, options: dict[str, str]) -> Referencing
     else:
         given |= {"table": f"db.t{number}", "warehouse": str(folder / "warehouse")}
     reading = {"type": "sql", "uri": backend.url}
+    if loaded.partition is not None:
+        given["partitionBy"] = loaded.how.format(loaded.partition.name)
     lake = Lake(backend.views[0], given, reading, name=f"db.t{number}")
     if loaded.target == "register":
         return Registering(lake, name)
@@ -180,8 +199,16 @@ def _of_files(scan: DataScan, target: str) -> pa.Table:
 def _compare(loaded: Loaded, read: Read, query: Referencing, folder: Path) -> None:
     case, target = loaded.case, loaded.target
     expected = Counter(row for rows_of_one in read.rows.values() for row in rows_of_one)
+    if target == "delta" and loaded.partition is not None:  # Delta has no empty text there
+        at = case.schema.names.index(loaded.partition.name)
+        without = {row: (*row[:at], "null", *row[at + 1 :]) if row[at] == repr("") else row for row in expected}
+        expected = Counter(without[row] for row in expected.elements())
     try:
         found = Counter(_stored(loaded, query, folder))
+    except DeltaError as error:
+        if loaded.partition is None or not re.search(r"parse value '[+-]\d{6}", str(error)):
+            raise
+        return  # a year of six digits, which deltalake does not read as a partition, and Spark does
     except (pa.ArrowException, KeyError) as error:
         raise Broken(NAME, loaded, f"{target}: {case.file_format}: cannot be compared", repr(error)) from error
     if target == "register" and not found and query.causes():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -50,17 +51,22 @@ def check_partitioning(table: str, fields: Iterable[pa.Field], partition_by: Seq
         raise OptionError("partitionBy", "names all columns, and files would have none; leave one out")
 
 
-def _text(value: Any) -> str | None:
+def _text(scalar: pa.Scalar) -> str | None:
     """Return a value as the protocol of Delta writes it. It has no empty text: that is null."""
+    if pt.is_temporal(scalar.type) and scalar.is_valid:  # Python has no form for all of them
+        days, micros = divmod(scalar.value, 86_400_000_000) if pt.is_timestamp(scalar.type) else (scalar.value, 0)
+        day = str(np.datetime64(days, "D"))
+        year = int(day[:-6])
+        day = f"{year:04d}{day[-6:]}" if 0 <= year <= 9999 else f"{year:+05d}{day[-6:]}"
+        if pt.is_date(scalar.type):
+            return day
+        clock = (datetime.min + timedelta(microseconds=micros)).time().isoformat("microseconds")
+        return f"{day} {clock}" if scalar.type.tz is None else f"{day}T{clock}Z"  # else readers take it as local time
+    value = scalar.as_py()
     if value is None or value == "":
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, datetime):
-        text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-        return text if value.tzinfo is None else f"{text.replace(' ', 'T')}Z"  # else readers take it as local time
-    if isinstance(value, date):
-        return value.isoformat()
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
@@ -246,8 +252,7 @@ class _TableFiles(PartitionedFiles[DataFile]):
             arrays.append(values)
         rows = pa.RecordBatch.from_arrays(arrays, [column.name for column in self._columns])
         in_path = [rows.column(name) for name in self._partition_columns]
-        for values, some in grouped(rows.select(self._schema.names), in_path):
-            yield tuple(map(_text, values)), some
+        return grouped(rows.select(self._schema.names), in_path, _text)
 
     def _new_file(self, values: Values) -> OpenFile[DataFile]:
         by_name = dict(zip(self._partition_columns, values, strict=True))

@@ -74,6 +74,23 @@ def partition_spec(schema: Schema, partition_by: Sequence[Wanted]) -> PartitionS
     return PartitionSpec(*fields)
 
 
+class SpecOfAnyTime(PartitionSpec):
+    """Names a partition by its numbers where they are a time that Python has no form for, as .NET's first one is.
+
+    PyIceberg asks for this name twice: for a path, which may be any, and for the summary of a snapshot.
+    """
+
+    @staticmethod
+    def of(spec: PartitionSpec) -> SpecOfAnyTime:
+        return SpecOfAnyTime.model_validate(spec.model_dump())
+
+    def partition_to_path(self, data: Record, schema: Schema) -> str:
+        try:
+            return super().partition_to_path(data, schema)
+        except OverflowError:
+            return "/".join(f"{field.name}={data[at]}" for at, field in enumerate(self.fields))
+
+
 def check_spec(table: str, schema: Schema, spec: PartitionSpec, partition_by: Sequence[Wanted]) -> None:
     """Raise OptionError when an existing table is partitioned in another way than asked for."""
     if not partition_by:
@@ -128,7 +145,7 @@ class _TableFiles(PartitionedFiles[DataFile]):
         metadata, properties, schema = self._metadata, self._metadata.properties, self._metadata.schema()
         key = None  # by which paths name the partition
         if self._fields:
-            key = PartitionKey([], metadata.spec(), schema)
+            key = PartitionKey([], SpecOfAnyTime.of(metadata.spec()), schema)
             vars(key)["partition"] = Record(*values)  # PyIceberg derives it from one field a column; here it is known
         location = self._locations.new_data_location(f"{self._prefix}-{uuid.uuid4().hex}.parquet", key)
         location = short_folders(location, location)
