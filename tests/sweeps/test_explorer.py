@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from queue_source.queues.sim import SimQueue
 from shard_store.upkeep import pruning
 from support.explorer import explorer
 from support.explorer.casts import CASTS
@@ -140,3 +142,36 @@ def test_what_a_reset_has_forgotten_may_come_once_more_also_where_another_run_of
     [(read, anew)] = seen
     assert read
     assert anew == read
+
+
+@pytest.mark.parametrize("is_acknowledged", [False, True], ids=["acknowledged later", "acknowledged at once"])
+def test_what_a_command_sends_may_be_read_and_overwritten_before_the_command_goes_on(is_acknowledged: bool) -> None:
+    """The version that was there when it was sent is announced, not only the one that is there when that returns."""
+    ended = list[bool]()
+
+    def steps_of(explorer: Explorer) -> Steps:
+        world, lives, sends = explorer.world, explorer.lives, SimQueue._send
+        uri = world.names["s"][0]
+
+        def meanwhile(queue: SimQueue, *what: Any, **how: Any) -> list[str]:
+            sent = sends(queue, *what, **how)
+            lives.start(lives.kinds[0])
+            query = lives.queries[lives.kinds[0]]
+            query.readers[0].work()
+            query.trigger()
+            if is_acknowledged:
+                query.trigger()
+                query.readers[0].acknowledge()
+            ended.append(world.waiting_messages() == 0)
+            world.objects.write(uri, "whole", world.now)
+            return sent
+
+        def send() -> None:
+            with mock.patch.object(SimQueue, "_send", meanwhile), closing(world.open_queue("s")) as queue:
+                queue.send([uri])
+
+        return {"send": (0, send)}
+
+    with mock.patch.object(explorer, "MODULES", [steps_of]):
+        explore(0, takes=frozenset(("operators",)), steps=[(0, "send")])
+    assert ended == [is_acknowledged]

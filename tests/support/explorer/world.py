@@ -7,7 +7,7 @@ import sqlite3
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -108,9 +108,12 @@ class WatchedQueue(SimQueue):
         return messages
 
     def _send(self, messages: Sequence[Outgoing], *, in_order: bool) -> list[str]:
+        by_command = not self.world.is_telling
+        uris = [uri for message in messages for uri in uris_in(message.body)]
+        events = self.world.about_to_send(self.of, uris) if by_command else []
         sent = super()._send(messages, in_order=in_order)
-        if not self.world.is_telling:
-            self.world.note_sent(self.of, [uri for message in messages for uri in uris_in(message.body)])
+        if by_command:
+            self.world.note_sent(self.of, events)
             self.world.sent += [(self.of, message.body.decode()) for message in messages]
         POINTS.passed(SENT)
         return sent
@@ -345,10 +348,20 @@ class World:
         finally:
             self.is_telling = False
 
-    def note_sent(self, queue: str, uris: Sequence[str]) -> None:
-        """What a command announces may be read as it is now, or later."""
-        for source in self.names if queue == ROUTES else [queue]:
-            self.objects.announce(source, [Event(uri, self.objects.newest(uri), False) for uri in uris])
+    def about_to_send(self, queue: str, uris: Sequence[str]) -> list[Event]:
+        """What a command announces may be read as it is now, or later; at once, before the command goes on."""
+        for source in self._told_by(queue):
+            for uri in uris:
+                self.objects.let_read(source, uri)
+        return [self.objects.event(uri, facts=False) for uri in uris]
+
+    def note_sent(self, queue: str, events: Sequence[Event]) -> None:
+        """A command has announced the versions that were there before: others may have come since."""
+        for source in self._told_by(queue):
+            self.objects.announce(source, events)
+
+    def _told_by(self, queue: str) -> Collection[str]:
+        return self.names if queue == ROUTES else [queue]
 
     def before_acknowledged(self, queue: str, message: Received, others: Callable[[], set[str]]) -> None:
         uris = uris_in(message.body)
@@ -360,7 +373,7 @@ class World:
             if queue in self.cast.versioned:
                 versions = dict.fromkeys(uris, "") | shard_ids_in(message.body)
             self.promises.check_may_be_acknowledged(queue, uris, others, versions)
-        self.acknowledged += [(source, uri) for source in (self.names if queue == ROUTES else [queue]) for uri in uris]
+        self.acknowledged += [(source, uri) for source in self._told_by(queue) for uri in uris]
 
     def waiting_messages(self) -> int:
         total = 0
