@@ -202,6 +202,6 @@ def test_a_column_that_nobody_has_declared_is_said_once_and_counted_where_none_i
         day(query, *(written(tmp_path / "in" / f"{row['id']}.{format}", row) for row in rows))
     assert [row["id"] for row in lake.read()] == [0, 1, 2, 3, 4]
     assert caplog.messages == [
-        f"pipeline {query.name}: 2 object(s) of a batch, or parts of them, have a column that is not read, as "
-        "schemaEvolutionMode is none: channel"
+        f"pipeline {query.name}: 2 object(s) of a batch, or parts of them, have a column that is not read: channel, as "
+        "schemaEvolutionMode is none"
     ]

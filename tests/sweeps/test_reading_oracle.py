@@ -11,6 +11,7 @@ import pytest
 
 from support.oracle import stores
 from support.oracle.cases import Case
+from support.oracle.days import Days
 from support.oracle.loading import Loaded
 from support.oracle.packing import Packed
 from support.oracle.run import RELATIONS, check, run
@@ -28,6 +29,7 @@ EXAMPLES = {
     "each-store-is-the-local-file": 50,
     "no-option-without-effect": 24,
     "loaded-is-read": 10,
+    "nothing-is-dropped-over-days": 6,
 }
 """Half a minute of a core in all: of each relation what it can do in three seconds."""
 SEED = 53
@@ -102,9 +104,15 @@ FOUND = [
         ("loaded-is-read", Loaded(Case("parquet", ddl, made=Made("pyarrow", ddl, ((most,), (None,)), {})), "iceberg"))
         for ddl, most in (("a TIMESTAMP", 2**63 - 1), ("a TIMESTAMP_NTZ", -(2**62)), ("a DATE", 2**31 - 1))
     ),
+    *(  # nor for these, which are partitions
+        ("loaded-is-read", Loaded(Case("csv", "a TIMESTAMP, b INT", {}, b"0001-01-01 00:00:00,1\n"), target, 0, how))
+        for target, how in (("delta", "{}"), ("iceberg", "{}"), ("iceberg", "day({})"))
+    ),
+    # no column can be added for a name that differs in case alone, and nothing was said of it
+    ("nothing-is-dropped-over-days", Days("parquet", "path", (({"a": "INT"},), ({"a": "INT", "A": "BIGINT"},)))),
 ]
 
 
 @pytest.mark.parametrize(("relation", "case"), FOUND, ids=str)
-def test_what_once_broke_a_relation_does_not(relation: str, case: Case | Packed | Loaded) -> None:
+def test_what_once_broke_a_relation_does_not(relation: str, case: Case | Packed | Loaded | Days) -> None:
     check(relation, case)

@@ -145,8 +145,8 @@ def test_a_column_that_an_inferred_schema_lacks_is_said_once_with_its_objects_wh
         task = work(*objects, fileFormat="json", store=f"sqlite:///{tmp_path}/store.db", **options)
         assert sum(batch.num_rows for batch in read_work(task, SCHEMA, repeated=False)) == 3
     assert caplog.messages == [
-        "pipeline p: 2 object(s) of a batch, or parts of them, have a column that is not read, as schemaEvolutionMode "
-        "is none: undeclared"
+        "pipeline p: 2 object(s) of a batch, or parts of them, have a column that is not read: undeclared, as "
+        "schemaEvolutionMode is none"
     ]
 
 

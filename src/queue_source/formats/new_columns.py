@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -44,8 +44,16 @@ class NewColumns(CuesqueueError):
 
 
 PASSED_BY: Counter[str] = Counter()
-"""Columns that the schema lacks, by their paths, and how many objects have them: of the task that runs here."""
+"""Columns that are not read, by their paths and why, and how many objects have them: of the task that runs here."""
 _SAID: set[tuple[str, str]] = set()
+
+
+_OTHER_CASE = ", as its name differs from another one's in case alone"
+
+
+def pass_by(paths: Iterable[str], why: str = ", as schemaEvolutionMode is none") -> None:
+    """Count columns of an object that are not read."""
+    PASSED_BY.update(path + why for path in paths)
 
 
 def paths_of(tree: Tree, above: str = "") -> set[str]:
@@ -56,13 +64,12 @@ def paths_of(tree: Tree, above: str = "") -> set[str]:
 
 
 def say_passed_by(pipeline: str, counts: Mapping[str, int]) -> None:
-    """Log columns that were not declared, and that are not read: each once in a process."""
+    """Log columns that are not read: each once in a process."""
     for path, count in sorted(counts.items()):
         if (pipeline, path) not in _SAID:
             _SAID.add((pipeline, path))
             logger.warning(
-                "pipeline %s: %d object(s) of a batch, or parts of them, have a column that is not read, as "
-                "schemaEvolutionMode is none: %s",
+                "pipeline %s: %d object(s) of a batch, or parts of them, have a column that is not read: %s",
                 pipeline,
                 count,
                 path,
@@ -81,7 +88,7 @@ def check_file(schema: pa.Schema, written: pa.Schema, options: FormatOptions) ->
     Raises BadObject("wrong-columns") when Spark has no type for one of them, and it is not passed by.
     """
     if options.tells_new_columns:
-        PASSED_BY.update(paths_of(more_than(schema, data_of(written, options))))
+        pass_by(_not_read(schema, data_of(written, options)))
         return
     try:
         others = spark_schema(data_of(written, options))
@@ -89,6 +96,12 @@ def check_file(schema: pa.Schema, written: pa.Schema, options: FormatOptions) ->
         raise BadObject("wrong-columns", str(error)) from error
     if would_widen(schema, others, options):
         raise NewColumns(others)
+    if options.rescued_data_column is None:
+        pass_by(_not_read(schema, others), _OTHER_CASE)
+
+
+def _not_read(schema: pa.Schema, written: pa.Schema) -> set[str]:
+    return paths_of(more(pa.struct(list(schema)), pa.struct(list(written))) or {})
 
 
 def more_than(schema: pa.Schema, written: pa.Schema) -> Tree:
@@ -143,7 +156,10 @@ def check_header(schema: pa.Schema, names: list[str], options: FormatOptions) ->
     if new := {name for name in names if name.casefold() not in declared_names}:
         if options.watch_new_columns:
             raise NewColumns(pa.schema([(name, pa.string()) for name in dict.fromkeys(names)]))
-        PASSED_BY.update(new)
+        pass_by(new)
+    if options.rescued_data_column is None:
+        read = {name.casefold() for name in names if name in schema.names}
+        pass_by((name for name in names if name not in schema.names and name.casefold() in read), _OTHER_CASE)
 
 
 def more(declared: pa.DataType, written: pa.DataType, *, exactly: bool = False, empties: bool = False) -> Tree | None:

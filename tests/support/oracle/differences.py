@@ -326,11 +326,11 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         READ_HERE,
-        "TIMESTAMP without seconds, with a zone: `2020-07-01 12:00Z` (a bad value for Spark)",
+        "TIMESTAMP without seconds, with a zone: `2020-07-01 12:00Z` (for Spark bad, or without `GMT`)",
         every(
             formats("csv", "json"),
             of_type(_is_instant),
-            either(null_in_spark, text(_KEY_TWICE)),
+            either(null_in_spark, text(_KEY_TWICE), text("GMT")),
             text(r"\d[T ]\d{1,2}(:\d{1,2})?\s*(Z|z|[A-Z][A-Za-z/_]+|[+-]\d)"),
         ),
         (
@@ -338,6 +338,11 @@ TABLE: tuple[Row, ...] = (
                 _csv(f"t TIMESTAMP, {BAD}", "2020-07-01 12:00Z", timeZone="Europe/Berlin"),
                 "null, '2020-07-01 12:00Z'",
                 "1593604800000000, null",
+            ),
+            Example(
+                _csv("t TIMESTAMP", "2020-07-01 12:00GMT", timeZone="Europe/Berlin"),
+                "1593597600000000",
+                "1593604800000000",
             ),
         ),
     ),
@@ -410,15 +415,18 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         NOT_READ,
-        "bad values: years outside 0–9999; a time without a date (`05:00`)",
+        "bad values: years outside 0–9999; a time without a date (`05:00`); a date with `GMT`",
         every(
             formats("csv", "json"),
             of_type(is_time),
             said(r"is not a|year|the form of the option"),
             either(null_here, text(_KEY_TWICE)),
-            text(r"\d{5,}|[+-]\d{4,}|0000|(?:^|[\"',;|\n])\s*T?\d{1,2}:\d"),
+            text(r"\d{5,}|[+-]\d{4,}|0000|GMT|(?:^|[\"',;|\n])\s*T?\d{1,2}:\d"),
         ),
         (
+            Example(
+                _csv(f"a TIMESTAMP, {BAD}", "2021GMT", timeZone="UTC"), "1609459200000000, null", "null, '2021GMT'"
+            ),
             Example(
                 _csv(f"a TIMESTAMP, {BAD}", "+12013-01-01", timeZone="UTC"),
                 "316926518400000000, null",
@@ -659,7 +667,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         INFERRED,
-        "JSON: whole numbers beyond 64 bits are DECIMAL(38, 0) (for Spark with as many digits as they have)",
+        "JSON: whole numbers beyond 64 bits are DECIMAL(38, 0) (for Spark with their own digits)",
         every(JSON, lambda d: re.sub(r"DECIMAL\(\d+, 0\)", "DECIMAL(38, 0)", d.their) == d.our),
         (Example(_json_inferred('{"a":9223372036854775808}'), "`a` DECIMAL(19, 0)", "`a` DECIMAL(38, 0)"),),
     ),

@@ -142,37 +142,49 @@ def _store() -> StoreBackend:
 
 
 def _query(loaded: Loaded, folder: Path, options: dict[str, str]) -> Referencing:
+    if loaded.partition is not None:
+        options = options | {"partitionBy": loaded.how.format(loaded.partition.name)}
+    if loaded.target == "register":
+        return query_of(loaded.target, folder, options)
+    return query_of(loaded.target, folder, {"load": loaded.case.file_format, "schema": str(loaded.case.ddl), **options})
+
+
+def query_of(target: str, folder: Path, options: dict[str, str]) -> Referencing:
+    """A query of a pipeline of its own into a target below the folder."""
     backend, number = _store(), next(_numbers)
     name, given = f"p{number}", {"store": backend.url}
-    if loaded.target in ("path", "delta"):
-        given[loaded.target] = str(folder / "out")
+    if target in ("path", "delta"):
+        given[target] = str(folder / "out")
     else:
         given |= {"table": f"db.t{number}", "warehouse": str(folder / "warehouse")}
-    reading = {"type": "sql", "uri": backend.url}
-    if loaded.partition is not None:
-        given["partitionBy"] = loaded.how.format(loaded.partition.name)
-    lake = Lake(backend.views[0], given, reading, name=f"db.t{number}")
-    if loaded.target == "register":
+    lake = Lake(backend.views[0], given, {"type": "sql", "uri": backend.url}, name=f"db.t{number}")
+    if target == "register":
         return Registering(lake, name)
-    return Loading(lake, name, {"load": loaded.case.file_format, "schema": str(loaded.case.ddl), **options})
+    query = Loading(lake, name, options)
+    if "schema" not in options:
+        del query.options["schema"]
+    return query
+
+
+def tables_of(target: str, query: Referencing, folder: Path, *, in_files: bool = False) -> list[pa.Table]:
+    """What a target holds. `in_files`: where PyIceberg makes structs anew, which has no lists of them that are null."""
+    if target == "path":
+        here = [split["path"] for split in rows(_store().views[0], "splits") if str(folder) in split["path"]]
+        return [pq.read_table(path, partitioning=None) for path in here]
+    if target == "delta":
+        is_table = DeltaTable.is_deltatable(str(folder / "out"))
+        return [pa.table(DeltaTable(str(folder / "out")).scan())] if is_table else []
+    with query.lake.catalog() as catalog:
+        if not catalog.table_exists(query.lake.name):
+            return []
+        scan = catalog.load_table(query.lake.name).scan()
+        return [_of_files(scan, target)] if in_files else [scan.to_arrow()]
 
 
 def _stored(loaded: Loaded, query: Referencing, folder: Path) -> list[Row]:
     """The rows of the target in the columns and types that were declared."""
-    if loaded.target == "path":
-        here = [split["path"] for split in rows(_store().views[0], "splits") if str(folder) in split["path"]]
-        tables = [pq.read_table(path, partitioning=None) for path in here]
-    elif loaded.target == "delta":
-        is_table = DeltaTable.is_deltatable(str(folder / "out"))
-        tables = [pa.table(DeltaTable(str(folder / "out")).scan())] if is_table else []
-    else:
-        tables = []
-        with query.lake.catalog() as catalog:
-            if catalog.table_exists(query.lake.name):
-                scan = catalog.load_table(query.lake.name).scan()
-                # where PyIceberg makes structs anew, a list of them that is null is an empty one for it
-                is_made_anew = any(map(_has_lists_of_structs, loaded.case.schema.types))
-                tables = [_of_files(scan, loaded.target)] if is_made_anew else [scan.to_arrow()]
+    is_made_anew = any(map(_has_lists_of_structs, loaded.case.schema.types))
+    tables = tables_of(loaded.target, query, folder, in_files=is_made_anew)
     schema = loaded.case.schema
     found: list[Row] = []
     for table in tables:

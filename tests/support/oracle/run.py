@@ -22,6 +22,7 @@ from hypothesis.errors import Flaky, FlakyFailure
 from support.oracle import (
     beside,
     counting,
+    days,
     folders,
     harm,
     inference,
@@ -55,6 +56,7 @@ RELATIONS: dict[str, ModuleType] = {
         stores,
         options,
         loading,
+        days,
     )
 }
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""

@@ -21,12 +21,12 @@ import pyarrow.types as pt
 
 from queue_source.formats import variants
 from queue_source.formats.new_columns import (
-    PASSED_BY,
     NewColumns,
     Tree,
     data_of,
     more_than,
     no_data,
+    pass_by,
     paths_of,
     would_widen,
 )
@@ -445,7 +445,7 @@ class KnownNames:
         """Count the columns that are new in an object, each once, and know them from here on."""
         new = more_than(self._schema, data_of(written, self._options))
         paths = paths_of(new) - self._passed
-        PASSED_BY.update(paths)
+        pass_by(paths)
         self._passed |= paths
         _add_names(self._names, new)
 
