@@ -80,8 +80,7 @@ def settle(transaction: Transaction, pipeline: str, look: Look, *, repeats: bool
     said = look(Left(transaction, plan, published, json.loads(row.target)))
     if isinstance(said, Committed):
         said = _publish(transaction, said)
-        if said is None:
-            return None
+        published = plan.end_seq if said is None else published
     if said is not None and not repeats:
         return said
     changes: dict[str, Any] = {"target": None}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from shard_store.batches.publishing import Looked, Published
+from shard_store.batches.takeover import Committed, Left
 from shard_store.model import (
     BEGINNING,
     SINK,
@@ -23,21 +26,30 @@ from shard_store.model import (
     end_at,
     shard_key,
 )
+from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline
 
 SOURCE = "s"
 
 
+class Died(Exception):
+    """The process has ended, and its transaction is rolled back."""
+
+
 @dataclass
 class Queue:
-    """All messages that were ever sent, those that are acknowledged, and the objects that are deleted since."""
+    """All messages that were ever sent, those that are acknowledged, and the objects that are deleted since.
+
+    `table`: what a table with commits of its own has, by the marks of its commits.
+    """
 
     messages: dict[str, Content] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
     gone: set[tuple[str, str | None]] = field(default_factory=set)
     read_when_gone: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
+    table: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -102,7 +114,7 @@ class Reader(Pipeline):
         self.finish([s.key for s in shards if s.state is not ShardState.OPEN], look)
         stale = {shard.key: shard for shard in others if shard.stale}
         names = sorted({shard.token.pipeline for shard in stale.values() if shard.token is not None})
-        waits = self.store.settle(names, lambda _: "", repeats=False) if names else {}
+        waits = self.store.settle(names, self._look_for, repeats=False) if names else {}
         if not (stale := {k: s for k, s in stale.items() if s.token is None or s.token.pipeline not in waits}):
             return
         won = self.store.acquire(self.token, {key: shard.token for key, shard in stale.items()})
@@ -111,6 +123,12 @@ class Reader(Pipeline):
         if lost:
             look = self._look()
             self.resolve(self.store.open_shards(self.token, SOURCE, [s.content for s in lost]).values(), look)
+
+    def _look_for(self, left: Left) -> Committed | None:
+        """Look for a batch of a stopped pipeline in the table."""
+        if (digest := left.plan.delivery_hash) not in self.queue.table:
+            return None
+        return Committed(digest, [left.plan.token.pipeline], left.plan.end_seq, Looked((1, 10), shown_before=True))
 
     def get_again(self, keys: Collection[ShardKey] | None = None) -> None:
         """Resolve shards as they are now (None: those of others). Missing ones were finished, and pruned since."""
@@ -232,6 +250,21 @@ class Reader(Pipeline):
                     self.queue.read_when_gone.add(entry.content.shard_id)
         self.store.publish([self.identity], [Split(path_of(plan.ranges, self.identity), len(plan.ranges), 10)])
         self.is_published = True
+
+    def bring_elsewhere(self) -> None:
+        """Commit the plan on record in the table, and die before the store does."""
+        assert self.identity is not None
+        plan, _ = self.store.plan_to_load(self.identity)
+        self.store.note_target([self.name], "{}")
+
+        def commit(transaction: Transaction, published: Published) -> None:
+            assert self.identity is not None
+            if not published.already:
+                self.queue.table[published.delivery_hash] = path_of(plan.ranges, self.identity)
+                raise Died
+
+        with suppress(Died):
+            self.store.publish_with([self.identity], commit, batch_id=self.identity.end_seq)
 
     def conclude(self) -> None:
         """Confirm the batch that is published, and acknowledge what is finished."""

@@ -85,6 +85,7 @@ _of("q", "driver", "plans, publishes, confirms", lambda r: r.batch())
 _of("q", "opener", "gives up", lambda r: r.give_up("q open"))
 _of("d", "driver", "wakes and publishes", lambda r: r.bring())
 _of("d", "driver", "wakes, plans and publishes", _in_turn(Reader.make, Reader.bring))
+_of("d", "driver", "wakes, commits in its table and dies", Reader.bring_elsewhere)
 _of("d", "heart", "wakes and beats", lambda r: r.store.heartbeat(r.token, STALE))
 
 
@@ -174,6 +175,18 @@ def _reset(world: World) -> None:
     world.announce_later("dead part")
 
 
+def _clean_anew(world: World) -> None:
+    """Within an hour an object is forgotten, comes in a new version, is read, and is to be cleaned once more."""
+    q = world.first["q"]
+    world.operator.forget(_keys("done"), AUDIT)
+    q.receive(said("done", 2, "n21"))
+    q.batch()
+    q.batch()
+    world.clock.advance(1200.0)
+    world.beat("p", "q")
+    world.plan_cleanings()
+
+
 def _forget(world: World) -> object:
     done = world.operator.forget(_keys("done", "bad", "old empty"), AUDIT)
     world.announce_later("done", "bad", "old empty")
@@ -197,6 +210,7 @@ _add("reader lists data", "data", lambda w: sorted(w.operator.paths(w.operator.p
 _add("p sends errors", "p errors", _send_errors)
 _add("p plans cleanings", "p cleaning", World.plan_cleanings)
 _add("p cleans", "p cleaning", World.clean)
+_add("q reads what is to be cleaned anew", "q driver", _clean_anew)
 # its options leave it out, so that no message of its own queue announces it
 _add("q declines recorded", "q opener", lambda w: w.first["q"].store.decline(w.first["q"].token, _keys("recorded")))
 _add("p wins an interval", "p timer", lambda w: w.stores["p"].win_interval("prune s", 60.0))
