@@ -110,7 +110,7 @@ def test_what_a_stale_owner_may_have_brought_to_its_target_since_it_was_settled_
     plan = owner.planned("a")
     backend.clock.advance(STALE)
     assert store.settle(["owner"], lambda _: None, repeats=False) == {}
-    store.note_target(["owner"], "{}")
+    store.note_target([owner.token], "{}")
     shards = other.open("a").values()
     assert store.acquire(other.token, seen(*shards)) == set()
     table = Committed(plan.identity.delivery_hash, ["owner"], 1, Looked((1, 1), shown_before=True))
@@ -171,6 +171,7 @@ FENCED: dict[str, OldCall] = {
     "plan": lambda store, old, plan: store.plan(old.token, 0, 1),
     "publish": lambda store, old, plan: old.publish(plan),
     "adopt": lambda store, old, plan: store.adopt_offset(old.token, 7),
+    "target": lambda store, old, plan: store.note_target([old.token], "{}"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -125,8 +126,8 @@ class Reader(Pipeline):
             self.resolve(self.store.open_shards(self.token, SOURCE, [s.content for s in lost]).values(), look)
 
     def _look_for(self, left: Left) -> Committed | None:
-        """Look for a batch of a stopped pipeline in the table."""
-        if (digest := left.plan.delivery_hash) not in self.queue.table:
+        """Look for a batch of a stopped pipeline in the table, if it is the one that was noted."""
+        if (digest := left.plan.delivery_hash) not in self.queue.table or left.target != {"plan": digest}:
             return None
         return Committed(digest, [left.plan.token.pipeline], left.plan.end_seq, Looked((1, 10), shown_before=True))
 
@@ -255,7 +256,7 @@ class Reader(Pipeline):
         """Commit the plan on record in the table, and die before the store does."""
         assert self.identity is not None
         plan, _ = self.store.plan_to_load(self.identity)
-        self.store.note_target([self.name], "{}")
+        self.store.note_target([self.token], json.dumps({"plan": self.identity.delivery_hash}))
 
         def commit(transaction: Transaction, published: Published) -> None:
             assert self.identity is not None

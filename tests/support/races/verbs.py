@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from shard_store.completeness.comparing import ListedShard
 from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
+from shard_store.errors import PipelineTakenOver
 from shard_store.model import STORE, Content, Split, shard_key
 from shard_store.shards.recording import Receipts
 from shard_store.upkeep.pruning import RetentionPolicy
@@ -96,8 +98,17 @@ def _starts(name: str) -> Callable[[World], object]:
     return start
 
 
+def _starts_and_dies(world: World) -> None:
+    """End the batch that was planned, and die between the two commits of the next one. Then the driver before wakes."""
+    world.readers["d"] = d = world.readers["d"].again()
+    _in_turn(Reader.make, Reader.bring, Reader.conclude, Reader.take, Reader.make, Reader.bring_elsewhere)(d)
+    with suppress(PipelineTakenOver):
+        world.first["d"].bring_elsewhere()
+
+
 for _reader in ("p", "q", "d"):
     _add(f"{_reader} starts again", f"{_reader} start", _starts(_reader))
+_add("d starts again, commits in its table and dies", "d start", _starts_and_dies)
 _add("q lists", "q listing", lambda w: w.list_page(w.first["q"], ("new", "old bad", "bad", "empty"), "x", 2))
 _add("p lists", "p listing", lambda w: w.list_page(w.first["p"], ("new", "old empty", "dead"), None, 2))
 
