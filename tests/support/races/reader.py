@@ -20,11 +20,13 @@ from shard_store.model import (
     PlanIdentity,
     Position,
     Range,
+    Semantics,
     Shard,
     ShardKey,
     ShardState,
     Split,
     end_at,
+    is_end,
     shard_key,
 )
 from shard_store.sql.database import Transaction
@@ -70,6 +72,7 @@ class Reader(Pipeline):
     is_published: bool = False
     is_retired: bool = False
     driver: str = ""
+    semantics: Semantics = Semantics.EXACTLY_ONCE
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def copied(self, queue: Queue) -> Reader:
@@ -83,7 +86,7 @@ class Reader(Pipeline):
 
     def again(self) -> Reader:
         """Start the pipeline once more, as a new query on the same checkpoint."""
-        return begun(self.store, self.name, self.queue, f"{self.driver} again")
+        return begun(self.store, self.name, self.queue, f"{self.driver} again", self.semantics)
 
     # messages
 
@@ -214,11 +217,16 @@ class Reader(Pipeline):
         if not taken:
             return
         ranges = [Range(k, s.content, s.position, until or end_at(s.content.size or 0)) for k, s in taken.items()]
-        self.write(*ranges)
+        look = self._look()
+        written = self.store.advance(self.token, snapshot=(self.seq + 1, ranges)).written
+        self.seq += 1
         with self.lock:
-            self.in_plan = {entry.key: entry for entry in ranges}
+            self.in_plan = {entry.key: entry for entry in written}
             for key in taken:
                 self.ready.pop(key, None)
+        if self.semantics.final_at_snapshot:
+            self.finish([entry.key for entry in written if is_end(entry.end)], look)
+            self.get_again([key for key in taken if key not in self.in_plan])
 
     def make(self) -> None:
         """Plan what is in snapshots; its sink takes it."""
@@ -289,11 +297,14 @@ class Reader(Pipeline):
         self.conclude()
 
 
-def begun(store: ShardStore, name: str, queue: Queue, driver: str) -> Reader:
+def begun(
+    store: ShardStore, name: str, queue: Queue, driver: str, semantics: Semantics = Semantics.EXACTLY_ONCE
+) -> Reader:
     """Start a pipeline, with what the incarnation before has left."""
     settings = {"allowedPrefixes": "file:///"}
-    started = store.start(SOURCE, name, driver=driver, stale_after=STALE, settings=settings)
-    reader = Reader(store, started.token, SOURCE, started.last_seq, started.confirmed_seq, queue=queue, driver=driver)
+    started = store.start(SOURCE, name, driver=driver, stale_after=STALE, semantics=semantics, settings=settings)
+    seqs = started.last_seq, started.confirmed_seq
+    reader = Reader(store, started.token, SOURCE, *seqs, queue=queue, driver=driver, semantics=semantics)
     reader.in_plan = {entry.key: entry for part in started.unconfirmed for entry in part.ranges}
     reader._offer(started.unfinished)
     return reader

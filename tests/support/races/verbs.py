@@ -65,6 +65,7 @@ _ANNOUNCED: dict[str, tuple[Content, ...]] = {
     "announces bad twice": (said("bad", 2, "n16"), alone("bad", "n17")),
     "announces dead": (said("dead", 2, "n18"), said("dead planned", 1, "m7", count=2)),
     "receives released": (said("old released", 1, "m4", count=2), said("released", 1, "m20", count=2)),
+    "announces a's": (said("a planned", 2, "n22"), said("a open", 2, "n23"), said("a next", 2, "n24")),
     "announces recorded": (said("recorded", 2, "n19"), said("listed", 2, "n20")),
 }
 _BY_OWNER = {"announces new again", "announces old bad", "announces open, planned", "announces planned empty"}
@@ -85,6 +86,9 @@ _of("p", "driver", "publishes, confirms, takes", _in_turn(Reader.bring, Reader.c
 _of("q", "driver", "plans", lambda r: r.make())
 _of("q", "driver", "plans, publishes, confirms", lambda r: r.batch())
 _of("q", "opener", "gives up", lambda r: r.give_up("q open"))
+_of("a", "driver", "publishes", lambda r: r.bring())
+_of("a", "driver", "takes the next", _in_turn(Reader.bring, Reader.conclude, Reader.take, Reader.make, Reader.bring))
+_of("a", "driver", "stops", lambda r: r.stop())
 _of("d", "driver", "wakes and publishes", lambda r: r.bring())
 _of("d", "driver", "wakes, plans and publishes", _in_turn(Reader.make, Reader.bring))
 _of("d", "driver", "wakes, commits in its table and dies", Reader.bring_elsewhere)
@@ -106,6 +110,13 @@ def _starts_and_dies(world: World) -> None:
         world.first["d"].bring_elsewhere()
 
 
+def _starts_and_takes(world: World) -> None:
+    """What was begun is given up, and the rest is taken and published."""
+    world.readers["a"] = a = world.readers["a"].again()
+    _in_turn(Reader.make, Reader.bring, Reader.conclude, Reader.batch)(a)
+
+
+_add("a starts again and takes the next", "a start", _starts_and_takes)
 for _reader in ("p", "q", "d"):
     _add(f"{_reader} starts again", f"{_reader} start", _starts(_reader))
 _add("d starts again, commits in its table and dies", "d start", _starts_and_dies)
@@ -173,7 +184,7 @@ def _compare(world: World) -> object:
 
 
 def _requarantine(world: World) -> object:
-    return world.operator.quarantine(_keys("open", "planned", "dead planned", "q planned", "released"), AUDIT)
+    return world.operator.quarantine(_keys("open", "planned", "dead planned", "q planned", "released", "a open"), AUDIT)
 
 
 def _put_back(world: World) -> object:
@@ -192,7 +203,8 @@ def _clean_anew(world: World) -> None:
     world.operator.forget(_keys("done"), AUDIT)
     q.receive(said("done", 2, "n21"))
     q.batch()
-    q.batch()
+    q.take("done")
+    _in_turn(Reader.make, Reader.bring, Reader.conclude)(q)
     world.clock.advance(1200.0)
     world.beat("p", "q")
     world.plan_cleanings()
