@@ -243,10 +243,8 @@ class ShardStore:
     def acquire(self, token: PublishToken, seen: Mapping[ShardKey, PublishToken | None]) -> set[ShardKey]:
         return self._write(ownership.acquire, token, seen)
 
-    def note_target(self, names: Sequence[str], target: str) -> None:
-        """Write down where the pipelines' next batches are committed: see `takeover`."""
-        if self.targets(names) != {target}:
-            self._write(takeover.note_target, names, target)
+    def note_target(self, tokens: Sequence[PublishToken], target: str) -> None:
+        self._write(takeover.note_target, tokens, target)
 
     def targets(self, names: Sequence[str]) -> set[str | None]:
         return self._read(takeover.targets_of, names)

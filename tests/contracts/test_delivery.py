@@ -249,6 +249,7 @@ def test_an_output_is_found_again_when_a_shard_of_its_batch_has_passed_to_anothe
         raise ZeroDivisionError
     backend.clock.advance(STALE + 1)
     store.heartbeat(other.token, STALE)
+    assert store.settle(["p"], lambda _: "it cannot be looked there", repeats=True) == {}
     assert store.acquire(other.token, {us.look("b")["b"].key: us.token})
     assert len(Pipeline.start(store).plan().ranges) == 1
     with delivery(store, "p", 0) as again:

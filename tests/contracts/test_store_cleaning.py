@@ -231,7 +231,8 @@ def test_what_was_pruned_and_announced_again_is_known_as_such_and_planned_anew(b
     assert [one.again for one in store.due_cleanings("s", 1).cleanings] == [False]
 
 
-def test_what_is_late_changes_nothing_of_a_newer_plan(backend: StoreBackend) -> None:
+@pytest.mark.parametrize("late", [{"outcome": CHANGED}, {"outcome": DONE}, {"cause": NEEDED}])
+def test_what_is_late_changes_nothing_of_a_newer_plan(backend: StoreBackend, late: dict[str, Any]) -> None:
     store = backend.open()
     us = Pipeline.start(store)
     us.deliver("a")
@@ -243,7 +244,7 @@ def test_what_is_late_changes_nothing_of_a_newer_plan(backend: StoreBackend) -> 
     us.deliver("a")
     backend.clock.advance(8 * DAY)
     plan(store)
-    store.end_cleanings([Ended(before.shard_key, before.read_at, CHANGED)])
+    store.end_cleanings([Ended(before.shard_key, before.read_at, **late)])
     assert due(store) == ["a"]
 
 

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from shard_store.batches.publishing import Looked
+from shard_store.batches.takeover import Committed
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost
-from shard_store.model import Plan, PublishToken, Semantics, Shard, ShardKey, shard_key
+from shard_store.model import Plan, PublishToken, Semantics, Shard, ShardKey, ShardState, shard_key
 from shard_store.sql.schema import shards
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
@@ -100,6 +102,23 @@ def test_a_finished_shard_is_never_taken(backend: StoreBackend) -> None:
     assert owner.look("a")["a"].token == owner.token
 
 
+def test_what_a_stale_owner_may_have_brought_to_its_target_since_it_was_settled_stays(backend: StoreBackend) -> None:
+    """It woke, committed a batch in its table and died, after who takes its shards has asked for its target."""
+    store = backend.open()
+    owner, other = Pipeline.start(store, "owner"), Pipeline.start(store, "other")
+    owner.deliver("before")
+    plan = owner.planned("a")
+    backend.clock.advance(STALE)
+    assert store.settle(["owner"], lambda _: None, repeats=False) == {}
+    store.note_target([owner.token], "{}")
+    shards = other.open("a").values()
+    assert store.acquire(other.token, seen(*shards)) == set()
+    table = Committed(plan.identity.delivery_hash, ["owner"], 1, Looked((1, 1), shown_before=True))
+    assert store.settle(["owner"], lambda _: table, repeats=False) == {}
+    assert other.look("a")["a"].state is ShardState.DONE
+    assert store.targets(["owner"]) == {None}, "all that it has is published"
+
+
 def test_several_owners_shards_are_taken_in_one_call(backend: StoreBackend) -> None:
     store = backend.open()
     owners = [Pipeline.start(store, f"o{i}") for i in range(3)]
@@ -152,6 +171,7 @@ FENCED: dict[str, OldCall] = {
     "plan": lambda store, old, plan: store.plan(old.token, 0, 1),
     "publish": lambda store, old, plan: old.publish(plan),
     "adopt": lambda store, old, plan: store.adopt_offset(old.token, 7),
+    "target": lambda store, old, plan: store.note_target([old.token], "{}"),
 }
 
 

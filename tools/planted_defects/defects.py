@@ -31,7 +31,7 @@ DEFECTS = (
         "owner-without-staleness",
         "A pipeline took shards whose owner was alive: both published them.",
         "shard_store/shards/ownership.py",
-        "free = sa.and_(*its, sa.not_(alive))",
+        "free = sa.and_(*its, sa.not_(kept))",
         "free = sa.and_(*its)",
     ),
     Defect(

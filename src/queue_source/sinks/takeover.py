@@ -38,7 +38,9 @@ def note(store: ShardStore, options: SinkOptions, columns: Iterable[str] = ()) -
             target["warehouse"] = options.table.warehouse
     else:
         return
-    store.note_target(options.pipelines, json.dumps(target, sort_keys=True))
+    text = json.dumps(target, sort_keys=True)
+    if store.targets(options.pipelines) != {text}:
+        store.note_target([store.current_plan(name).token for name in options.pipelines], text)
 
 
 def noted_columns(store: ShardStore, options: SinkOptions) -> frozenset[str]:
@@ -56,7 +58,9 @@ def note_output(store: ShardStore, plans: Sequence[PlanIdentity], digest: str, n
     outputs = before["outputs"] if before.get("plans") == hashes else {}
     outputs[name] = None if engine.url.password else engine.url.render_as_string()
     target = {"kind": OUTPUTS, "plans": hashes, "hash": digest, "outputs": outputs}
-    store.note_target(pipelines, json.dumps(target, sort_keys=True))
+    text = json.dumps(target, sort_keys=True)
+    if store.targets(pipelines) != {text}:
+        store.note_target([plan.token for plan in plans], text)
 
 
 def looking(store_id: str, storage: StorageOptions) -> Look:

@@ -17,8 +17,9 @@ from sqlalchemy.engine import Row
 from shard_store.batches.positions import positions_of, split_by_fit
 from shard_store.batches.publishing import Looked, find_delivery, planned_moves, publish
 from shard_store.model import PlanIdentity, PublishToken, delivery_hash
+from shard_store.shards.ownership import fence
 from shard_store.sql.database import Transaction
-from shard_store.sql.schema import attempts, pipelines
+from shard_store.sql.schema import attempts, of_pipeline, pipelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,14 @@ Look = Callable[[Left], Committed | str | None]
 """Looks into a target. A text: why nothing tells whether the batch is there; None: it is not."""
 
 
-def note_target(transaction: Transaction, names: Sequence[str], target: str) -> None:
-    """Write down where the pipelines' next batches are committed, before the first of them is."""
-    transaction.execute(pipelines.update().where(pipelines.c.pipeline.in_(names)).values(target=target))
+def note_target(transaction: Transaction, tokens: Sequence[PublishToken], target: str) -> None:
+    """Write down where the pipelines' next batches are committed, before the first of them is.
+
+    Raises PipelineTakenOver in a driver that was replaced: the newer one may have committed elsewhere by now.
+    """
+    for token in sorted(tokens, key=str):
+        fence(transaction, token)
+        transaction.execute(of_pipeline, [{"of": token.pipeline, "target": target}])
 
 
 def targets_of(transaction: Transaction, names: Sequence[str]) -> set[str | None]:
@@ -80,8 +86,7 @@ def settle(transaction: Transaction, pipeline: str, look: Look, *, repeats: bool
     said = look(Left(transaction, plan, published, json.loads(row.target)))
     if isinstance(said, Committed):
         said = _publish(transaction, said)
-        if said is None:
-            return None
+        published = plan.end_seq if said is None else published
     if said is not None and not repeats:
         return said
     changes: dict[str, Any] = {"target": None}

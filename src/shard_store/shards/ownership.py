@@ -236,7 +236,8 @@ def acquire(
 ) -> set[ShardKey]:
     """Take stale shards by compare-and-set on the token seen (None: released); returns those that are ours now.
 
-    A shard is taken only while its owner is still stale by the database's clock (invariant 5).
+    A shard is taken only while its owner is still stale by the database's clock (invariant 5), and has no target: if it
+    has, it may have woken since that was settled (`takeover`), and have brought the shard there.
     """
     fence(transaction, token)
     by_token: dict[PublishToken | None, list[ShardKey]] = {}
@@ -247,13 +248,11 @@ def acquire(
         # not `IS NULL`: SQLite would then look through all that is released, instead of for these keys
         free = sa.func.coalesce(shards.c.owner, "") == ""
         if owner is not None:  # its heartbeats have stopped, or it was replaced
-            alive = sa.exists().where(
-                pipelines.c.pipeline == owner.pipeline,
-                pipelines.c.incarnation == owner.incarnation,
-                pipelines.c.stale_at > transaction.now(),
-            )
+            c = pipelines.c
+            alive = sa.and_(c.incarnation == owner.incarnation, c.stale_at > transaction.now())
+            kept = sa.exists().where(c.pipeline == owner.pipeline, sa.or_(alive, c.target.is_not(None)))
             its = shards.c.owner == owner.pipeline, shards.c.incarnation == owner.incarnation
-            free = sa.and_(*its, sa.not_(alive))
+            free = sa.and_(*its, sa.not_(kept))
         transaction.change_among(take.where(shards.c.finished_at.is_(None), free), shards.c.shard_key, keys)
     ours = sa.select(shards.c.shard_key).where(owned_by(token))
     return {ShardKey(key) for (key,) in transaction.select_among(ours, shards.c.shard_key, seen)}

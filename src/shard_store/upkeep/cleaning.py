@@ -277,8 +277,13 @@ def redirect(transaction: Transaction, targets: Mapping[ShardKey, str | None]) -
 
 def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
     """Write down what came of them. Those that failed are due again later: soon at first, then once an hour, and once a
-    day where only a person can change it. Of what is needed elsewhere others are asked again after an hour."""
+    day where only a person can change it. Of what is needed elsewhere others are asked again after an hour. What comes
+    late says nothing of an object that was read anew, and planned anew, since."""
     now = int(transaction.execute(sa.select(transaction.now())).scalar_one())
+    locked = sa.select(cleanings.c.shard_key, cleanings.c.read_at).with_for_update()
+    rows = transaction.select_among(locked, cleanings.c.shard_key, {cleaning.key for cleaning in ended})
+    current = {(bytes(key), read_at) for key, read_at in rows}
+    ended = [cleaning for cleaning in ended if (cleaning.key, cleaning.read_at) in current]
     done = [cleaning.key for cleaning in ended if cleaning.outcome == DONE]
     finished = cleanings.update().where(cleanings.c.ended_at.is_(None))
     transaction.change_among(finished.values(ended_at=now, outcome=DONE), cleanings.c.shard_key, done)
@@ -290,7 +295,7 @@ def end(transaction: Transaction, ended: Sequence[Ended]) -> None:
         later = finished.values(cause=NEEDED, detail=detail, due_at=now + _ASKED_AGAIN // MICROSECOND)
         transaction.change_among(later, cleanings.c.shard_key, keys)
     for cleaning in sorted(cleaning for cleaning in ended if cleaning.outcome != DONE and cleaning.cause != NEEDED):
-        this = finished.where(cleanings.c.shard_key == cleaning.key, cleanings.c.read_at == cleaning.read_at)
+        this = finished.where(cleanings.c.shard_key == cleaning.key)
         said = {"cause": cleaning.cause, "detail": cleaning.detail}
         if cleaning.outcome is not None:
             transaction.execute(this.values(ended_at=now, outcome=cleaning.outcome, **said))

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from shard_store.completeness.comparing import ListedShard
 from shard_store.model import BEGINNING, WITHOUT_MESSAGE, Position, ShardState, is_end
 from shard_store.sql import schema
+from shard_store.upkeep.cleaning import DONE
 from support.races.prepared import TABLES, World, rows_of
 from support.races.reader import SOURCE
 
@@ -46,6 +47,7 @@ def facts_of(world: World) -> Facts:
         facts[f"reader {name}", f"{sorted(s.content.shard_id for s in reader.ready.values())} ready"] += 1
         facts[f"reader {name}", f"{sorted(e.content.shard_id for e in reader.in_plan.values())} planned"] += 1
     facts["queue", f"acknowledged {sorted(world.queue.acknowledged)}"] += 1
+    facts["table", f"{sorted(world.queue.table.values())}"] += 1
     return frozenset((kind, f"{text} x{number}") for (kind, text), number in facts.items())
 
 
@@ -77,14 +79,17 @@ def harm_of(world: World, raised: list[str]) -> set[str]:
         shards = {row.shard_id: row for row in connection.execute(sa.select(schema.shards))}
         c = schema.splits.c
         files = connection.execute(sa.select(c.path, c.pipeline).where(c.replaced_by.is_(None))).all()
+        c = schema.cleanings.c
+        cleaned = connection.execute(sa.select(c.uri, c.etag).where(c.outcome == DONE)).all()
         counted = connection.execute(sa.select(schema.pipelines.c.pipeline, schema.pipelines.c.data_files)).all()
     parts: dict[str, list[tuple[str, str, str]]] = {}
-    for file in files:
-        for part in filter(None, file.path.split("/")[1].split("+")):
+    for path in [*(file.path for file in files), *world.queue.table.values()]:
+        for part in filter(None, path.split("/")[1].split("+")):
             name, start, end, etag = part.split(":")
             parts.setdefault(name, []).append((start, end, etag))
     harm = {_kind(text) for text in raised}
     harm |= {f"{name} was read after it was deleted" for name in world.queue.read_when_gone}
+    harm |= {f"{c.uri} is said to be cleaned" for c in cleaned if (c.uri, c.etag) not in world.queue.gone}
     numbers = Counter(file.pipeline for file in files)
     harm |= {f"the data files of {name} are miscounted" for name, n in counted if n is not None and n != numbers[name]}
     messages = world.queue.messages

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from shard_store.completeness.listing import Found
 from shard_store.errors import ShardStoreError
-from shard_store.model import LISTING, STORE, Content, ErrorRecord, position_at, shard_key
+from shard_store.model import LISTING, STORE, Content, ErrorRecord, Semantics, position_at, shard_key
 from shard_store.shards.changes import Audit
 from shard_store.shards.recording import Receipts
 from shard_store.sql.schema import identity, metadata, version
@@ -38,19 +38,21 @@ def alone(name: str, message: str, size: int | None = None) -> Content:
 
 
 class World:
-    """The store, as several processes have it open, with the readers p, q and d (which has died)."""
+    """The store, as several processes have it open, with the readers p, q, d (which has died) and a (at-most-once)."""
 
     def __init__(self, backend: StoreBackend) -> None:
         self.backend, self.clock = backend, backend.clock
         backend.wipe()
         self.queue = Queue()
-        self.names = ("p", "q", "d", "operator")
+        self.names = ("p", "q", "d", "a", "operator")
         self.stores: dict[str, ShardStore] = {name: backend.open(patience=5.0) for name in self.names}
         self.operator = self.stores["operator"]
         self.readers: dict[str, Reader] = {}
         self.first: dict[str, Reader] = {}  # those of before any start: what races is done by them
         for name in ("p", "q", "d"):
             self.readers[name] = begun(self.stores[name], name, self.queue, f"driver of {name}")
+        at_most_once = "driver of a", Semantics.AT_MOST_ONCE
+        self.readers["a"] = begun(self.stores["a"], "a", self.queue, *at_most_once)
         self._prepare()
         self._now = self.clock.now
         with self.operator.database.engine.connect() as connection:
@@ -123,8 +125,13 @@ class World:
         q.take("q planned")
         p.receive(said("q open", 1, "m25"))
         self.operator.record("r", {SOURCE: [said("recorded", 1, "m26")._replace(queue=STORE)]}, Receipts(1))
+        self.beat("a")
+        a = self.readers["a"]
+        a.receive(said("a planned", 1, "m27"), said("a next", 1, "m28"), said("a open", 1, "m29"))
+        a.take("a planned")
+        a.make()
         self.clock.advance(1200.0)  # what is published is old enough to be cleaned
-        self.beat("p", "q")
+        self.beat("p", "q", "a")
 
     def beat(self, *names: str) -> None:
         for name in names:

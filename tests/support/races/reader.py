@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from shard_store.batches.publishing import Looked, Published
+from shard_store.batches.takeover import Committed, Left
 from shard_store.model import (
     BEGINNING,
     SINK,
@@ -16,28 +20,39 @@ from shard_store.model import (
     PlanIdentity,
     Position,
     Range,
+    Semantics,
     Shard,
     ShardKey,
     ShardState,
     Split,
     end_at,
+    is_end,
     shard_key,
 )
+from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
 from support.store_backends import STALE, Pipeline
 
 SOURCE = "s"
 
 
+class Died(Exception):
+    """The process has ended, and its transaction is rolled back."""
+
+
 @dataclass
 class Queue:
-    """All messages that were ever sent, those that are acknowledged, and the objects that are deleted since."""
+    """All messages that were ever sent, those that are acknowledged, and the objects that are deleted since.
+
+    `table`: what a table with commits of its own has, by the marks of its commits.
+    """
 
     messages: dict[str, Content] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
     gone: set[tuple[str, str | None]] = field(default_factory=set)
     read_when_gone: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
+    table: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -57,6 +72,7 @@ class Reader(Pipeline):
     is_published: bool = False
     is_retired: bool = False
     driver: str = ""
+    semantics: Semantics = Semantics.EXACTLY_ONCE
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def copied(self, queue: Queue) -> Reader:
@@ -70,7 +86,7 @@ class Reader(Pipeline):
 
     def again(self) -> Reader:
         """Start the pipeline once more, as a new query on the same checkpoint."""
-        return begun(self.store, self.name, self.queue, f"{self.driver} again")
+        return begun(self.store, self.name, self.queue, f"{self.driver} again", self.semantics)
 
     # messages
 
@@ -102,7 +118,7 @@ class Reader(Pipeline):
         self.finish([s.key for s in shards if s.state is not ShardState.OPEN], look)
         stale = {shard.key: shard for shard in others if shard.stale}
         names = sorted({shard.token.pipeline for shard in stale.values() if shard.token is not None})
-        waits = self.store.settle(names, lambda _: "", repeats=False) if names else {}
+        waits = self.store.settle(names, self._look_for, repeats=False) if names else {}
         if not (stale := {k: s for k, s in stale.items() if s.token is None or s.token.pipeline not in waits}):
             return
         won = self.store.acquire(self.token, {key: shard.token for key, shard in stale.items()})
@@ -111,6 +127,12 @@ class Reader(Pipeline):
         if lost:
             look = self._look()
             self.resolve(self.store.open_shards(self.token, SOURCE, [s.content for s in lost]).values(), look)
+
+    def _look_for(self, left: Left) -> Committed | None:
+        """Look for a batch of a stopped pipeline in the table, if it is the one that was noted."""
+        if (digest := left.plan.delivery_hash) not in self.queue.table or left.target != {"plan": digest}:
+            return None
+        return Committed(digest, [left.plan.token.pipeline], left.plan.end_seq, Looked((1, 10), shown_before=True))
 
     def get_again(self, keys: Collection[ShardKey] | None = None) -> None:
         """Resolve shards as they are now (None: those of others). Missing ones were finished, and pruned since."""
@@ -195,11 +217,16 @@ class Reader(Pipeline):
         if not taken:
             return
         ranges = [Range(k, s.content, s.position, until or end_at(s.content.size or 0)) for k, s in taken.items()]
-        self.write(*ranges)
+        look = self._look()
+        written = self.store.advance(self.token, snapshot=(self.seq + 1, ranges)).written
+        self.seq += 1
         with self.lock:
-            self.in_plan = {entry.key: entry for entry in ranges}
+            self.in_plan = {entry.key: entry for entry in written}
             for key in taken:
                 self.ready.pop(key, None)
+        if self.semantics.final_at_snapshot:
+            self.finish([entry.key for entry in written if is_end(entry.end)], look)
+            self.get_again([key for key in taken if key not in self.in_plan])
 
     def make(self) -> None:
         """Plan what is in snapshots; its sink takes it."""
@@ -233,6 +260,21 @@ class Reader(Pipeline):
         self.store.publish([self.identity], [Split(path_of(plan.ranges, self.identity), len(plan.ranges), 10)])
         self.is_published = True
 
+    def bring_elsewhere(self) -> None:
+        """Commit the plan on record in the table, and die before the store does."""
+        assert self.identity is not None
+        plan, _ = self.store.plan_to_load(self.identity)
+        self.store.note_target([self.token], json.dumps({"plan": self.identity.delivery_hash}))
+
+        def commit(transaction: Transaction, published: Published) -> None:
+            assert self.identity is not None
+            if not published.already:
+                self.queue.table[published.delivery_hash] = path_of(plan.ranges, self.identity)
+                raise Died
+
+        with suppress(Died):
+            self.store.publish_with([self.identity], commit, batch_id=self.identity.end_seq)
+
     def conclude(self) -> None:
         """Confirm the batch that is published, and acknowledge what is finished."""
         if self.seq == self.confirmed or not self.is_published:
@@ -255,11 +297,14 @@ class Reader(Pipeline):
         self.conclude()
 
 
-def begun(store: ShardStore, name: str, queue: Queue, driver: str) -> Reader:
+def begun(
+    store: ShardStore, name: str, queue: Queue, driver: str, semantics: Semantics = Semantics.EXACTLY_ONCE
+) -> Reader:
     """Start a pipeline, with what the incarnation before has left."""
     settings = {"allowedPrefixes": "file:///"}
-    started = store.start(SOURCE, name, driver=driver, stale_after=STALE, settings=settings)
-    reader = Reader(store, started.token, SOURCE, started.last_seq, started.confirmed_seq, queue=queue, driver=driver)
+    started = store.start(SOURCE, name, driver=driver, stale_after=STALE, semantics=semantics, settings=settings)
+    seqs = started.last_seq, started.confirmed_seq
+    reader = Reader(store, started.token, SOURCE, *seqs, queue=queue, driver=driver, semantics=semantics)
     reader.in_plan = {entry.key: entry for part in started.unconfirmed for entry in part.ranges}
     reader._offer(started.unfinished)
     return reader

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from shard_store.completeness.comparing import ListedShard
 from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
+from shard_store.errors import PipelineTakenOver
 from shard_store.model import STORE, Content, Split, shard_key
 from shard_store.shards.recording import Receipts
 from shard_store.upkeep.pruning import RetentionPolicy
@@ -63,6 +65,7 @@ _ANNOUNCED: dict[str, tuple[Content, ...]] = {
     "announces bad twice": (said("bad", 2, "n16"), alone("bad", "n17")),
     "announces dead": (said("dead", 2, "n18"), said("dead planned", 1, "m7", count=2)),
     "receives released": (said("old released", 1, "m4", count=2), said("released", 1, "m20", count=2)),
+    "announces a's": (said("a planned", 2, "n22"), said("a open", 2, "n23"), said("a next", 2, "n24")),
     "announces recorded": (said("recorded", 2, "n19"), said("listed", 2, "n20")),
 }
 _BY_OWNER = {"announces new again", "announces old bad", "announces open, planned", "announces planned empty"}
@@ -83,8 +86,12 @@ _of("p", "driver", "publishes, confirms, takes", _in_turn(Reader.bring, Reader.c
 _of("q", "driver", "plans", lambda r: r.make())
 _of("q", "driver", "plans, publishes, confirms", lambda r: r.batch())
 _of("q", "opener", "gives up", lambda r: r.give_up("q open"))
+_of("a", "driver", "publishes", lambda r: r.bring())
+_of("a", "driver", "takes the next", _in_turn(Reader.bring, Reader.conclude, Reader.take, Reader.make, Reader.bring))
+_of("a", "driver", "stops", lambda r: r.stop())
 _of("d", "driver", "wakes and publishes", lambda r: r.bring())
 _of("d", "driver", "wakes, plans and publishes", _in_turn(Reader.make, Reader.bring))
+_of("d", "driver", "wakes, commits in its table and dies", Reader.bring_elsewhere)
 _of("d", "heart", "wakes and beats", lambda r: r.store.heartbeat(r.token, STALE))
 
 
@@ -95,8 +102,24 @@ def _starts(name: str) -> Callable[[World], object]:
     return start
 
 
+def _starts_and_dies(world: World) -> None:
+    """End the batch that was planned, and die between the two commits of the next one. Then the driver before wakes."""
+    world.readers["d"] = d = world.readers["d"].again()
+    _in_turn(Reader.make, Reader.bring, Reader.conclude, Reader.take, Reader.make, Reader.bring_elsewhere)(d)
+    with suppress(PipelineTakenOver):
+        world.first["d"].bring_elsewhere()
+
+
+def _starts_and_takes(world: World) -> None:
+    """What was begun is given up, and the rest is taken and published."""
+    world.readers["a"] = a = world.readers["a"].again()
+    _in_turn(Reader.make, Reader.bring, Reader.conclude, Reader.batch)(a)
+
+
+_add("a starts again and takes the next", "a start", _starts_and_takes)
 for _reader in ("p", "q", "d"):
     _add(f"{_reader} starts again", f"{_reader} start", _starts(_reader))
+_add("d starts again, commits in its table and dies", "d start", _starts_and_dies)
 _add("q lists", "q listing", lambda w: w.list_page(w.first["q"], ("new", "old bad", "bad", "empty"), "x", 2))
 _add("p lists", "p listing", lambda w: w.list_page(w.first["p"], ("new", "old empty", "dead"), None, 2))
 
@@ -161,7 +184,7 @@ def _compare(world: World) -> object:
 
 
 def _requarantine(world: World) -> object:
-    return world.operator.quarantine(_keys("open", "planned", "dead planned", "q planned", "released"), AUDIT)
+    return world.operator.quarantine(_keys("open", "planned", "dead planned", "q planned", "released", "a open"), AUDIT)
 
 
 def _put_back(world: World) -> object:
@@ -172,6 +195,19 @@ def _put_back(world: World) -> object:
 def _reset(world: World) -> None:
     world.operator.reset([SOURCE], AUDIT, message_uri="message:", only=["d"], lose_rows=True)
     world.announce_later("dead part")
+
+
+def _clean_anew(world: World) -> None:
+    """Within an hour an object is forgotten, comes in a new version, is read, and is to be cleaned once more."""
+    q = world.first["q"]
+    world.operator.forget(_keys("done"), AUDIT)
+    q.receive(said("done", 2, "n21"))
+    q.batch()
+    q.take("done")
+    _in_turn(Reader.make, Reader.bring, Reader.conclude)(q)
+    world.clock.advance(1200.0)
+    world.beat("p", "q")
+    world.plan_cleanings()
 
 
 def _forget(world: World) -> object:
@@ -197,6 +233,7 @@ _add("reader lists data", "data", lambda w: sorted(w.operator.paths(w.operator.p
 _add("p sends errors", "p errors", _send_errors)
 _add("p plans cleanings", "p cleaning", World.plan_cleanings)
 _add("p cleans", "p cleaning", World.clean)
+_add("q reads what is to be cleaned anew", "q driver", _clean_anew)
 # its options leave it out, so that no message of its own queue announces it
 _add("q declines recorded", "q opener", lambda w: w.first["q"].store.decline(w.first["q"].token, _keys("recorded")))
 _add("p wins an interval", "p timer", lambda w: w.stores["p"].win_interval("prune s", 60.0))
