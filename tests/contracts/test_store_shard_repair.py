@@ -416,6 +416,13 @@ def test_shards_are_found_by_id_digits_glob_state_source_pipeline_and_time(backe
     assert found(since=timedelta(minutes=30)) == everything[1:]
 
 
+def test_what_no_query_has_read_yet_is_found_by_its_id(store: ShardStore) -> None:
+    """As `cuesqueue adopt` and a receiver of several sources write it."""
+    store.adopt("s", ["a"], "origin")
+    assert [shard.shard_id for page in store.find_shards(ShardCriteria(ids=["a"])) for shard in page] == ["a"]
+    assert not list(store.find_shards(ShardCriteria(ids=["a"], source="another")))
+
+
 def test_any_number_is_found_in_pages(store: ShardStore) -> None:
     us = Pipeline.start(store)
     us.open(*(f"k{number}" for number in range(2100)))
