@@ -28,6 +28,7 @@ EXAMPLES = {
     "each-store-is-the-local-file": 50,
     "no-option-without-effect": 24,
     "loaded-is-read": 10,
+    "stored-is-found": 10,
 }
 """Half a minute of a core in all: of each relation what it can do in three seconds."""
 SEED = 53

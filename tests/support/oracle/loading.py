@@ -111,7 +111,7 @@ def _announced(path: Path) -> Announced:
 
 
 @cache
-def _store() -> StoreBackend:
+def store_of_this_process() -> StoreBackend:
     folder = tempfile.mkdtemp(prefix="cuesqueue-oracle-store-")
     backend = StoreBackend("sqlite", f"sqlite:///{folder}/store.db")
 
@@ -125,7 +125,7 @@ def _store() -> StoreBackend:
 
 
 def _query(loaded: Loaded, folder: Path, options: dict[str, str]) -> Referencing:
-    backend, number = _store(), next(_numbers)
+    backend, number = store_of_this_process(), next(_numbers)
     name, given = f"p{number}", {"store": backend.url}
     if loaded.target in ("path", "delta"):
         given[loaded.target] = str(folder / "out")
@@ -141,7 +141,9 @@ def _query(loaded: Loaded, folder: Path, options: dict[str, str]) -> Referencing
 def _stored(loaded: Loaded, query: Referencing, folder: Path) -> list[Row]:
     """The rows of the target in the columns and types that were declared."""
     if loaded.target == "path":
-        here = [split["path"] for split in rows(_store().views[0], "splits") if str(folder) in split["path"]]
+        here = [
+            split["path"] for split in rows(store_of_this_process().views[0], "splits") if str(folder) in split["path"]
+        ]
         tables = [pq.read_table(path, partitioning=None) for path in here]
     elif loaded.target == "delta":
         is_table = DeltaTable.is_deltatable(str(folder / "out"))

@@ -23,6 +23,7 @@ from support.oracle import (
     beside,
     counting,
     folders,
+    found,
     harm,
     inference,
     inferred,
@@ -55,6 +56,7 @@ RELATIONS: dict[str, ModuleType] = {
         stores,
         options,
         loading,
+        found,
     )
 }
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""
