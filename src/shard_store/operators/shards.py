@@ -66,8 +66,8 @@ class ShardCriteria:
         conditions: list[sa.ColumnElement[bool]] = []
         now, changed = transaction.now(), sa.func.coalesce(shards.c.finished_at, shards.c.opened_at)
         if self.ids:
-            named = [begins_with(shards.c.shard_key, digits) for digits in self.ids if _DIGITS.fullmatch(digits)]
-            conditions.append(sa.or_(shards.c.shard_key.in_(self.keys(transaction)), *named))
+            named = begins_with(shards.c.shard_key, filter(_DIGITS.fullmatch, self.ids))
+            conditions.append(sa.or_(shards.c.shard_key.in_(self.keys(transaction)), named))
         if self.states:
             conditions.append(shards.c.state.in_(self.states))
         if self.source is not None:
