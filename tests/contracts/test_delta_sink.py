@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 from queue_source.errors import OptionError
 from queue_source.sinks.delta.commits import DeltaTarget
 from queue_source.sinks.delta.tables import TableMaker
-from shard_store.errors import PipelineTakenOver, ShardStoreError
+from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from support.delta_tables import DeltaLake, change_by_hand
 from support.iceberg_tables import Query, failing_at, table_of
 from support.servers.ministack import REGION, client, new_name
@@ -327,3 +327,18 @@ def test_a_table_in_s3_is_made_and_filled_with_the_storage_options_of_the_sink(
     table.update_incremental()
     assert sorted(pa.table(table.scan()).column("id").to_pylist()) == [1, 2, 3, 4]
     assert table.metadata().partition_columns == ["name"]
+
+
+@on_sqlite
+@pytest.mark.parametrize("text", ["a\u2028b", "a\u0085b"], ids=["U+2028", "U+0085"])
+def test_a_log_with_what_python_takes_for_line_ends_is_read(lake: DeltaLake, text: str) -> None:
+    """The statistics of a file have its texts, and a deletion its condition."""
+    query = Query(lake)
+    for number in range(3):
+        query.batch(table_of([number], text=pa.array([text])))
+    lake.table().delete(f"text = '{text}' AND id = 0")
+    query.batch(table_of([3]))
+    assert lake.ids() == [1, 2, 3]
+    lake.table().restore(lake.table().version() - 1)
+    with pytest.raises(LostProgress, match="was put back to before the batch"):
+        query.batch(table_of([4]))

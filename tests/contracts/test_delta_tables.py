@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -135,24 +136,6 @@ def test_partitions_are_read_back_by_all_readers_whatever_their_values(lake: Del
     assert found.column("id").to_pylist() == [1]
 
 
-@pytest.mark.parametrize(
-    ("kind", "numbers"),
-    [
-        (pa.date32(), [-719_163, 2_932_897, -800_000, 10_000_000, 0]),
-        (pa.timestamp("us", "UTC"), [-62_135_600_400_000_000, 253_402_300_800_000_001, 1 << 62]),
-        (pa.timestamp("us"), [-62_135_596_800_000_001, 253_402_300_800_000_000, -(1 << 62), 1]),
-    ],
-)
-def test_a_partition_is_of_any_time_also_one_that_python_has_no_form_for(
-    lake: DeltaLake, kind: pa.DataType, numbers: list[int]
-) -> None:
-    lake.options["partitionBy"] = "at"
-    column = pa.array(numbers, pa.int32() if pa.types.is_date(kind) else pa.int64())
-    deliver(lake, table_of(range(len(numbers)), at=column.cast(kind)))
-    read = pa.table(lake.table().scan()).select(["id", "at"]).sort_by("id")
-    assert read.column("at").cast(column.type).to_pylist() == numbers
-
-
 @pytest.mark.parametrize("value", ["x" * 251, "%" * 100, "\u4e2d" * 5000])
 def test_a_value_that_no_folder_can_be_named_after_stops_no_stream(lake: DeltaLake, value: str) -> None:
     lake.options["partitionBy"] = "name"
@@ -160,6 +143,30 @@ def test_a_value_that_no_folder_can_be_named_after_stops_no_stream(lake: DeltaLa
     deliver(lake, table)
     assert by_id(pa.table(lake.table().scan()).to_pylist()) == table.to_pylist()
     assert lake.table().to_pyarrow_table(filters=[("name", "=", value)]).column("id").to_pylist() == [1]
+
+
+FAR = {  # beyond the years of Python, as of milliseconds that were taken for seconds
+    pa.date32(): pa.array([-1_157_408, -1, 2_932_897, 20_000_000], pa.int32()),
+    pa.timestamp("us"): pa.array([-(10**17), -1, 253_402_300_800 * 10**6, 17 * 10**17], pa.int64()),
+    pa.timestamp("us", "UTC"): pa.array([-(10**17), -1, 253_402_300_800 * 10**6, 17 * 10**17], pa.int64()),
+}
+
+
+@pytest.mark.parametrize("kind", FAR, ids=str)
+def test_a_time_that_python_does_not_have_is_a_partition(lake: DeltaLake, kind: pa.DataType) -> None:
+    lake.options["partitionBy"] = "at"
+    deliver(lake, table_of(range(4), at=FAR[kind].view(kind)))
+    read = pa.table(lake.table().scan()).select(["id", "at"]).sort_by("id")
+    assert read["at"].cast(kind).combine_chunks().view(FAR[kind].type).equals(FAR[kind])
+
+
+def test_a_time_that_readers_of_delta_do_not_have_is_refused_by_name(lake: DeltaLake) -> None:
+    """They would not even open the table."""
+    lake.options["partitionBy"] = "at"
+    for moment in (-(2**63), 2**63 - 1):
+        with pytest.raises(CuesqueueError, match="by which no Delta table can be partitioned"):
+            deliver(lake, table_of([1], at=pa.array([moment], pa.int64()).view(pa.timestamp("us"))))
+    deliver(lake, table_of([1]))
 
 
 def test_rows_of_one_task_are_one_file_for_each_partition_however_they_are_mixed(
@@ -474,7 +481,6 @@ def test_statistics_hide_no_rows(lake: DeltaLake) -> None:
         "long": pa.array(["b" * 100, "a" * 100]),
         "torn": pa.array([b"\xff", b"a"]).view(pa.string()),
         "empty": pa.array([None, None], pa.int64()),
-        "far": pa.array([-(10**17), 0], pa.timestamp("us")),
     }
     deliver(lake, table_of([1, 2], **columns))
     told = statistics(lake)
@@ -485,7 +491,25 @@ def test_statistics_hide_no_rows(lake: DeltaLake) -> None:
     assert (told["minValues"]["torn"], told["maxValues"]["torn"]) == ("", "\U0010ffff")
     assert "empty" not in told["minValues"]
     assert told["nullCount"]["empty"] == 2
-    assert "far" not in told["minValues"]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a" * 5000, "b"]),
+        pa.array([20_000_000, 0], pa.int32()).view(pa.date32()),
+        pa.array([-(10**17), 0], pa.int64()).view(pa.timestamp("us")),
+        pa.array([10**18, 0], pa.int64()).view(pa.timestamp("us", "UTC")),
+    ],
+    ids=["long text", "day", "moment", "moment in UTC"],
+)
+def test_a_column_without_bounds_hides_no_rows(lake: DeltaLake, column: pa.Array) -> None:
+    """A footer has no long texts, and Python no such times. To deltalake nothing is within a bound that is absent."""
+    deliver(lake, table_of([1, 2], column=column))
+    deliver(lake, table_of([3]))
+    files = lake.table().to_pyarrow_dataset()
+    for number, value in enumerate(column, 1):
+        assert files.to_table(filter=ds.field("column") == value)["id"].to_pylist() == [number]
 
 
 def decimals(precision: int, scale: int, *texts: str) -> pa.Array:
@@ -545,9 +569,9 @@ def test_statistics_are_of_the_columns_that_the_table_names(lake: DeltaLake) -> 
     deliver(other, table_of([1], **wide))
     assert len(statistics(other)["nullCount"]) == 32
     named = DeltaLake(lake.store, {**lake.options, "delta": f"{lake.folder}-named"})
-    table_by_hand(named.folder, configuration={"delta.dataSkippingStatsColumns": "name"})
-    deliver(named, table_of([1]))
-    assert statistics(named)["maxValues"] == {"name": "n1"}
+    table_by_hand(named.folder, configuration={"delta.dataSkippingStatsColumns": "name, id"})
+    deliver(named, table_of([1], more=pa.array([2])))
+    assert statistics(named)["maxValues"] == {"id": 1, "name": "n1"}
 
 
 def test_readers_skip_files_by_statistics_and_lose_no_rows_by_it(lake: DeltaLake) -> None:

@@ -485,6 +485,19 @@ def test_folders_give_the_partition_also_of_columns_that_the_files_lack(lake: La
     assert [task.file.file_path for task in one] == [f"file://{files[0]}"]
 
 
+def test_an_object_of_a_day_that_python_does_not_have_harms_no_neighbour(lake: Lake, folder: Path) -> None:
+    lake.options["partitionBy"] = "day(at)"
+    query = Registering(lake)
+    moments = (10**18, 0)
+    query.objects([
+        parquet(folder / f"{at}.parquet", table_of([at], at=pa.array([at], pa.int64()).view(pa.timestamp("us"))))
+        for at in moments
+    ])  # fmt: skip
+    assert (query.causes(), len(query.files())) == ({}, 2)
+    (task,) = lake.table().scan(row_filter="at < '9999-01-01T00:00:00'").plan_files()
+    assert task.file.file_path.endswith("/0.parquet")
+
+
 def test_an_object_without_the_column_of_a_new_tables_partitions_waits_for_nobody(lake: Lake, folder: Path) -> None:
     lake.options["partitionBy"] = "day"
     query = Registering(lake)

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
+from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
 from shard_store.model import (
     BEGINNING,
@@ -414,6 +415,21 @@ def test_shards_are_found_by_id_digits_glob_state_source_pipeline_and_time(backe
     assert found(pipeline="q") == ["t s3://b/open"]
     assert found(older_than=timedelta(minutes=30)) == ["s s3://b/done"]
     assert found(since=timedelta(minutes=30)) == everything[1:]
+
+
+def test_what_no_query_has_read_yet_is_found_by_its_id(store: ShardStore) -> None:
+    """As `cuesqueue adopt` and a receiver of several sources write it."""
+    store.adopt("s", ["a"], "origin")
+    assert [shard.shard_id for page in store.find_shards(ShardCriteria(ids=["a"])) for shard in page] == ["a"]
+    assert not list(store.find_shards(ShardCriteria(ids=["a"], source="another")))
+
+
+def test_thousands_are_found_by_their_whole_keys(store: ShardStore) -> None:
+    """As a script takes them from `--json`; of errors too."""
+    store.adopt("s", [str(number) for number in range(2500)], "origin")
+    ids = [key.hex() for key in keys(*map(str, range(2500)))]
+    assert sum(map(len, store.find_shards(ShardCriteria(ids=ids)))) == 2500
+    assert not list(search.pages(store.database, Criteria(ids=ids)))
 
 
 def test_any_number_is_found_in_pages(store: ShardStore) -> None:

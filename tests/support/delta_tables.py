@@ -57,7 +57,7 @@ class DeltaLake:
 def log_of(folder: Path) -> list[dict[str, Any]]:
     """All actions of the table's log, as they are written; of a table without a checkpoint."""
     files = sorted((folder / "_delta_log").glob("*.json"))
-    return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+    return [json.loads(line) for file in files for line in file.read_text("utf-8").split("\n") if line]
 
 
 def read_with_duckdb(folder: Path) -> list[int]:

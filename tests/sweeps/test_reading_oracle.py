@@ -30,6 +30,7 @@ EXAMPLES = {
     "no-option-without-effect": 24,
     "loaded-is-read": 10,
     "nothing-is-dropped-over-days": 6,
+    "stored-is-found": 10,
 }
 """Half a minute of a core in all: of each relation what it can do in three seconds."""
 SEED = 53

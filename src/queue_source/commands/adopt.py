@@ -191,7 +191,7 @@ class _Checkpoint:
             version, _, entries = opened.read().decode().partition("\n")
         if not re.fullmatch(r"v[0-9]+", version.strip()):
             raise self._wrong(f"{file} does not begin with the version of a log")
-        yield from filter(None, entries.splitlines())
+        yield from filter(None, entries.split("\n"))
 
     def _wrong(self, problem: str) -> OptionError:
         return OptionError("CHECKPOINT", f"{self._folder}: {problem}")

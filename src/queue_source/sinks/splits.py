@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -84,9 +83,7 @@ def writing(path: str) -> Iterator[None]:
         raise ObjectStoreError(f"{path!r} cannot be written: {error}; nothing of this batch is published") from error
 
 
-def grouped(
-    rows: pa.RecordBatch, columns: Sequence[pa.Array], form: Callable[[pa.Scalar], Any] = methodcaller("as_py")
-) -> Iterator[tuple[Values, pa.RecordBatch]]:
+def grouped(rows: pa.RecordBatch, columns: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.RecordBatch]]:
     """Yield the rows that have the same values in these columns, copied, so that some do not keep all in memory."""
     if not columns:
         yield (), rows
@@ -99,7 +96,7 @@ def grouped(
     begins = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), rows.num_rows]
     for begin, end in itertools.pairwise(begins):
         first = int(order[begin])
-        values = tuple(form(column.dictionary[column.indices[first].as_py()]) for column in encoded)
+        values = tuple(column.dictionary[column.indices[first].as_py()].as_py() for column in encoded)
         yield values, rows if len(begins) == 2 else rows.take(pa.array(order[begin:end]))
 
 

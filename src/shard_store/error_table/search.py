@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -112,7 +112,7 @@ class Criteria:
         """Return the criteria as SQL over the error table; all but `matching`, which no two databases read alike."""
         conditions: list[sa.ColumnElement[bool]] = []
         if self.ids:
-            conditions.append(sa.or_(*(begins_with(errors.c.error_key, digits) for digits in self.ids)))
+            conditions.append(begins_with(errors.c.error_key, self.ids))
         if self.states:
             conditions.append(error_state().in_(self.states))
         if self.source is not None:
@@ -198,7 +198,11 @@ def read(transaction: Transaction, query: sa.Select[Any]) -> list[StoredError]:
     return stored
 
 
-def begins_with(key: sa.ColumnElement[Any], digits: str) -> sa.ColumnElement[bool]:
-    """Return the condition of keys of 32 bytes whose hexadecimal form begins so."""
-    first, last = (bytes.fromhex(digits.ljust(64, filler)) for filler in "0f")
-    return key.between(first, last)
+def begins_with(key: sa.ColumnElement[Any], some: Iterable[str]) -> sa.ColumnElement[bool]:
+    """Return the condition of keys of 32 bytes whose hexadecimal form begins with one of `some`.
+
+    Whole ones are one set: SQLite takes no more than a thousand conditions, and programs name as many as they found.
+    """
+    ends = [tuple(bytes.fromhex(digits.ljust(64, filler)) for filler in "0f") for digits in some]
+    whole = [first for first, last in ends if first == last]
+    return sa.or_(key.in_(whole), *(key.between(first, last) for first, last in ends if first != last))

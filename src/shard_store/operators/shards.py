@@ -34,7 +34,7 @@ from shard_store.redaction import redact_text, visible
 from shard_store.shards import changes
 from shard_store.shards.changes import StoredChange
 from shard_store.sql.database import ROWS_PER_STATEMENT, Database, Transaction
-from shard_store.sql.schema import attempts, errors, pipelines, shard_changes, shards, splits
+from shard_store.sql.schema import attempts, errors, pipelines, shard_changes, shards, sources, splits
 
 _DIGITS = re.compile("[0-9a-f]{4,64}")
 
@@ -66,8 +66,8 @@ class ShardCriteria:
         conditions: list[sa.ColumnElement[bool]] = []
         now, changed = transaction.now(), sa.func.coalesce(shards.c.finished_at, shards.c.opened_at)
         if self.ids:
-            named = [begins_with(shards.c.shard_key, digits) for digits in self.ids if _DIGITS.fullmatch(digits)]
-            conditions.append(sa.or_(shards.c.shard_key.in_(self.keys(transaction)), *named))
+            named = begins_with(shards.c.shard_key, filter(_DIGITS.fullmatch, self.ids))
+            conditions.append(sa.or_(shards.c.shard_key.in_(self.keys(transaction)), named))
         if self.states:
             conditions.append(shards.c.state.in_(self.states))
         if self.source is not None:
@@ -82,8 +82,9 @@ class ShardCriteria:
 
     def keys(self, transaction: Transaction) -> list[ShardKey]:
         """Return the keys that whole shard ids have, in every source that there is, also of forgotten shards."""
-        sources = list(transaction.execute(sa.select(pipelines.c.source).distinct()).scalars())
-        chosen = [name for name in sources if self.source in (None, name)]
+        # also those that no pipeline has: what was adopted, or recorded by a receiver, before their query starts
+        both = sa.union(sa.select(pipelines.c.source), sa.select(sources.c.source))
+        chosen = [name for name in transaction.execute(both).scalars() if self.source in (None, name)]
         return [shard_key(name, i) for i in self.ids if not _DIGITS.fullmatch(i) for name in chosen]
 
     def matches(self, shard_id: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import re
 import shutil
 import tempfile
 from collections import Counter
@@ -21,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from hypothesis import strategies as st
 from pyiceberg.table import DataScan
 
@@ -117,6 +115,9 @@ def check(loaded: Loaded) -> None:
             reached(f"loaded, the end of {loaded.target}: refused")
             return
         except Exception as error:
+            if "by which no Delta table can be partitioned" in str(error):
+                reached("loaded, the end of delta: a partition that no reader of Delta takes")
+                return
             raise Broken(
                 NAME, loaded, f"{loaded.target}: {case.file_format}: {type(error).__name__}", str(error)
             ) from error
@@ -128,7 +129,7 @@ def _announced(path: Path) -> Announced:
 
 
 @cache
-def _store() -> StoreBackend:
+def store_of_this_process() -> StoreBackend:
     folder = tempfile.mkdtemp(prefix="cuesqueue-oracle-store-")
     backend = StoreBackend("sqlite", f"sqlite:///{folder}/store.db")
 
@@ -151,7 +152,7 @@ def _query(loaded: Loaded, folder: Path, options: dict[str, str]) -> Referencing
 
 def query_of(target: str, folder: Path, options: dict[str, str]) -> Referencing:
     """A query of a pipeline of its own into a target below the folder."""
-    backend, number = _store(), next(_numbers)
+    backend, number = store_of_this_process(), next(_numbers)
     name, given = f"p{number}", {"store": backend.url}
     if target in ("path", "delta"):
         given[target] = str(folder / "out")
@@ -169,7 +170,9 @@ def query_of(target: str, folder: Path, options: dict[str, str]) -> Referencing:
 def tables_of(target: str, query: Referencing, folder: Path, *, in_files: bool = False) -> list[pa.Table]:
     """What a target holds. `in_files`: where PyIceberg makes structs anew, which has no lists of them that are null."""
     if target == "path":
-        here = [split["path"] for split in rows(_store().views[0], "splits") if str(folder) in split["path"]]
+        here = [
+            split["path"] for split in rows(store_of_this_process().views[0], "splits") if str(folder) in split["path"]
+        ]
         return [pq.read_table(path, partitioning=None) for path in here]
     if target == "delta":
         is_table = DeltaTable.is_deltatable(str(folder / "out"))
@@ -217,10 +220,6 @@ def _compare(loaded: Loaded, read: Read, query: Referencing, folder: Path) -> No
         expected = Counter(without[row] for row in expected.elements())
     try:
         found = Counter(_stored(loaded, query, folder))
-    except DeltaError as error:
-        if loaded.partition is None or not re.search(r"parse value '[+-]\d{6}", str(error)):
-            raise
-        return  # a year of six digits, which deltalake does not read as a partition, and Spark does
     except (pa.ArrowException, KeyError) as error:
         raise Broken(NAME, loaded, f"{target}: {case.file_format}: cannot be compared", repr(error)) from error
     if target == "register" and not found and query.causes():

@@ -24,6 +24,7 @@ from support.oracle import (
     counting,
     days,
     folders,
+    found,
     harm,
     inference,
     inferred,
@@ -57,6 +58,7 @@ RELATIONS: dict[str, ModuleType] = {
         options,
         loading,
         days,
+        found,
     )
 }
 """A relation is a module with `NAME`, `strategy()` of its cases, and `check(case)`, which raises `Broken`."""

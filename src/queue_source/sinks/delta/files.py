@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from queue_source.errors import CuesqueueError, OptionError
-from queue_source.formats.types import is_bytes, is_plain
+from queue_source.formats.types import is_bytes, is_plain, is_text
 from queue_source.options.connections import StorageOptions
 from queue_source.sinks.delta.schemas import check_nulls, parts, text_of
 from queue_source.sinks.splits import OpenFile, PartitionedFiles, Values, grouped, make_durable, short_folders, writing
@@ -51,23 +51,30 @@ def check_partitioning(table: str, fields: Iterable[pa.Field], partition_by: Seq
         raise OptionError("partitionBy", "names all columns, and files would have none; leave one out")
 
 
-def _text(scalar: pa.Scalar) -> str | None:
-    """Return a value as the protocol of Delta writes it. It has no empty text: that is null."""
-    if pt.is_temporal(scalar.type) and scalar.is_valid:  # Python has no form for all of them
-        days, micros = divmod(scalar.value, 86_400_000_000) if pt.is_timestamp(scalar.type) else (scalar.value, 0)
-        day = str(np.datetime64(days, "D"))
-        year = int(day[:-6])
-        day = f"{year:04d}{day[-6:]}" if 0 <= year <= 9999 else f"{year:+05d}{day[-6:]}"
-        if pt.is_date(scalar.type):
-            return day
-        clock = (datetime.min + timedelta(microseconds=micros)).time().isoformat("microseconds")
-        return f"{day} {clock}" if scalar.type.tz is None else f"{day}T{clock}Z"  # else readers take it as local time
-    value = scalar.as_py()
+_MOST_DAYS = 95_000_000
+"""From 1970, into the past and the future: delta-rs opens no table with a partition beyond."""
+
+
+def _text(value: Any, kind: pa.DataType) -> str | None:
+    """Return a value as the protocol of Delta writes it; days and moments are given as numbers.
+
+    It has no empty text: that is null. Raises CuesqueueError.
+    """
     if value is None or value == "":
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    return format(value, "f") if isinstance(value, Decimal) else str(value)
+    if not pt.is_temporal(kind):
+        return format(value, "f") if isinstance(value, Decimal) else str(value)
+    is_day = pt.is_date(kind)
+    day, _, time = str(np.datetime64(value, "D" if is_day else "us")).partition("T")  # beyond Python's years, too
+    if abs(value if is_day else value // 86_400_000_000) > _MOST_DAYS:
+        raise CuesqueueError(f"rows hold {day}, by which no Delta table can be partitioned: its readers fail there")
+    year, month_and_day = day[:-6], day[-6:]
+    text = f"{int(year):+05}{month_and_day}" if len(year) != 4 or year[0] == "-" else day
+    if is_day:
+        return text
+    return f"{text} {time}" if kind.tz is None else f"{text}T{time}Z"  # else readers take it as local time
 
 
 _INDEXED = 32
@@ -101,24 +108,29 @@ class Statistics:
         """Return the statistics of the file as JSON."""
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         summary: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+        has_bounds = True
         for number, (path, kind) in self._chosen.items():
             columns = [group.column(number) for group in groups]
             _put(summary["nullCount"], path, sum(column.statistics.null_count for column in columns))
             filled = [c.statistics for c in columns if c.statistics.null_count < c.num_values]
+            if is_bytes(kind) or not filled:
+                continue
             low = high = None
-            if not is_bytes(kind) and all(statistics.has_min_max for statistics in filled):
-                try:
-                    low = min((_bound(statistics.min, is_low=True) for statistics in filled), default=None)
-                    high = max((_bound(statistics.max, is_low=False) for statistics in filled), default=None)
-                except OverflowError:  # a date or time that Python does not have
-                    low = None
-                except UnicodeDecodeError:
-                    low, high = "", _LAST_CHARACTER
+            try:
+                if all(statistics.has_min_max for statistics in filled):
+                    low = min(_bound(statistics.min, is_low=True) for statistics in filled)
+                    high = max(_bound(statistics.max, is_low=False) for statistics in filled)
+            except (OverflowError, UnicodeDecodeError):  # a date or time that Python does not have; no UTF-8
+                low = None
+            if low is None and is_text(kind):  # or too long for a footer
+                low, high = "", _LAST_CHARACTER
             if path in self._with_nan:
                 low, high = -math.inf if low is None else low, math.inf  # a group of rows may have nothing else
-            if low is not None and high is not None:  # to deltalake's filters it has no rows where there is none
-                _put(summary["minValues"], path, low)
-                _put(summary["maxValues"], path, high)
+            has_bounds &= low is not None
+            _put(summary["minValues"], path, low)
+            _put(summary["maxValues"], path, high)
+        if not has_bounds:  # to deltalake's filters a file has no rows where it bounds other columns alone
+            del summary["minValues"], summary["maxValues"]
         return _json(summary)
 
 
@@ -137,7 +149,9 @@ def _chosen(columns: pa.Schema, configuration: Mapping[str, str]) -> dict[int, L
     plain = {number: leaf for number, leaf in enumerate(leaves) if leaf is not None}
     names = configuration.get("delta.dataSkippingStatsColumns")
     if names is not None:
-        paths = [tuple(part.strip("`") for part in re.findall(r"`[^`]*`|[^.]+", name)) for name in names.split(",")]
+        paths = [
+            tuple(part.strip("`") for part in re.findall(r"`[^`]*`|[^.]+", name.strip())) for name in names.split(",")
+        ]
         return {n: leaf for n, leaf in plain.items() if any(leaf[0][: len(path)] == path for path in paths)}
     try:
         most = int(configuration.get("delta.dataSkippingNumIndexedCols", _INDEXED))
@@ -252,7 +266,12 @@ class _TableFiles(PartitionedFiles[DataFile]):
             arrays.append(values)
         rows = pa.RecordBatch.from_arrays(arrays, [column.name for column in self._columns])
         in_path = [rows.column(name) for name in self._partition_columns]
-        return grouped(rows.select(self._schema.names), in_path, _text)
+        kinds = [column.type for column in in_path]
+        numbers = [
+            c.view(pa.int32() if pt.is_date(c.type) else pa.int64()) if pt.is_temporal(c.type) else c for c in in_path
+        ]
+        for values, some in grouped(rows.select(self._schema.names), numbers):
+            yield tuple(map(_text, values, kinds)), some
 
     def _new_file(self, values: Values) -> OpenFile[DataFile]:
         by_name = dict(zip(self._partition_columns, values, strict=True))

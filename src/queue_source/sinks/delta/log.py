@@ -43,10 +43,15 @@ class LoggedCommit:
     version: int
     text: str
 
+    @property
+    def _lines(self) -> list[str]:
+        """Not `splitlines`: texts in JSON may hold U+0085 and U+2028."""
+        return self.text.split("\n")
+
     @cached_property
     def info(self) -> Mapping[str, Any]:
         """What it tells of itself; some clients say nothing."""
-        infos = (line for line in self.text.splitlines() if '"commitInfo"' in line)
+        infos = (line for line in self._lines if '"commitInfo"' in line)
         return next((action["commitInfo"] or {} for action in map(json.loads, infos) if "commitInfo" in action), {})
 
     @property
@@ -86,7 +91,7 @@ class LoggedCommit:
     @cached_property
     def _actions(self) -> Mapping[str, list[Mapping[str, Any]]]:
         actions: dict[str, list[Mapping[str, Any]]] = {"add": [], "remove": []}
-        for line in self.text.splitlines():
+        for line in self._lines:
             for kind, action in json.loads(line).items() if line.strip() else ():
                 if kind in actions:
                     actions[kind].append(action)

@@ -22,7 +22,7 @@ from queue_source.errors import CuesqueueError, OptionError
 from queue_source.options import SinkOptions
 from queue_source.sinks import takeover
 from queue_source.sinks.base import Batch, Sink, check_visible
-from queue_source.sinks.iceberg.files import SpecOfAnyTime, TaskFiles, sync_local, write_files
+from queue_source.sinks.iceberg.files import NamingSpec, TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.history import History, is_older
 from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema, united
 from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, load_table, tried_again
@@ -184,8 +184,8 @@ class IcebergTarget:
         table, properties = self.table, self.table.metadata.properties
         # PyIceberg would try again on a newer snapshot, which may have the batch already: forbid that, in memory only
         once = {**properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-        specs = [SpecOfAnyTime.of(spec) for spec in table.metadata.partition_specs]
-        table.metadata = table.metadata.model_copy(update={"properties": once, "partition_specs": specs})
+        naming = [NamingSpec.of(spec) for spec in table.metadata.partition_specs]
+        table.metadata = table.metadata.model_copy(update={"properties": once, "partition_specs": naming})
         merge = property_as_bool(
             properties, TableProperties.MANIFEST_MERGE_ENABLED, TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -74,23 +74,6 @@ def partition_spec(schema: Schema, partition_by: Sequence[Wanted]) -> PartitionS
     return PartitionSpec(*fields)
 
 
-class SpecOfAnyTime(PartitionSpec):
-    """Names a partition by its numbers where they are a time that Python has no form for, as .NET's first one is.
-
-    PyIceberg asks for this name twice: for a path, which may be any, and for the summary of a snapshot.
-    """
-
-    @staticmethod
-    def of(spec: PartitionSpec) -> SpecOfAnyTime:
-        return SpecOfAnyTime.model_validate(spec.model_dump())
-
-    def partition_to_path(self, data: Record, schema: Schema) -> str:
-        try:
-            return super().partition_to_path(data, schema)
-        except OverflowError:
-            return "/".join(f"{field.name}={data[at]}" for at, field in enumerate(self.fields))
-
-
 def check_spec(table: str, schema: Schema, spec: PartitionSpec, partition_by: Sequence[Wanted]) -> None:
     """Raise OptionError when an existing table is partitioned in another way than asked for."""
     if not partition_by:
@@ -103,6 +86,20 @@ def check_spec(table: str, schema: Schema, spec: PartitionSpec, partition_by: Se
             f"asks for {', '.join(map(str, partition_by))}, but {table} is partitioned by {present or 'nothing'}; "
             "leave the option out, or change the table",
         )
+
+
+class NamingSpec(PartitionSpec):
+    """Names each partition, also one of a day that Python does not have: its name says nothing to readers."""
+
+    @classmethod
+    def of(cls, spec: PartitionSpec) -> NamingSpec:
+        return cls.model_construct(**vars(spec))
+
+    def partition_to_path(self, data: Record, schema: Schema) -> str:
+        try:
+            return super().partition_to_path(data, schema)
+        except OverflowError:
+            return quote(repr(data), safe="")
 
 
 def write_files(batches: Iterable[pa.RecordBatch], metadata: TableMetadata, io: FileIO, prefix: str) -> list[DataFile]:
@@ -145,7 +142,7 @@ class _TableFiles(PartitionedFiles[DataFile]):
         metadata, properties, schema = self._metadata, self._metadata.properties, self._metadata.schema()
         key = None  # by which paths name the partition
         if self._fields:
-            key = PartitionKey([], SpecOfAnyTime.of(metadata.spec()), schema)
+            key = PartitionKey([], NamingSpec.of(metadata.spec()), schema)
             vars(key)["partition"] = Record(*values)  # PyIceberg derives it from one field a column; here it is known
         location = self._locations.new_data_location(f"{self._prefix}-{uuid.uuid4().hex}.parquet", key)
         location = short_folders(location, location)
@@ -167,17 +164,28 @@ class _TableFiles(PartitionedFiles[DataFile]):
         def finished(size: int, footer: pq.FileMetaData) -> DataFile:
             sync_local([location])
             plan, paths = compute_statistics_plan(schema, properties), parquet_path_to_id_mapping(schema)
-            try:
-                statistics = data_file_statistics_from_parquet_metadata(footer, plan, paths)
-            except OverflowError:  # a bound is a time that Python has no form for: a file may be without bounds
-                counts = MetricsMode(MetricModeTypes.COUNTS)
-                plan = {number: replace(column, mode=counts) for number, column in plan.items()}
-                statistics = data_file_statistics_from_parquet_metadata(footer, plan, paths)
+            counts = MetricsMode(MetricModeTypes.COUNTS)
+            for path in _unbounded(footer):  # to PyIceberg the bounds of the other row groups are those of the file
+                plan[paths[path]] = replace(plan[paths[path]], mode=counts)
+            statistics = data_file_statistics_from_parquet_metadata(footer, plan, paths)
             return data_file(
                 metadata, location, key.partition if key else Record(), size, statistics.to_serialized_dict()
             )
 
         return OpenFile(location, stream, writer, rows_per_group, finished)
+
+
+def _unbounded(footer: pq.FileMetaData) -> Iterator[str]:
+    """Yield the columns that have values without bounds in a row group: too long ones, or none that Python has."""
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            facts = column.statistics
+            try:
+                has_bounds = facts.null_count == column.num_values or None not in (facts.min, facts.max)
+            except (OverflowError, UnicodeDecodeError):
+                has_bounds = False
+            if not has_bounds:
+                yield column.path_in_schema
 
 
 def data_file(

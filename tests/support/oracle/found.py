@@ -1,0 +1,171 @@
+"""Relation: each row that a sink has stored in a table is found by a filter of its own value.
+
+Readers leave files out by their statistics and partitions: what these say wrongly hides rows, and nothing tells.
+Rows go through the sink's own calls, in files of several row groups, partitioned by one of their columns or not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+from deltalake import DeltaTable
+from hypothesis import strategies as st
+from pyiceberg.expressions import BooleanExpression, EqualTo, IsNaN, IsNull, Reference
+
+from queue_source.errors import CuesqueueError, OptionError
+from queue_source.schema.columns import format_columns, parse_columns
+from queue_source.sinks import splits
+from support.iceberg_tables import Lake, Query
+from support.oracle import values
+from support.oracle.counting import Draw, one_of_these, reached
+from support.oracle.loading import store_of_this_process
+from support.oracle.rows import Broken, Row, cells, general
+from support.oracle.values import Strategy, arrow_values
+
+NAME = "stored-is-found"
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Rows of columns for a new table of the target."""
+
+    target: str
+    ddl: str
+    rows: tuple[tuple[Any, ...], ...]
+    partition_by: str | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return parse_columns(self.ddl)
+
+    def count(self) -> None:
+        reached(f"stored in {self.target}: {'' if self.partition_by else 'not '}partitioned")
+
+
+def strategy() -> Strategy:
+    return _stored()
+
+
+@st.composite
+def _stored(draw: Draw) -> Stored:
+    target = draw(one_of_these(("delta", "iceberg")))
+    kinds: list[pa.DataType] = [pa.int64(), *draw(st.lists(values.plain_types(), min_size=1, max_size=2))]
+    columns = [pa.field(name, kind) for name, kind in zip("abc", kinds, strict=False)]
+    each = [st.one_of(values.values(kind, zone="UTC"), *_long(kind)) for kind in kinds]
+    rows = tuple(tuple(map(draw, each)) for _ in range(draw(one_of_these((1, 2, 3, 5)))))
+    by = None
+    if draw(st.booleans()):
+        ways: tuple[str, ...] = ("{}",)
+        if target == "iceberg":
+            is_time = pt.is_timestamp(kinds[1]) or pt.is_date(kinds[1])
+            ways = ("{}", "year({})", "month({})", "day({})") if is_time else ("{}", "bucket(3, {})", "truncate(2, {})")
+        by = draw(one_of_these(ways)).format("b")
+    return Stored(target, format_columns(columns), rows, by)
+
+
+def _long(kind: pa.DataType) -> list[Strategy]:
+    """Values that are too long for the bounds in a footer."""
+    if not (pt.is_string(kind) or pt.is_binary(kind)):
+        return []
+    some = st.sampled_from("a\xffz\uffff").map(lambda letter: letter * 5000)
+    return [some if pt.is_string(kind) else some.map(str.encode)]
+
+
+def check(stored: Stored) -> None:
+    schema = stored.schema
+    columns = [[row[at] for row in stored.rows] for at in range(len(schema))]
+    arrays = [arrow_values(field.type, column) for field, column in zip(schema, columns, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    backend, number = store_of_this_process(), next(_numbers)
+    with tempfile.TemporaryDirectory(prefix="cuesqueue-oracle-") as name:
+        folder, table_name = Path(name), f"db.found{number}"
+        given = {"delta": name} if stored.target == "delta" else {"table": table_name, "warehouse": name}
+        given |= {} if stored.partition_by is None else {"partitionBy": stored.partition_by}
+        lake = Lake(backend.views[0], {"store": backend.url, **given}, {"type": "sql", "uri": backend.url}, table_name)
+        try:
+            with patch.object(splits, "GROUP_BYTES", 1):
+                Query(lake, f"found {number}").batch(pa.Table.from_batches(table.to_batches(max_chunksize=1)))
+        except OptionError:
+            reached(f"stored, the end of {stored.target}: refused")
+            return
+        except Exception as error:
+            if isinstance(error, CuesqueueError) and "no Delta table can be partitioned" in str(error):
+                reached(f"stored, the end of {stored.target}: no such partition")
+                return
+            raise Broken(NAME, stored, f"{stored.target}: {type(error).__name__}", str(error)) from error
+        found, hidden = (_in_delta if stored.target == "delta" else _in_iceberg)(stored, lake, folder)
+    expected = sorted(zip(*map(cells, arrays), strict=True))
+    if stored.target == "delta" and stored.partition_by is not None and pt.is_string(schema.field("b").type):
+        empty, null = cells(pa.array(["", None]))  # Delta has no empty text there
+        expected = sorted((row[0], null if row[1] == empty else row[1], *row[2:]) for row in expected)
+    if found != expected:
+        raise Broken(NAME, stored, f"{stored.target}: other rows", f"{expected}\n  or\n{found}")
+    if hidden:
+        kinds = ", ".join(general(field.type) for field in schema)
+        raise Broken(
+            NAME, stored, f"{stored.target}: a filter does not find its own value ({kinds})", "\n".join(hidden)
+        )
+    reached(f"stored, the end of {stored.target}: rows")
+
+
+_Answer = tuple[list[Row], list[str]]
+"""The rows of the table, and the values that are not found."""
+
+
+def _rows(stored: Stored, tables: list[pa.Table]) -> list[Row]:
+    cast = (table.select(stored.schema.names).cast(stored.schema) for table in tables)
+    return sorted(row for table in cast for row in zip(*map(cells, table.columns), strict=True))
+
+
+def _in_delta(stored: Stored, lake: Lake, folder: Path) -> _Answer:
+    hidden: list[str] = []
+    found = _rows(stored, [pa.table(DeltaTable(str(folder)).scan())])
+    try:
+        files = DeltaTable(str(folder)).to_pyarrow_dataset()
+    except ValueError:  # as a whole, for a partition of a day that Python does not have
+        return found, hidden
+    for fragment in files.get_fragments():
+        table = fragment.to_table(schema=fragment.physical_schema)
+        for name, value in _values(table):
+            asked = ds.field(name) == value if value.is_valid else ds.field(name).is_null()
+            if not _is_nan(value) and fragment.path not in {f.path for f in files.get_fragments(filter=asked)}:
+                hidden.append(f"{name}: {value.cast(pa.string())!s:.200}")
+    return found, hidden
+
+
+def _in_iceberg(stored: Stored, lake: Lake, folder: Path) -> _Answer:
+    table, hidden, tables = lake.table(), [], []
+    for task in table.scan().plan_files():
+        tables.append(pq.read_table(task.file.file_path.removeprefix("file://"), partitioning=None))
+        for name, value in _values(tables[-1]):
+            if value.type == pa.float32() and value.is_valid and math.isinf(value.as_py()):
+                continue  # PyIceberg takes an infinite FLOAT that it is asked for as more than each of them
+            with suppress(OverflowError, ValueError):  # Python has no such time, and so asks for none
+                alone: BooleanExpression = IsNull(term=Reference(name))
+                if value.is_valid:
+                    term = Reference(name)
+                    alone = IsNaN(term=term) if _is_nan(value) else EqualTo(term=term, value=value.as_py())
+                if task.file.file_path not in {f.file.file_path for f in table.scan(row_filter=alone).plan_files()}:
+                    hidden.append(f"{name}: {value!r:.200}")
+    return _rows(stored, tables), hidden
+
+
+def _values(table: pa.Table) -> Iterator[tuple[str, pa.Scalar]]:
+    yield from ((name, value) for name in table.column_names for value in table.column(name))
+
+
+def _is_nan(value: pa.Scalar) -> bool:
+    return pt.is_floating(value.type) and value.is_valid and math.isnan(value.as_py())
