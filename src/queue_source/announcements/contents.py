@@ -306,7 +306,7 @@ def _tag_matches(message: Received, options: NotificationOptions) -> bool:
 def _of_version(notice: ObjectNotice, headers: Mapping[str, str]) -> ObjectNotice:
     """Return the notice with the facts that our own store had of its version, whatever the options say of a service."""
     size, etag = headers.get(_OBJECT_SIZE), headers.get(_OBJECT_ETAG)
-    if size is not None and not (size.isascii() and size.isdigit()):
+    if size is not None and not (size.isascii() and size.isdigit() and len(size) < 19):
         raise MalformedNotification(f"its header {_OBJECT_SIZE} is {size[:100]!r}, and must be a number of bytes")
     return replace(notice, size=notice.size if size is None else int(size), etag=notice.etag if etag is None else etag)
 
