@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote_plus
 
@@ -200,6 +201,11 @@ def announced_messages(
             return Announced(message, ignored=1)
         if not message.has_id and options.message_identity == "required":
             return Announced(message, error=message_error(message, "no-message-id", _NO_ID))
+        try:
+            "".join((message.message_id, message.tag, *chain(*message.headers.items()))).encode()
+        except UnicodeEncodeError:  # which no row can hold
+            problem = "its id, its tag or one of its headers holds half a character (a lone surrogate)"
+            return Announced(message, error=message_error(message, "malformed-message", problem))
         count = message.headers.get(REPUBLISH_COUNT)
         key = message.message_id if count is None else f"{message.message_id}#{count}"
         content = Content(
