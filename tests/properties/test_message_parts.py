@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,17 +18,25 @@ from sqlalchemy import update
 from sqlalchemy.dialects import sqlite
 
 from queue_source.announcements.contents import announced_messages, announced_objects
+from queue_source.coordinator.errors import _send
 from queue_source.formats.metadata import ObjectMetadata
-from queue_source.messages import Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received
 from queue_source.options import parse_reader_options
+from queue_source.queues.adapter import convert_each
 from queue_source.queues.amqp.messages import Delivery
 from queue_source.queues.amqp.messages import received as of_amqp
-from queue_source.queues.azurequeue.messages import Encoding, content_of
+from queue_source.queues.azurequeue.messages import Encoding, content_of, text_of
+from queue_source.queues.base import Extras
+from queue_source.queues.kafka.messages import LARGEST, record_of
 from queue_source.queues.kafka.messages import received as of_kafka
+from queue_source.queues.pubsub.messages import message_of
 from queue_source.queues.sql import SqlQueue
 from queue_source.queues.sql.database import messages
+from queue_source.queues.sqs.messages import entry_of
 from queue_source.queues.sqs.messages import received as of_sqs
 from queue_source.read.fixed_rows import MESSAGE_SCHEMA, fixed_rows
+from shard_store.error_table.search import StoredError
+from shard_store.model import BEGINNING
 from shard_store.sql.schema import AnyText
 from support.sessions import LEAST
 
@@ -130,6 +139,41 @@ def test_a_message_is_a_row_or_an_error(received: list[Received]) -> None:
         assert 0 <= content.receive_count < 2**31
         assert content.sent_at is None or abs(content.sent_at) < 2**63
         AnyText().bind_processor(sqlite.dialect())(content.message_id)
+
+
+CARRIERS: dict[str, Callable[[Outgoing], object]] = {
+    "azure, base64": lambda message: text_of(message, Encoding.BASE64),
+    "azure, text": lambda message: text_of(message, Encoding.TEXT),
+    "sqs": lambda message: entry_of(message, fifo=False),
+    "kafka": lambda message: record_of(message, LARGEST),
+    "pubsub": message_of,
+}
+
+
+@given(
+    st.sampled_from(sorted(CARRIERS)),
+    st.sampled_from([b"x", b'"', b"\xff", b"\0"]),
+    st.sampled_from([0, 10_000, 60_000]),
+    st.dictionaries(TEXT, st.sampled_from(["1", "\0" * 200_000]), max_size=2),
+    TEXT.map(lambda text: text * 3_000),
+)
+def test_each_kind_of_queue_carries_each_error(
+    kind: str, byte: bytes, size: int, headers: dict[str, str], detail: str
+) -> None:
+    sent: list[object] = []
+
+    class Errors:
+        extras = Extras(sends_many=True)
+
+        def send_messages(self, messages: list[Outgoing]) -> None:
+            sent.extend(convert_each(messages, CARRIERS[kind]))
+
+    texts: Any = {field.name: "" for field in fields(StoredError)}
+    error = StoredError(**{**texts, "scope": "message", "position": BEGINNING, "seqs": None, "key": b"k"})
+    error = replace(error, occurred_at=0, input=byte * size, input_size=size, headers=headers, detail=detail)
+    few = replace(error, input=b"", input_size=0, headers={}, detail="")
+    _send(Errors(), [few, error, few])  # type: ignore[arg-type]
+    assert len(sent) == 3
 
 
 @given(st.dictionaries(st.sampled_from(["Object-Version", "Object-Size", "Object-ETag"]), TEXT | st.just("9" * 5000)))
