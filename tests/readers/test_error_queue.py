@@ -190,14 +190,14 @@ def test_of_an_error_that_its_queue_cannot_carry_the_beginning_is_sent(
     url = f"azurequeue://{ACCOUNT}/errors-{uuid.uuid4().hex[:8]}"
     with open_queue(url, **azure_queue_server.access) as errors:
         errors.create()  # type: ignore[attr-defined]
-        access = {"azureQueue.endpointUrl": azure_queue_server.url, "azure.accessKey": KEY}
+        access: dict[str, Any] = {"azureQueue.endpointUrl": azure_queue_server.url, "azure.accessKey": KEY}
         with world.loop(errorQueueUrl=url, **access) as loop:
             until(lambda: world.depth() == EMPTY, patiently(loop))
         sent = [json.loads(message.body) for message in errors.receive(32, 60, 0)]
     short, long = sorted(sent, key=lambda error: error["input_bytes"])
     assert short["input"] == "short"
     assert (long["input_bytes"], long["cause"]) == (60_000, "malformed-message")
-    assert '"' * 60_000 == long["input"] + '"' * (60_000 - len(long["input"]))
+    assert long["input"] + '"' * (60_000 - len(long["input"])) == '"' * 60_000
 
 
 def test_an_error_queue_that_does_not_answer_is_tried_again(tmp_path: Path) -> None:
