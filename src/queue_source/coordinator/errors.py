@@ -82,7 +82,7 @@ class ErrorQueue:
         return database.write(work)
 
 
-_FEW = 4096
+_FEW = 1024
 
 
 def _send(queue: Queue, errors: Sequence[StoredError]) -> None:
