@@ -98,6 +98,14 @@ def refuse_archive(first: bytes) -> None:
         raise BadObject("archive", f"it is a {kind} archive; unpack it, and announce what is in it")
 
 
+_LIKE_TEXT = re.compile(rb'PK|Rar!|BZh|\x04"M\x18')
+
+
+def may_be_packed(text: bytes) -> bool:
+    """Tell whether what may be text is packed, or an archive: all else that is either begins with no UTF-8."""
+    return b"\0" in text or _LIKE_TEXT.match(text) is not None
+
+
 class Expansion:
     """How much an object may grow when it is unpacked, all its layers and members together."""
 
