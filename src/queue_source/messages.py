@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, NewType
@@ -17,6 +18,9 @@ REPUBLISH_COUNT = "Republish-Count"
 
 Receipt = NewType("Receipt", str)
 """Names one delivery of one message to the queue that made it; stale after the lease is lost or the message is done."""
+
+_YEAR_9999 = 253_370_764_800  # in seconds since 1970
+_MOST_RECEIVES = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,13 @@ class Received:
     group: str | None = None
     has_id: bool = True
 
+    def __post_init__(self) -> None:
+        """Take times and counts that no store or row can hold, which a sender may have written, for unknown ones."""
+        if self.sent_at is not None and not 0 <= self.sent_at < _YEAR_9999:
+            object.__setattr__(self, "sent_at", None)
+        if not 0 <= self.receive_count < _MOST_RECEIVES:
+            object.__setattr__(self, "receive_count", 1)
+
     @property
     def content(self) -> Any:
         """Return the value of the body if it is JSON, else its text if it is UTF-8, else the bytes."""
@@ -62,6 +73,15 @@ def republish_count(headers: Mapping[str, str]) -> int:
     """Return the count of the header; one that is no number is taken as 0, since any sender may write it."""
     count = headers.get(REPUBLISH_COUNT, "0")
     return int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
+
+
+def headers_of(text: str, name: str) -> dict[str, str]:
+    """Read headers that are written as a JSON object. Another text, which any sender may write, is a header itself."""
+    with suppress(ValueError, RecursionError):
+        headers = json.loads(text)
+        if isinstance(headers, dict):
+            return {key: str(value) for key, value in headers.items()}
+    return {name: text}
 
 
 def refuse_constant(name: str) -> object:

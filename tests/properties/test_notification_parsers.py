@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -43,7 +44,7 @@ FIELDS = st.sampled_from(
     [
         "Records", "s3", "bucket", "object", "key", "name", "size", "eTag", "versionId", "eventName", "eventSource",
         "Type", "Message", "Event", "detail", "detail-type", "source", "kind", "generation", "timeDeleted", "uri",
-        "files", "path", "eventType", "data", "url", "subject", "specversion", "type", "api"
+        "files", "path", "eventType", "data", "url", "subject", "specversion", "type", "api",
     ]
 )  # fmt: skip
 JSON = st.recursive(
@@ -53,6 +54,15 @@ FORMAT = st.sampled_from(["auto", *FORMATS])
 PATH = st.lists(FIELDS | st.text(max_size=3), min_size=1, max_size=6).map(".".join) | st.text()
 PATHS = st.builds(lambda uri: JsonPaths(uri=uri), PATH) | st.builds(
     lambda bucket, key: JsonPaths(bucket=bucket, key=key), PATH, PATH
+)
+TIMES = st.builds(
+    "{:04}-{:02}-{:02}T{:02}:59:59{}{}".format,
+    st.sampled_from([0, 1, 1969, 2026, 9999]),
+    st.sampled_from([1, 12, 13]),
+    st.sampled_from([1, 31]),
+    st.sampled_from([0, 23, 24]),
+    st.sampled_from(["", ".1", ".999999999"]),
+    st.sampled_from(["Z", "-23:59", "+23:59", "+99:99", ""]),
 )
 SOME_EVENT = st.sampled_from(list(EVENTS.values()))
 
@@ -174,6 +184,13 @@ def test_real_events_with_some_parts_mutated(data: st.DataObject) -> None:
     if lost:
         del attributes[data.draw(st.sampled_from(sorted(attributes)))]
     parsed(json.dumps(value).encode(), attributes, data.draw(FORMAT), event.paths)
+
+
+@given(SOME_EVENT, TIMES)
+def test_real_events_at_times_of_any_kind(event: Event, time: str) -> None:
+    body = re.sub(rb"\d{4}-\d\d-\d\dT[\d:.]+Z", time.encode(), event.body)
+    attributes = {name: time if name == "eventTime" else value for name, value in event.attributes.items()}
+    parsed(body, attributes, event.format, event.paths)
 
 
 @given(st.data())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from shard_store import failpoints
 from shard_store.model import ErrorRecord, Plan, position_at
 from support.coordinator_world import EMPTY, World, patiently, uris
 from support.driver_loop import DriverLoop, reader_options, states, until
+from support.servers.azure_queue import ACCOUNT, KEY, AzureQueueServer
 from support.servers.ministack import KEYS, new_queue
 from support.store_backends import rows
 
@@ -178,6 +180,24 @@ def test_a_bad_message_whose_error_cannot_be_sent_is_not_acknowledged(tmp_path: 
         with pytest.raises(QueueConfigurationError, match=r"absent/errors\.db"):
             until(lambda: False, patiently(loop))
     assert world.depth().total == 1
+
+
+def test_of_an_error_that_its_queue_cannot_carry_the_beginning_is_sent(
+    tmp_path: Path, azure_queue_server: AzureQueueServer
+) -> None:
+    world = ErrorWorld(tmp_path, inside=False)
+    world.publish("short", '"' * 60_000)
+    url = f"azurequeue://{ACCOUNT}/errors-{uuid.uuid4().hex[:8]}"
+    with open_queue(url, **azure_queue_server.access) as errors:
+        errors.create()  # type: ignore[attr-defined]
+        access: dict[str, Any] = {"azureQueue.endpointUrl": azure_queue_server.url, "azure.accessKey": KEY}
+        with world.loop(errorQueueUrl=url, **access) as loop:
+            until(lambda: world.depth() == EMPTY, patiently(loop))
+        sent = [json.loads(message.body) for message in errors.receive(32, 60, 0)]
+    short, long = sorted(sent, key=lambda error: error["input_bytes"])
+    assert short["input"] == "short"
+    assert (long["input_bytes"], long["cause"]) == (60_000, "malformed-message")
+    assert long["input"] + '"' * (60_000 - len(long["input"])) == '"' * 60_000
 
 
 def test_an_error_queue_that_does_not_answer_is_tried_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -136,6 +137,42 @@ def test_the_receive_count_is_what_the_broker_tells() -> None:
     assert delivered().receive_count == 1
     assert delivered(redelivered=True).receive_count == 2
     assert delivered(redelivered=True, headers={"x-delivery-count": 4}).receive_count == 5
+
+
+def test_what_a_sender_may_write_in_the_place_of_ids_times_and_counts_ends_nothing() -> None:
+    assert delivered(message_id=b"\xff1").message_id == "\\xff1"
+    assert delivered(timestamp=1_764_500_000).sent_at == 1_764_500_000
+    for wrong in (1_764_500_000_000, 2**64 - 1):  # milliseconds; in AMQP it is seconds
+        assert delivered(timestamp=wrong).sent_at is None
+    for count in (2**40, -5):
+        assert delivered(headers={"x-delivery-count": count}).receive_count == 1
+
+
+def nested(depth: int) -> bytes:
+    field = b"V"
+    for _ in range(depth):
+        field = b"A" + struct.pack(">I", len(field)) + field
+    return field
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        (struct.pack(">cQ", b"T", 1_764_500_000), "2025-11-30T10:53:20+00:00"),
+        (struct.pack(">cQ", b"T", 1_764_500_000_000), "1764500000000"),
+        (struct.pack(">cQ", b"T", 2**64 - 1), str(2**64 - 1)),
+        (nested(2), "[[null]]"),
+        (nested(20_000), None),
+    ],
+    ids=["time", "milliseconds", "the last", "nested", "deeply nested"],
+)
+def test_a_header_that_pika_cannot_decode_does_not_end_the_connection(field: bytes, text: str | None) -> None:
+    table = b"\x01t" + field + b"\x01u\x53" + struct.pack(">I", 1) + b"x"
+    properties = BasicProperties()
+    properties.decode(struct.pack(">HI", properties.FLAG_HEADERS, len(table)) + table)
+    shown = delivered(headers=properties.headers).headers
+    assert shown["u"] == "x"
+    assert text is None or shown["t"] == text
 
 
 def test_headers_are_text() -> None:

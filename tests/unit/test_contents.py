@@ -389,7 +389,7 @@ def test_a_version_that_is_announced_anew_has_the_facts_of_its_message_whatever_
     assert ASKED == [], "the store has the facts of another version, perhaps"
 
 
-@pytest.mark.parametrize("size", ["", "-1", "1.5", "\u0661", "much"])
+@pytest.mark.parametrize("size", ["", "-1", "1.5", "\u0661", "much", "9" * 19, "9" * 5000])
 def test_a_version_of_a_size_that_is_none_is_a_bad_message(size: str) -> None:
     options = parse_reader_options({**LEAST, "allowOverwrites": "true"}).notifications
     headers = {**version_headers("v1"), "Object-Size": size}

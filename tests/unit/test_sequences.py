@@ -43,6 +43,12 @@ def test_sequencers_that_differ_in_zeros_at_their_end_are_equal() -> None:
     assert sequence(s3(sequencer="00A1")) == sequence(s3(sequencer="00a100"))
 
 
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+00:01", "9999-12-31T24:00:00Z"])
+def test_a_time_beyond_the_years_that_there_are_is_none(time: str) -> None:
+    (notice,) = parse_notification(s3(eventTime=time)).objects
+    assert (notice.sequence, notice.modified, notice.event_time) == (None, None, None)
+
+
 def test_without_a_sequencer_the_time_of_the_event_counts() -> None:
     times = ["2026-11-22T04:15:00.123Z", "2026-11-22T04:15:00.124Z", "2026-11-22T05:15:00.125+01:00"]
     found = [sequence(s3(eventTime=time)) for time in times]

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote_plus
 
@@ -120,6 +121,17 @@ _NO_ID = (
     "equal ones for one"
 )
 
+_HALF = "its id, its tag or one of its headers holds half a character (a lone surrogate), which no row can"
+
+
+def _is_text(*texts: str) -> bool:
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 OUTSIDE_PREFIXES = "outside-prefixes"
 """The cause of a message that announces an object outside of `allowedPrefixes`: it is well formed, and may be ours."""
 
@@ -200,6 +212,8 @@ def announced_messages(
             return Announced(message, ignored=1)
         if not message.has_id and options.message_identity == "required":
             return Announced(message, error=message_error(message, "no-message-id", _NO_ID))
+        if not _is_text(message.message_id, message.tag, *chain(*message.headers.items())):
+            return Announced(message, error=message_error(message, "malformed-message", _HALF))
         count = message.headers.get(REPUBLISH_COUNT)
         key = message.message_id if count is None else f"{message.message_id}#{count}"
         content = Content(
@@ -306,8 +320,10 @@ def _tag_matches(message: Received, options: NotificationOptions) -> bool:
 def _of_version(notice: ObjectNotice, headers: Mapping[str, str]) -> ObjectNotice:
     """Return the notice with the facts that our own store had of its version, whatever the options say of a service."""
     size, etag = headers.get(_OBJECT_SIZE), headers.get(_OBJECT_ETAG)
-    if size is not None and not (size.isascii() and size.isdigit()):
+    if size is not None and not (size.isascii() and size.isdigit() and len(size) < 19):
         raise MalformedNotification(f"its header {_OBJECT_SIZE} is {size[:100]!r}, and must be a number of bytes")
+    if not _is_text(headers[OBJECT_VERSION], etag or ""):
+        raise MalformedNotification(_HALF)
     return replace(notice, size=notice.size if size is None else int(size), etag=notice.etag if etag is None else etag)
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 
 from queue_source.announcements.dialects import DIALECTS, GCS_ATTRIBUTES, Dialect, Json
 from queue_source.errors import MalformedNotification
@@ -414,8 +414,8 @@ def _time_micros(text: str) -> int | None:
     if parts is None:
         return None
     try:
-        time = datetime.fromisoformat(parts[1] + parts[3].replace("Z", "+00:00"))
-    except ValueError:
+        time = datetime.fromisoformat(parts[1] + parts[3].replace("Z", "+00:00")).astimezone(timezone.utc)
+    except (ValueError, OverflowError):  # its offset may lead out of the years that there are
         return None
     seconds = int((time - model.EPOCH).total_seconds())
     return max(seconds * 1_000_000 + int((parts[2] or "").ljust(6, "0")[:6]), 0)

@@ -11,11 +11,12 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from queue_source.coordinator.session import Session
 from queue_source.messages import Outgoing
 from queue_source.queues.adapter import log_id_of
-from queue_source.queues.base import Queue, Transactional, send_messages, transactional
+from queue_source.queues.base import Queue, Transactional, send_messages, send_possible, transactional
 from shard_store.error_table import handling
 from shard_store.error_table.search import StoredError
 from shard_store.failpoints import reach
@@ -55,7 +56,7 @@ class ErrorQueue:
             while errors := session.store.undelivered_errors(session.token, source, others=others):
                 reach("errors-due")
                 if self._inside is None:
-                    session.patiently(send_messages, queue, [_outgoing(error) for error in errors])
+                    session.patiently(_send, queue, errors)
                     reach("errors-sent")
                     session.store.mark_delivered(session.token, [error.key for error in errors], queue.name)
                     sent = len(errors)
@@ -79,6 +80,18 @@ class ErrorQueue:
             return len(errors)
 
         return database.write(work)
+
+
+_FEW = 1024
+
+
+def _send(queue: Queue, errors: Sequence[StoredError]) -> None:
+    """Send the errors; of one that the queue cannot carry, as it is too long, the beginning."""
+    refused = send_possible(queue, [_outgoing(error) for error in errors])
+    for error in (errors[place] for place in sorted(refused)):
+        short = None if error.input is None else error.input[:_FEW]
+        shorter = replace(error, detail=error.detail[:_FEW], tag="", headers={}, group=None, input=short)
+        send_messages(queue, [_outgoing(shorter)])
 
 
 def _outgoing(error: StoredError) -> Outgoing:

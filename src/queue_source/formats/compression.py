@@ -6,6 +6,7 @@ memory; and one that expands beyond all measure is refused. What is in an archiv
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import re
 import zlib
@@ -96,6 +97,14 @@ def refuse_archive(first: bytes) -> None:
     """Raise BadObject("archive") where content begins as an archive does: its bytes are no records."""
     if (kind := archive_of(first)) is not None:
         raise BadObject("archive", f"it is a {kind} archive; unpack it, and announce what is in it")
+
+
+_LIKE_TEXT = re.compile(rb'PK|Rar!|BZh|\x04"M\x18')
+
+
+def may_be_packed(text: bytes) -> bool:
+    """Tell whether what may be text is packed, or an archive: all else that is either begins with no UTF-8."""
+    return b"\0" in text or _LIKE_TEXT.match(text) is not None
 
 
 class Expansion:
@@ -192,6 +201,8 @@ def _content(file: ObjectFile | Stream, codec: str, expansion: Expansion) -> Ite
             if content.peek(len(_GZIP_MAGIC)) == _GZIP_MAGIC:  # a sender packed what a service packs again
                 content = Stream(expansion.bounded(_inflated(content), codec))
             yield from content.pieces()
+        elif codec == "bz2":
+            yield from expansion.bounded(_bunzipped(file), codec)
         else:  # any number of members; one that is cut off is an error
             native = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
             yield from expansion.bounded(iter(lambda: native.read(CHUNK), b""), codec)
@@ -233,3 +244,23 @@ def _inflated(file: Readable) -> Iterator[bytes]:
         yield machine.flush()
         if not machine.eof:
             raise ValueError("the stream is cut off")
+
+
+def _bunzipped(file: Readable) -> Iterator[bytes]:
+    """Decompress streams of bzip2, of any number, as `_inflated`: pyarrow refuses an empty one between others."""
+    data, place, step = file.read(CHUNK), 0, _FIRST_BYTES
+    machine, begun = bz2.BZ2Decompressor(), bool(data)
+    while data:
+        if machine.eof:
+            machine, step = bz2.BZ2Decompressor(), _FIRST_BYTES
+        part = data[place : place + step]
+        place, step = place + len(part), min(2 * step, CHUNK)
+        piece = machine.decompress(part, CHUNK)
+        while piece:
+            yield piece
+            piece = b"" if machine.eof or machine.needs_input else machine.decompress(b"", CHUNK)
+        place -= len(machine.unused_data)
+        if place == len(data):
+            data, place = file.read(CHUNK), 0
+    if begun and not machine.eof:
+        raise ValueError("the stream is cut off")

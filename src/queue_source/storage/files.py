@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from pyarrow import fs as pafs
 
 from queue_source.errors import BadObject, MalformedNotification, ObjectStoreError, OptionError
 from queue_source.options.connections import AzureOptions, StorageOptions, with_secrets
-from queue_source.storage import s3_client
+from queue_source.storage import pauses, s3_client
 from queue_source.storage.open_files import (
     AZURE_SCHEMES,
     S3_SCHEMES,
@@ -288,6 +288,7 @@ def _gcs(storage: StorageOptions, _process: int) -> pafs.FileSystem:
         emulator = f"http://{emulator}"
     scheme, host = _endpoint(emulator or None)
     options: dict[str, Any] = {} if host is None else {"endpoint_override": host, "scheme": scheme}
+    options["retry_time_limit"] = timedelta(seconds=pauses.PATIENCE)  # its own is 15 minutes
     return _optional("GcsFileSystem")(anonymous=storage.anonymous or bool(emulator), **options)
 
 

@@ -18,12 +18,18 @@ NAME = "nothing-changes-neighbours"
 _PLACE = re.compile(r',"_file_path":"file:///object"')
 """What is rescued of an object says where it is."""
 
+_BEGINNINGS = (*[b""] * 12, b"PK\x03\x04", b"BZh91AY&SY", b'\x04"M\x18', b"Rar!\x1a\x07", b"\x1f\x8b")
+"""Of what is packed, but is no more than that: alone or not, it is bad."""
+
 
 @st.composite
 def strategy(draw: Draw) -> Case:
     """Draw an object of lines, and objects beside it of the same columns."""
     scheme = draw(cases.schemes(draw(one_of_these(("csv", "csv", "json", "json", "text")))))
-    contents = [cases.an_object(draw, scheme, most) for most in (5, 2, 2, 2)[: draw(one_of_these((1, 2, 4)))]]
+    contents = [
+        draw(one_of_these(_BEGINNINGS)) + cases.an_object(draw, scheme, most)
+        for most in (5, 2, 2, 2)[: draw(one_of_these((1, 2, 4)))]
+    ]
     return cases.case_of(scheme, contents[0], beside=contents[1:])
 
 
@@ -44,6 +50,10 @@ def check(case: Case) -> None:
                 rows_alone = [tuple(_PLACE.sub("", cell) for cell in row) for row in found.rows]
                 _same(case, rows_alone, list(body.rows), "a message")
         _same(case, [row for found in bodies for row in found.rows], list(read_messages(case).rows), "messages")
+        first, *others = [content.partition(b"\n")[0].rstrip(b"\r") for content in contents]  # as most messages are
+        bodies = [read_messages(replace(case, content=line, beside=())) for line in (first, *others)]
+        lines = replace(case, content=first, beside=tuple(others))
+        _same(lines, [row for found in bodies for row in found.rows], list(read_messages(lines).rows), "messages")
 
 
 def _check_records(case: Case) -> None:

@@ -129,6 +129,9 @@ def _arrow(codec: str) -> Callable[[bytes], bytes]:
 _ZSTD, _LZ4 = _arrow("zstd"), _arrow("lz4")
 
 
+_EMPTY_BZ2 = bz2.compress(b"")
+
+
 def _skippable(data: bytes) -> bytes:
     """A frame that a reader of zstd or lz4 passes over."""
     return bytes.fromhex("502a4d18") + len(data).to_bytes(4, "little") + data
@@ -163,6 +166,10 @@ CODECS: dict[str, Callable[[bytes], tuple[str, bytes]]] = {
     "zst in two frames": lambda data: ("object.zst", _halves(data, _ZSTD)),
     "bz2": lambda data: ("object.bz2", bz2.compress(data)),
     "bz2 in two streams": lambda data: ("object", _halves(data, bz2.compress)),
+    "bz2 with empty streams": lambda data: (
+        "object",
+        _halves(data, lambda half: bz2.compress(half) + bz2.compress(b"")),
+    ),
     "lz4": lambda data: ("object.lz4", _LZ4(data)),
     "plain under a packed name": lambda data: ("object.gz", data),
     "plain under another packed name": lambda data: ("object.zst", data),

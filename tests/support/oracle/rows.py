@@ -18,6 +18,7 @@ from queue_source.formats.base import MAX_REPORTED, BadRecords, Part, check_sche
 from queue_source.formats.metadata import ObjectMetadata
 from queue_source.formats.new_columns import NewColumns
 from queue_source.formats.text import blocks, csv, json, records
+from queue_source.read import combined
 from queue_source.read.combined import may_be_joined, parsed_messages, read_together
 from queue_source.read.objects import ExpectedObject, read_object
 from queue_source.storage.open_files import InMemory, ObjectFile
@@ -210,20 +211,18 @@ def read_beside(case: Case) -> list[Found]:
 
 
 def read_messages(case: Case) -> Found:
-    """Read the object and those beside it as the bodies of messages."""
+    """Read the object and those beside it as the bodies of messages: several together, however few they are."""
     bodies = [case.bytes, *case.beside]
     messages = [(Payload(body, str(place)), ObjectMetadata()) for place, body in enumerate(bodies)]
     bad: list[tuple[int, str]] = []
-    rows = rows_of(
-        list(
-            parsed_messages(
-                messages,
-                case.schema,
-                case.parsed,
-                lambda place, problems, error: bad.append((place, error.cause if error else f"{problems.count} bad")),
-            )
+    with mock.patch.object(combined, "_ALONE", 1):
+        batches = parsed_messages(
+            messages,
+            case.schema,
+            case.parsed,
+            lambda place, problems, error: bad.append((place, error.cause if error else f"{problems.count} bad")),
         )
-    )
+        rows = rows_of(list(batches))
     return Found(rows, tuple(sorted(bad)))
 
 

@@ -161,7 +161,7 @@ def strategy() -> Strategy:
             st.sampled_from([0, 1, 3, 300, 2000]),
             st.sampled_from(["", "", *of_gzip[store], "identity", "aws-chunked"]),
             st.sampled_from(faults),
-            st.sampled_from([1, 1, 2, 3]),
+            st.sampled_from([1, 1, 1, 1, 2, 2, 3, 3, 0]),
             st.sampled_from(["right", "right", "none", "1", "-1"]),
             st.sampled_from(["none", "right", "quoted", "0" * 32]),
             st.booleans(),
@@ -173,6 +173,8 @@ def strategy() -> Strategy:
 def _is_sensible(kept: Kept) -> bool:
     if kept.store == "gs" and kept.fault in ("unranged", "chunked", "replaced"):
         return False  # Google keeps ranges, and generations
+    if kept.store == "azure" and kept.fault in ("cut", "reset") and kept.at == 0:
+        return False  # pyarrow 26 ends the process by a signal
     if kept.store == "gs" and kept.key in (".", ".."):
         return False  # which Google refuses as names
     if kept.store != "s3" and kept.fault == "unranged":
@@ -271,6 +273,8 @@ def _may_be_bad(kept: Kept, verdict: str, uri: str) -> bool:
     if verdict == "unsupported-key":
         key = uri.split("/", 3)[3]
         return kept.store != "s3" and ("//" in f"/{key}/"[:-1] or key.endswith("/"))
+    if verdict == "corrupt-object":
+        return kept.fault in ("cut", "reset") and kept.at == 0
     if verdict == "missing-object":
         return climbs(uri)
     return False

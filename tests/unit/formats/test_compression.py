@@ -270,6 +270,13 @@ def test_members_of_gzip_of_any_length_follow_each_other() -> None:
     assert [row["value"] for row in rows] == b"".join(parts).decode().splitlines()
 
 
+@pytest.mark.parametrize("suffix", BY_MAGIC)
+def test_an_empty_member_anywhere_is_no_row(suffix: str) -> None:
+    first, empty, last = map(PACKERS[suffix], (b"a\nb\n", b"", b"c\n"))
+    for data in (first + empty + last, empty + first + last, first + last + empty, first + empty * 1000 + last):
+        assert [row["value"] for row in read_bytes(data, TEXT, LINES, f"o{suffix}")] == ["a", "b", "c"]
+
+
 def test_of_empty_members_any_number_is_no_row_and_no_memory() -> None:
     """Each takes a microsecond."""
     packed = gzip.compress(b"") * 100_000

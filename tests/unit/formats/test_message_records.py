@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tarfile
 from typing import Any
 
 import fastavro
@@ -41,6 +42,15 @@ def read(
         batch.validate(full=True)
         assert batch.schema.equals(schema)
     return [row for batch in batches for row in batch.to_pylist()], reported
+
+
+def tar_of(content: bytes) -> bytes:
+    with io.BytesIO() as out, tarfile.open(fileobj=out, mode="w") as archive:
+        member = tarfile.TarInfo("a.csv")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+        archive.close()
+        return out.getvalue()
 
 
 def ids(rows: list[dict[str, Any]]) -> list[str]:
@@ -173,6 +183,19 @@ def test_files_in_messages_are_read_by_their_format() -> None:
     assert [row["a"] for row in rows] == [1, 2, 1, 2]
     assert reported == {1: (0, "corrupt-object")}
     assert ids(rows) == ["0", "0", "2", "2"]
+
+
+@pytest.mark.parametrize("format", ["text", "csv"])
+@pytest.mark.parametrize(
+    "body", [b"PK\x03\x04xyz", tar_of(b"x"), b"BZh91AY&SYxyz", b'\x04"M\x18xyz'], ids=["zip", "tar", "bz2", "lz4"]
+)
+def test_a_message_that_is_packed_is_bad_among_any_number_of_others(format: str, body: bytes) -> None:
+    schema = pa.schema([("value", pa.string()), SCHEMA.field("_metadata")])
+    alone = read([body], FormatOptions(format), schema)
+    assert alone[0] == []
+    rows, reported = read([b"x"] * 20 + [body] + [b"x"] * 20, FormatOptions(format), schema)
+    assert ids(rows) == [str(at) for at in range(41) if at != 20]
+    assert reported == {20: alone[1][0]}
 
 
 _BODIES = st.lists(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from queue_source.options import parse_reader_options
 from queue_source.options.connections import StorageOptions
 from queue_source.options.content import FormatOptions
 from queue_source.read.objects import ExpectedObject, read_object
-from queue_source.storage import s3_client
-from queue_source.storage.files import resolve, stat_objects
+from queue_source.storage import files, pauses, s3_client
+from queue_source.storage.files import open_object, resolve, stat_objects
 from queue_source.storage.s3_client import for_pyarrow
 from support.aws_environment import forget_aws
+from support.oracle.wire import Stored, wire
 from support.servers.gcs import VARIABLE, GcsServer
 from support.servers.ministack import client, new_name
 from support.servers.s3 import DENIED, s3_server
@@ -234,3 +236,18 @@ def test_a_service_that_knows_buckets_by_host_is_asked_so(endpoint: str, host: s
     assert (url.hostname, url.path) == (host, path)
     _, (of_arrow,) = resolve("s3://landing/in/1.csv", options)[0].__reduce__()
     assert of_arrow["force_virtual_addressing"] is (host.startswith("landing."))
+
+
+def test_cloud_storage_that_throttles_is_waited_for_no_longer_than_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "PATIENCE", 0.5)
+    with wire() as stores:
+        stores.hold(Stored("gs/b/k", b"x", fault="busy", at=0))
+        monkeypatch.setenv(VARIABLE, stores.url)
+        files._gcs.cache_clear()
+        try:
+            started = time.monotonic()
+            with pytest.raises(ObjectStoreError), open_object("gs://b/k") as file:  # pyarrow's own limit is 15 minutes
+                file.read()
+            assert time.monotonic() - started < 60
+        finally:
+            files._gcs.cache_clear()

@@ -33,6 +33,7 @@ from queue_source.formats.compression import (
     archive_of,
     codec_of,
     decompressed,
+    may_be_packed,
     refuse_archive,
 )
 from queue_source.formats.new_columns import NewColumns
@@ -475,7 +476,8 @@ class LineFormat(Format):
         return contents
 
     def body_as_line(self, body: bytes) -> bytes | None:
-        return None if not body or b"\n" in body or b"\r" in body or body.startswith(BOM) else body
+        is_line = body and not (b"\n" in body or b"\r" in body or body.startswith(BOM) or may_be_packed(body))
+        return body if is_line else None
 
     def line_reader(self, schema: pa.Schema, options: FormatOptions) -> RecordReader | None:
         if options.line_sep is not None or not options.plain_utf8 or options.header or options.records_path:

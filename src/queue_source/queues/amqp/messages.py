@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import time
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pika import BasicProperties
+from pika import BasicProperties, data
 
 from queue_source.messages import Receipt, Received
 from queue_source.queues.base import republished
@@ -23,6 +24,28 @@ _DELIVERIES = "x-delivery-count"  # deliveries that failed, as quorum queues cou
 _PERSISTENT = 2
 # The broker would send a copy to each queue named there, and refuse a copy that names another user.
 _NOT_COPIED = ("CC", "BCC", _DELIVERIES)
+
+_decode = data.decode_value
+
+
+def _decoded(encoded: bytes, offset: int) -> Any:
+    """Decode a value of a header as pika does; where pika fails, return a number for a time, or else the bytes.
+
+    pika would end the connection, and again with the message's next delivery, for ever.
+    """
+    try:
+        return _decode(encoded, offset)
+    except (OSError, ValueError, OverflowError, RecursionError):
+        kind, start = encoded[offset : offset + 1], offset + 5
+        if kind == b"T":  # of a year that Python does not have, as where a sender writes milliseconds
+            return struct.unpack_from(">Q", encoded, offset + 1)[0], offset + 9
+        if kind not in (b"A", b"F"):
+            raise
+        end = start + struct.unpack_from(">I", encoded, offset + 1)[0]  # of what is nested too deeply
+        return encoded[start:end], end
+
+
+data.decode_value = _decoded
 
 
 class Delivery(NamedTuple):
@@ -91,7 +114,7 @@ def received(delivery: Delivery, queue: str, receipt: Receipt, lease_until: floa
         message_id = "content-" + hashlib.sha256(metadata + b"\0" + body).hexdigest()
     return Received(
         queue=queue,
-        message_id=message_id,
+        message_id=shown_header(message_id),  # any bytes, as a sender may write
         receipt=receipt,
         body=body,
         receive_count=count,
@@ -115,7 +138,12 @@ def shown_header(value: object) -> str:
     """Return text as it is, and other values of AMQP headers as JSON."""
     if isinstance(value, str):
         return value
-    return _text(value) if isinstance(value, bytes | datetime) else json.dumps(value, ensure_ascii=False, default=_text)
+    if isinstance(value, bytes | datetime):
+        return _text(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_text)
+    except (RecursionError, TypeError):  # a name within it is not UTF-8
+        return "(nested too deeply, or not JSON)"
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,6 @@ KEY = "Kafka-Key"
 LARGEST = 1_000_000
 """Bytes of a record, as librdkafka has it where no setting says otherwise."""
 _OVERHEAD = 512
-_YEAR_9999 = 253_370_764_800_000  # in milliseconds
 
 
 class Record(NamedTuple):
@@ -83,8 +82,6 @@ def received(raw: Any, queue: str, receipt: Receipt, count: int, lease_until: fl
     if (key := raw.key()) is not None:
         headers[KEY] = _text(key)
     kind, milliseconds = raw.timestamp()
-    # a sender may write any number, such as nanoseconds; later ones are no time in Python, the store or Spark
-    is_time = kind != TIMESTAMP_NOT_AVAILABLE and 0 <= milliseconds < _YEAR_9999
     return Received(
         queue=queue,
         message_id=message_id(raw.topic(), raw.partition(), raw.offset()),
@@ -92,7 +89,7 @@ def received(raw: Any, queue: str, receipt: Receipt, count: int, lease_until: fl
         body=raw.value() or b"",
         receive_count=count,
         lease_until=lease_until,
-        sent_at=milliseconds / 1000 if is_time else None,
+        sent_at=None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000,
         tag=tag,
         headers=headers,
     )

@@ -23,7 +23,7 @@ from sqlalchemy.dialects.mysql import LONGBLOB, LONGTEXT
 from sqlalchemy.engine import URL, make_url
 
 from queue_source.errors import QueueConfigurationError, QueueError, QueueUnavailable
-from queue_source.messages import Outgoing, Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received, headers_of
 from queue_source.queues.base import Depth
 from queue_source.queues.urls import KINDS, checked_parameters
 from shard_store.redaction import redact_url
@@ -340,7 +340,7 @@ class QueueRows:
         transaction.execute(sa.update(messages).where(transaction.among(_m.id, ids)).values(**values))
 
     def _received(self, row: sa.Row[Any], receipt: Receipt, count: int, lease_until: float) -> Received:
-        headers = json.loads(row.headers) if row.headers != "{}" else {}
+        headers = headers_of(row.headers, "headers") if row.headers != "{}" else {}
         return Received(
             queue=self.name,
             message_id=row.message_id,

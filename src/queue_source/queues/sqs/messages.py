@@ -20,7 +20,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from queue_source.messages import Outgoing, Receipt, Received
+from queue_source.messages import Outgoing, Receipt, Received, headers_of
 from queue_source.queues.sqs.address import is_passing, short_code
 
 LARGEST = 1 << 20
@@ -102,7 +102,7 @@ def received(queue: str, message: Mapping[str, Any], lease_until: float) -> Rece
         lease_until=lease_until,
         sent_at=None if sent is None else int(sent) / 1000,
         tag=tag,
-        headers={**attributes, **_unpacked(packed)},
+        headers={**attributes, **(headers_of(packed, _HEADERS) if packed else {})},
         group=None if group is None or group.startswith(_NO_GROUP) else group,
     )
 
@@ -127,19 +127,6 @@ def _attributes(tag: str, headers: Mapping[str, str]) -> dict[str, Any]:
 
 def _string(value: str) -> dict[str, str]:
     return {"DataType": "String", "StringValue": value}
-
-
-def _unpacked(packed: str) -> dict[str, str]:
-    """Unpack the headers of our own JSON attribute; another text under its name is kept as a header."""
-    if not packed:
-        return {}
-    try:
-        unpacked = json.loads(packed)
-    except ValueError:
-        unpacked = None
-    if not isinstance(unpacked, dict):
-        return {_HEADERS: packed}
-    return {str(name): str(value) for name, value in unpacked.items()}
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
