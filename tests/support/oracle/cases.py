@@ -551,6 +551,8 @@ def typed_files(
         stored = {name: pick(draw, "stored", *some_ways) for name, some_ways in ways.items() if some_ways}
         if stored and draw(st.booleans()):
             how["stored"] = stored
+            if "inner dictionary" in stored.values():
+                how["row_group_size"] = 1  # each has a dictionary of its own
         some.append(case_of(scheme, made=Made(writer, written, rows, how)))
     return some
 
