@@ -42,6 +42,8 @@ from queue_source.storage.open_files import ObjectFile
 
 _MEMBER = "cuesqueue_member_"
 _NUMBERS = ({"int", "long"}, {"float", "double"})
+_ANY = 17
+"""Bytes that have room for each decimal of Spark."""
 _LARGEST = 50_000
 """Types in a schema, where each use of a name counts."""
 Values = Sequence[Any]
@@ -66,6 +68,7 @@ class Types:
 
     def __init__(self, schema: Any, *, hybrid: bool = False) -> None:
         self._named: dict[str, Any] = {}
+        self._definitions: dict[str, Any] = {}
         self._count = self._unions = 0
         self._open: list[str] = []
         self.is_within_itself = False
@@ -86,6 +89,7 @@ class Types:
             if schema in _PLAIN:
                 return schema
             name = _full(schema, space)
+            name = name if name in self._named else schema  # of no namespace, as to Avro's own reader
             if name not in self._named:
                 raise ValueError(f"the type {schema!r} has no definition")
             self.is_within_itself |= name in self._open
@@ -97,8 +101,10 @@ class Types:
             return self._plain(kind, space)
         if kind in ("record", "error", "enum", "fixed"):
             name = _full(schema["name"], schema.get("namespace", space))
-            if name in self._named:
+            if self._definitions.setdefault(name, schema) != schema:
                 raise ValueError(f"the type {name!r} is defined twice")
+            if name in self._named:
+                return name
             type_without_logic: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name}
             self._named[name] = type_without_logic
             if kind == "enum":
@@ -158,7 +164,7 @@ class Types:
             return _list(self.column(schema["items"]))
         if kind == "map":
             return _map(self.column(schema["values"]))
-        return _leaf(kind, logical, hybrid=self._hybrid)
+        return _leaf(kind, logical, hybrid=self._hybrid, size=schema.get("size", _ANY))
 
     def _plain_union(self, types: list[Any]) -> list[Any]:
         """Return a union whose values name their type, where there are several.
@@ -227,10 +233,19 @@ def _map(items: Column) -> Column:
     return Column(pa.map_(pa.string(), items.arrow), build)
 
 
-def _leaf(kind: str, logical: dict[str, Any], *, hybrid: bool) -> Column:
+def _is_decimal(precision: Any, scale: Any, size: int) -> bool:
+    """Tell whether Avro takes bytes of this size for a decimal: what is marked in another way stays bytes."""
+    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
+        return False
+    return precision > 0 and (size >= _ANY or precision < len(str(1 << max(8 * size - 1, 0))))
+
+
+def _leaf(kind: str, logical: dict[str, Any], *, hybrid: bool, size: int = 0) -> Column:
     name = logical.get("logicalType")
     if name == "decimal" and kind in ("bytes", "fixed"):
-        return _decimal(int(logical["precision"]), int(logical["scale"] or 0))
+        precision, scale = logical["precision"], logical["scale"] or 0
+        if _is_decimal(precision, scale, size):
+            return _decimal(precision, scale)
     if name == "date" and kind == "int":
 
         def dates(values: Values) -> pa.Array:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -104,8 +105,9 @@ def _decoded(orc: OrcFile, stripe: Stripe, names: list[str], rows: int) -> Itera
 
     file, zone = orc.alone(stripe)
     values = Values(orc, zone)
+    places = [str(orc.types[0].names.index(name)) for name in names]
     scanner = ds.Scanner.from_fragment(
-        OrcFileFormat().make_fragment(file), columns=names, batch_size=rows, batch_readahead=0, fragment_readahead=0,
+        OrcFileFormat().make_fragment(file), columns=places, batch_size=rows, batch_readahead=0, fragment_readahead=0,
         use_threads=False, memory_pool=pa.default_memory_pool(),
     )  # fmt: skip
     batches = scanner.to_reader()
@@ -203,13 +205,13 @@ class OrcFile:
         self._file = file
         sections = dict(parse(tail))
         postscript, footer = parse(_bytes(sections[1])), parse(_bytes(sections[2]))
-        self._footer = footer
         values = dict(postscript)
         self._compression = _int(values.get(2, 0))
         self._block = _int(values.get(3, 256 << 10))
         self._writer = [(number, value) for number, value in postscript if number in (4, 6)]
-        types = (_bytes(value) for number, value in footer if number == 4)  # many files have the same ones
+        types = [_bytes(value) for number, value in footer if number == 4]  # many files have the same ones
         self.types = [_usual_type(data) if len(data) < _USUAL else _type(data) for data in types]
+        self._types = [(4, data) for data in (_numbered(types[0]), *types[1:])]
         parts = (dict(parse(_bytes(value))) for number, value in footer if number == 3)
         self.stripes = [Stripe(*(_int(part.get(number, 0)) for number in (1, 2, 3, 4, 5))) for part in parts]
         self.is_hybrid = _int(dict(footer).get(11, 0)) != _PROLEPTIC
@@ -217,16 +219,15 @@ class OrcFile:
     def alone(self, stripe: Stripe) -> tuple[pa.NativeFile, str]:
         """Build a file of this stripe only, whose zone is GMT: so its times are decoded as they are written.
 
-        Returns the zone of its writer, too ("": unknown). A small one is fetched in one request. Of a large one,
-        pyarrow reads what the columns need.
+        Returns the zone of its writer, too ("": unknown). Its columns have their places as names: by `a.b` pyarrow may
+        find a part of `a`. A small one is fetched in one request. Of a large one, pyarrow reads what the columns need.
         """
         footer = parse(self._plain(self._at(stripe.offset + stripe.index + stripe.data, stripe.footer)))
         zone = _bytes(dict(footer).get(3, b"")).decode()
         of_stripe = self._framed(written([*((number, value) for number, value in footer if number != 3), (3, b"GMT")]))
         end = len(_MAGIC) + stripe.index + stripe.data + len(of_stripe)
         where = written([(1, len(_MAGIC)), (2, stripe.index), (3, stripe.data), (4, len(of_stripe)), (5, stripe.rows)])
-        types = [(number, value) for number, value in self._footer if number == 4]
-        tail = self._framed(written([(1, len(_MAGIC)), (2, end), (3, where), *types, (6, stripe.rows), (8, 0)]))
+        tail = self._framed(written([(1, len(_MAGIC)), (2, end), (3, where), *self._types, (6, stripe.rows), (8, 0)]))
         postscript = written(
             [(1, len(tail)), (2, self._compression), (3, self._block), *self._writer, (5, 0), (8000, _MAGIC)]
         )
@@ -306,6 +307,12 @@ def _type(data: bytes) -> OrcType:
     names = tuple(_bytes(value).decode() for number, value in fields if number == 3)
     values = dict(fields)
     return OrcType(_int(values.get(1, 0)), tuple(inner), names, _int(values.get(5, 0)))
+
+
+def _numbered(root: bytes) -> bytes:
+    """Return the type of the rows with the places of its columns as their names."""
+    places = count()
+    return written((number, b"%d" % next(places) if number == 3 else value) for number, value in parse(root))
 
 
 _usual_type = lru_cache(maxsize=1024)(_type)

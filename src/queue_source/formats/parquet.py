@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from queue_source.formats.typed import (
     conformed,
     damage_is_bad,
 )
-from queue_source.formats.types import fields_of, gregorian_days, gregorian_micros, inner_types, parts_of, with_parts
+from queue_source.formats.types import fields_of, gregorian_days, gregorian_micros, parts_of, with_parts
 from queue_source.options.content import FormatOptions
 from queue_source.storage.open_files import AT_LEAST, ObjectFile, ObjectVersion
 
@@ -62,6 +61,9 @@ class Parquet(ColumnarFormat):
             if any(map(_is_empty, written.types)):  # pyarrow leaves out a group without any values
                 filled = pa.schema([field for field in filled if not _is_empty(field.type)])
             chosen = choose(schema, filled, options, file.uri)
+            for name in chosen.names:
+                if any(map(pt.is_interval, _leaves(filled.field(name).type))):
+                    raise ValueError(f"column {name!r} is INTERVAL, which is not read")
             times = _Times(reader, written, chosen.names)
             groups = _groups(reader.metadata, size * options.max_expansion)
             if part != Part():
@@ -73,7 +75,9 @@ class Parquet(ColumnarFormat):
                 piece = max(IN_MEMORY // 8 // max(len(chosen.names), 1), _PIECE)
                 reader = opened(native, metadata=reader.metadata, buffer_size=piece)
         decode = _Decoder(file, reader, chosen, schema, options, times)
-        for some in neighbours([(n, claimed) for n, (_, claimed) in groups.items()], IN_MEMORY):
+        # within other columns pyarrow has no way to go on with the dictionary of the next group
+        most = 1 if any(_has_inner_dictionary(written.field(name).type) for name in chosen.names) else sys.maxsize
+        for some in neighbours([(n, claimed) for n, (_, claimed) in groups.items()], IN_MEMORY, most):
             rows = missing_rows = sum(groups[n][0] for n in some)
             row_size = sum(groups[n][1] for n in some) // max(rows, 1)
             for table in batches.of(partial(decode.tables, some, rows), rows, row_size):
@@ -140,6 +144,10 @@ def _is_empty(kind: pa.DataType) -> bool:
     return bool(pt.is_struct(kind)) and all(_is_empty(field.type) for field in fields_of(kind))
 
 
+def _has_inner_dictionary(kind: pa.DataType) -> bool:
+    return bool(pt.is_nested(kind)) and any(map(pt.is_dictionary, _leaves(kind)))
+
+
 def opened(native: pa.NativeFile, **more: Any) -> pq.ParquetFile:
     # INT96 as microseconds: as nanoseconds it would end in 2262, and Spark has no more digits either
     return pq.ParquetFile(native, page_checksum_verification=True, coerce_int96_timestamp_unit="us", **more)
@@ -158,6 +166,11 @@ def _places(reader: pq.ParquetFile, size: int) -> list[int]:
     return places
 
 
+_LOCAL = [pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")]
+_INTERVAL = pa.month_day_nano_interval()
+"""What Java's writer marks so that pyarrow takes each value for null."""
+
+
 class _NoContent(ObjectVersion):
     def read_range(self, start: int, end: int) -> bytes:
         raise _Asked
@@ -172,9 +185,9 @@ class _Times:
 
     def __init__(self, reader: pq.ParquetFile, written: pa.Schema, names: Sequence[str]) -> None:
         self._int96: set[str] = set()
-        if any(_may_be_int96(written.field(name).type) for name in names):
-            kinds = _physical(reader)
-            self._int96 = {field.name for field in written if "INT96" in [*islice(kinds, _leaves(field.type))]}
+        if any(_may_be_other(written.field(name).type) for name in names):
+            kinds = _stored(reader)
+            self._int96 = {f.name for f in written if "INT96" in [next(kinds, "") for _ in _leaves(f.type)]}
         self._said: Mapping[bytes, bytes] = reader.metadata.metadata or {}
         version = self._said.get(b"org.apache.spark.version")
         self._old_dates = self._old_int96 = False
@@ -212,11 +225,15 @@ def _is_beyond(array: pa.Array) -> bool:
     return bounds["min"] is not None and not _YEAR_1 <= bounds["min"] <= bounds["max"] < _YEAR_10000
 
 
-def _leaves(kind: pa.DataType) -> int:
-    """Return how many columns of Parquet a type takes."""
+def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield the types of the columns of Parquet that a type takes."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _leaves(kind.storage_type)
-    return sum(_leaves(kind.field(at).type) for at in range(kind.num_fields)) if pt.is_nested(kind) else 1
+        yield from _leaves(kind.storage_type)
+    elif pt.is_nested(kind):
+        for at in range(kind.num_fields):
+            yield from _leaves(kind.field(at).type)
+    else:
+        yield kind
 
 
 def _in_gregorian(array: pa.Array, zone: str, is_int96: bool) -> pa.Array:
@@ -240,35 +257,41 @@ def _release(version: bytes) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(rb"\d+", version)[:2])
 
 
-def _physical(reader: pq.ParquetFile) -> Iterator[str]:
-    """Yield how each column of Parquet is stored, in the order of the leaves of its types."""
-    return iter([reader.schema.column(at).physical_type for at in range(len(reader.schema))])
+def _stored(reader: pq.ParquetFile) -> Iterator[str]:
+    """Yield how each column of Parquet is stored, or that it is an ENUM, in the order of the leaves of its types."""
+    for column in (reader.schema.column(at) for at in range(len(reader.schema))):
+        yield "ENUM" if column.logical_type.type == "ENUM" else column.physical_type
 
 
 def _as_spark_names_it(reader: pq.ParquetFile, written: pa.Schema) -> pa.Schema:
-    """Return the columns with each INT96 as an instant, which it is for Spark, who writes most of them."""
-    if not any(map(_may_be_int96, written.types)):
+    """Return the columns with the types that pyarrow hides: the texts of ENUM are bytes for it.
+
+    Each INT96 is an instant, which it is for Spark, who writes most of them.
+    """
+    if not any(map(_may_be_other, written.types)):
         return written
-    kinds = _physical(reader)
-    return pa.schema([field.with_type(_with_instants(field.type, kinds)) for field in written])
+    kinds = _stored(reader)
+    return pa.schema([field.with_type(_as_stored(field.type, kinds)) for field in written])
 
 
-def _with_instants(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
+def _as_stored(kind: pa.DataType, kinds: Iterator[str]) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType) or not pt.is_nested(kind):
-        stored = [*islice(physical, _leaves(kind))]
-        return pa.timestamp(kind.unit, tz="UTC") if stored == ["INT96"] and pt.is_timestamp(kind) else kind
+        stored = [next(kinds, "") for _ in _leaves(kind)]
+        if stored == ["INT96"] and pt.is_timestamp(kind):
+            return pa.timestamp(kind.unit, tz="UTC")
+        if stored == ["FIXED_LEN_BYTE_ARRAY"] and pt.is_null(kind):
+            return _INTERVAL
+        return pa.string() if stored == ["ENUM"] else kind
     fields = [kind.field(at) for at in range(kind.num_fields)]
     if pt.is_map(kind):  # of which pyarrow has one field, for its entries
-        entries = _with_instants(fields[0].type, physical)
+        entries = _as_stored(fields[0].type, kinds)
         return pa.map_(entries.field(0).type, entries.field(1).type)
-    fields = [field.with_type(_with_instants(field.type, physical)) for field in fields]
+    fields = [field.with_type(_as_stored(field.type, kinds)) for field in fields]
     return pa.struct(fields) if pt.is_struct(kind) else pa.list_(*fields)
 
 
-def _may_be_int96(kind: pa.DataType) -> bool:
-    if pt.is_timestamp(kind):
-        return kind.tz is None
-    return any(map(_may_be_int96, inner_types(kind)))
+def _may_be_other(kind: pa.DataType) -> bool:
+    return any(pt.is_binary(leaf) or pt.is_null(leaf) or leaf in _LOCAL for leaf in _leaves(kind))
 
 
 PARQUET = Parquet()

@@ -112,7 +112,11 @@ def spark_type(kind: pa.DataType, path: str) -> pa.DataType:
         return pa.binary()
     if pt.is_float16(kind):
         return pa.float32()
-    if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_null(kind):
+    if pt.is_decimal(kind) and kind.precision <= LARGEST_DECIMAL:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pt.is_duration(kind):
+        return pa.int64()
+    if pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) or pt.is_null(kind):
         return kind
     raise ValueError(f"column {path!r} is {kind}, which Spark has no type for; declare the columns with .schema(...)")
 
@@ -268,6 +272,8 @@ def typed_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
     the session has.
     """
     kind = array.type
+    if pt.is_integer(target) and (pt.is_duration(kind) or pt.is_time(kind)):  # the number that is written, as in Spark
+        return typed_leaf(array.view(pa.int32() if pt.is_time32(kind) else pa.int64()), target)
     if pt.is_timestamp(target) and pt.is_timestamp(kind):
         if kind.tz is not None and target.tz is None:
             raise ValueError(f"{kind} is an instant and does not become {target}, which has no zone")

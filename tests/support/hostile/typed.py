@@ -80,7 +80,7 @@ def _repeating_texts() -> bytes:
     count, size = 8192, 1 << 20
     prefixes = _delta([0] + [size] * (count - 1))
     suffixes = _delta([size] + [0] * (count - 1))
-    return one_page(*_packed(prefixes + suffixes + b"x" * size), values=count, physical=6, number=-1, text=True)
+    return one_page(*_packed(prefixes + suffixes + b"x" * size), values=count, physical=6, number=-1, meaning=0)
 
 
 def _delta(values: list[int]) -> bytes:
@@ -102,12 +102,14 @@ def _delta(values: list[int]) -> bytes:
 
 def one_page(
     stored: bytes, decoded: int, *, values: int, physical: int, rows: int | None = None, number: int = 0,
-    repeated: bool = False, text: bool = False, empty_group: bool = False, two_headers: bool = False,
+    repeated: bool = False, meaning: int | None = None, empty_group: bool = False, two_headers: bool = False,
 ) -> bytes:  # fmt: skip
     """A Parquet file of one column `a` of one data page (gzip).
 
-    `empty_group`: there is also a group `e` without anything in it. `number`: the encoding; 7 here stands for a
-    dictionary of one number 0, before the page. `two_headers`: the page has the header of a dictionary too.
+    `empty_group`: there is also a group `e` without anything in it. `meaning`: what the values are, as a number of
+    Parquet's `ConvertedType`: 0 is text, 21 an interval as Java writes it. A `physical` 7 has 12 bytes. `number`: the
+    encoding; 7 here stands for a dictionary of one number 0, before the page. `two_headers`: the page has the header
+    of a dictionary too.
     """
     rows = values if rows is None else rows
     dictionary = b""
@@ -141,8 +143,9 @@ def one_page(
             [(1, physical), (3, 1), (4, b"element")],
         ]
     else:
-        leaf: list[tuple[int, Any]] = [(1, physical), (3, 0), (4, b"a")]
-        schema = [[(4, b"schema"), (5, 1 + empty_group)], [*leaf, (6, 0)] if text else leaf]
+        leaf: list[tuple[int, Any]] = [(1, physical), *([(2, 12)] if physical == 7 else []), (3, 0), (4, b"a")]
+        leaf += [] if meaning is None else [(6, meaning), *([(10, [(11, [])])] if meaning == 21 else [])]
+        schema = [[(4, b"schema"), (5, 1 + empty_group)], leaf]
         schema += [[(3, 1), (4, b"e"), (5, 0)]] * empty_group
     footer = _thrift([(1, 1), (2, _List(12, schema)), (3, _Long(rows)), (4, _List(12, [group]))])
     return body + footer + struct.pack("<I", len(footer)) + b"PAR1"

@@ -33,7 +33,7 @@ from support.oracle.differs import Differs
 from support.oracle.results import Result
 from support.oracle.rows import Broken, Found
 from support.oracle.spark import compared, the_reader
-from support.oracle.typed import Made, NotWritten
+from support.oracle.typed import MARKED, Made, NotWritten
 from support.sessions import LEAST
 
 NAME = "inferred-as-spark"
@@ -117,6 +117,10 @@ def _csv_value(draw: Draw, kinds: Sequence[pa.DataType]) -> str:
 @st.composite
 def strategy(draw: Draw) -> Columns:
     file_format = draw(one_of_these(("csv", "csv", "csv", "json", "json", "json", "parquet", "orc", "avro")))
+    if file_format == "parquet" and pick(draw, "inferred parquet", "of rows", "marked") == "marked":
+        marks = draw(one_of_these((("INTERVAL",), tuple(mark for mark in MARKED if mark != "INTERVAL"))))
+        ddl, row = ", ".join(f"`{mark}` STRING" for mark in marks), tuple(draw(v.texts()) for _ in marks)
+        return Columns("parquet", made=Made("parquet-mr", ddl, (row,)))
     if file_format not in ("csv", "json"):
         made = cases.typed_files(draw, file_format, 1)[0].made
         return Columns(file_format, made=made)

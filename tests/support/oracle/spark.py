@@ -37,7 +37,7 @@ from support.oracle.differs import Differs
 from support.oracle.results import Result
 from support.oracle.rows import Broken, Found, cells, read, refused
 from support.oracle.shrink import shrunk
-from support.oracle.typed import Made, NotWritten
+from support.oracle.typed import MARKED, Made, NotWritten
 from support.parity import parsed
 
 NAME = "as-spark"
@@ -122,6 +122,8 @@ class Reader:
     def _written(self, made: Made, file_format: str) -> bytes:
         folder = self.folder / str(next(self.numbers))
         folder.mkdir()
+        if made.writer == "parquet-mr":
+            return self._marked(made, folder / "rows.parquet")
         pq.write_table(made.table, folder / "rows.parquet")
         for name, value in made.settings.items():
             self.session.conf.set(name, value)
@@ -136,6 +138,26 @@ class Reader:
             for name in made.settings:
                 self.session.conf.unset(name)
             shutil.rmtree(folder)
+
+    def _marked(self, made: Made, path: Path) -> bytes:
+        """A file that Parquet's own writer makes of texts, each column marked as its name says."""
+        assert self.session._jvm is not None
+        java, names = self.session._jvm.org.apache, made.schema.names
+        parquet = java.parquet
+        columns = (f"optional {MARKED[name].format(name)};" for name in names)
+        schema = parquet.schema.MessageTypeParser.parseMessageType(f"message rows {{ {' '.join(columns)} }}")
+        file = java.hadoop.fs.Path(path.as_uri())
+        writer = parquet.hadoop.example.ExampleParquetWriter.builder(file).withType(schema).build()
+        groups = parquet.example.data.simple.SimpleGroupFactory(schema)
+        for row in made.rows:
+            group = groups.newGroup()
+            for name, value in zip(names, row, strict=True):
+                data = value.encode()
+                data = data[:12].ljust(12) if "fixed" in MARKED[name] else data
+                group.append(name, parquet.io.api.Binary.fromConstantByteArray(data))
+            writer.write(group)
+        writer.close()
+        return path.read_bytes()
 
     def inferred(self, case: Case) -> list[tuple[str, pa.DataType]]:
         """The columns that Spark infers of an object; none where it refuses."""

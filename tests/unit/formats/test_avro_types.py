@@ -43,6 +43,35 @@ def test_a_named_type_may_be_used_twice() -> None:
     assert read_bytes(data, pa.schema([("a", kind), ("b", kind)]), AVRO) == [{"a": {"x": 1}, "b": {"x": 2}}]
 
 
+def test_a_named_type_may_be_defined_twice_in_the_same_words_and_no_other() -> None:
+    """Avro's own reader from 1.12 on, which Spark has, takes such schemas: some programs write them."""
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    enum = {"type": "enum", "name": "e", "symbols": ["A", "B"]}
+    fields = [{"name": "a", "type": enum}, {"name": "b", "type": enum}]
+    assert read_bytes(block(fields, 1, b"\x02\x00"), schema, AVRO) == [{"a": "B", "b": "A"}]
+    fields[1]["type"] = {**enum, "symbols": ["B", "A"]}
+    assert "defined twice" in refused(block(fields, 1, b"\x02\x00"), schema, AVRO).detail
+
+
+def test_a_name_that_its_namespace_lacks_is_one_of_none() -> None:
+    enum = {"type": "enum", "name": "e", "namespace": "", "symbols": ["A", "B"]}
+    within = {"type": "record", "name": "n.inner", "fields": [{"name": "x", "type": enum}, {"name": "y", "type": "e"}]}
+    data = block([{"name": "a", "type": within}], 1, b"\x02\x00")
+    assert read_column(data, pa.struct([("x", pa.string()), ("y", pa.string())]), AVRO) == [{"x": "B", "y": "A"}]
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [{}, {"precision": 0}, {"precision": 2, "scale": 4}, {"precision": "4"}, {"precision": 4, "scale": -1}, {
+        "precision": 4, "scale": "2"}],
+)  # fmt: skip
+def test_bytes_that_are_marked_as_a_decimal_in_a_way_that_avro_does_not_know_are_bytes(mark: dict[str, Any]) -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", **mark}
+    assert read_column(block([{"name": "a", "type": kind}], 1, b"\x02\x0f"), pa.binary(), AVRO) == [b"\x0f"]
+    small = {"type": "fixed", "name": "f", "size": 1, "logicalType": "decimal", "precision": 3}
+    assert read_column(block([{"name": "a", "type": small}], 1, b"\x0f"), pa.binary(), AVRO) == [b"\x0f"]
+
+
 @pytest.mark.parametrize(
     ("kind", "values", "declared", "expected"),
     [

@@ -141,6 +141,16 @@ def test_columns_of_hive_without_names_are_those_of_the_schema_in_their_order() 
     assert read_bytes(data, schema, ORC) == [{"id": 1, "name": "x"}]
 
 
+@pytest.mark.parametrize("names", [["a.x", "a"], ["a", "a.x"], ["a.x", "b"]])
+@pytest.mark.parametrize("part", [{"x": 2}, [{"x": 2}]], ids=["a struct", "an array"])
+def test_a_column_with_a_dot_in_its_name_is_no_part_of_another(names: list[str], part: Any) -> None:
+    values = {"a.x": pa.array([1], pa.int32()), "a": pa.array([part]), "b": pa.array([part])}
+    table = pa.table({name: values[name] for name in names})
+    assert read_bytes(written(table), table.schema, ORC) == table.to_pylist()
+    (alone,) = read_bytes(written(table), pa.schema([table.schema.field("a.x")]), ORC)
+    assert alone == {"a.x": 1}
+
+
 @pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
 def test_stripes_are_read_in_batches_of_any_size(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)

@@ -65,6 +65,7 @@ def column(values: Any, kind: pa.DataType | None = None) -> bytes:
         (pa.int64(), pa.int8(), [-128, 127]),
         (pa.uint64(), pa.int64(), [2**63 - 1]),
         (pa.uint64(), pa.decimal128(20, 0), [2**64 - 1]),
+        (pa.decimal256(5, 2), pa.decimal128(5, 2), [Decimal("1.25")]),
         (pa.int32(), pa.float64(), [1, -5]),
         (pa.float32(), pa.float64(), [0.5]),
         (pa.float16(), pa.float32(), [0.5]),
@@ -384,6 +385,61 @@ def test_int96_in_a_column_that_is_kept_as_one_without_a_zone_is_no_other_column
     noon = dt.datetime(2020, 1, 1, 12)
     data = parquet(pa.table({"a": pa.array([noon], pa.timestamp("us"))}), use_deprecated_int96_timestamps=True)
     assert read_column(data, pa.timestamp("us"), watching) == [noon]
+
+
+@pytest.mark.parametrize(
+    ("written", "declared", "number"),
+    [
+        (pa.duration("us"), pa.int64(), -1),
+        (pa.duration("us"), pa.int8(), 5),
+        (pa.time64("us"), pa.int64(), 1),
+        (pa.time32("ms"), pa.int64(), 1),
+        (pa.time32("ms"), pa.int32(), 1),
+    ],
+)
+def test_durations_and_times_that_are_declared_as_whole_numbers_are_these(
+    written: pa.DataType, declared: pa.DataType, number: int
+) -> None:
+    """Parquet has them so, and Spark reads them so: those of pandas are durations by a mark of Arrow's alone."""
+    stored = pa.int32() if written == pa.time32("ms") else pa.int64()
+    data = parquet(pa.table({"a": pa.array([number, None], stored).view(written)}))
+    assert read_column(data, declared, PARQUET) == [number, None]
+
+
+def inferred(data: bytes) -> pa.Schema:
+    return format_of(PARQUET).infer(OpenObject("o", ObjectFile("o", InMemory(data)), len(data)), PARQUET, 0, types=True)
+
+
+def test_texts_that_are_marked_as_those_of_an_enum_are_inferred_as_text_as_by_spark() -> None:
+    """Avro's and Protobuf's writers of Parquet mark them."""
+    data = one_page(gzip.compress(b"\1\0\0\0x"), 5, values=1, physical=6, meaning=4)
+    assert inferred(data) == pa.schema([("a", pa.string())])
+    assert read_column(data, pa.string(), PARQUET) == ["x"]
+
+
+def test_an_interval_which_pyarrow_takes_for_null_is_refused() -> None:
+    data = one_page(gzip.compress(bytes(12)), 12, values=1, physical=7, meaning=21)
+    with pytest.raises(ValueError, match="Spark has no type for"):
+        inferred(data)
+    assert "'a' is INTERVAL" in refused(data, pa.schema([("a", pa.string())]), PARQUET).detail
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.dictionary(pa.int32(), pa.string())),
+        pa.struct([("x", pa.dictionary(pa.int32(), pa.string()))]),
+        pa.map_(pa.string(), pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+    ],
+)
+def test_a_dictionary_within_a_column_may_be_another_in_each_row_group(kind: pa.DataType) -> None:
+    """Categories within other columns are written so."""
+    values = {"list": ["x", None], "struct": {"x": "y"}, "map": [("k", ["z"])]}[str(kind).partition("<")[0]]
+    declared = {"list": pa.list_(pa.string()), "struct": pa.struct([("x", pa.string())])}.get(
+        str(kind).partition("<")[0], pa.map_(pa.string(), pa.list_(pa.string()))
+    )
+    table = pa.table({"a": pa.array([values, None, values], declared).cast(kind)})
+    assert read_column(parquet(table, row_group_size=1), declared, PARQUET) == [values, None, values]
 
 
 def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> None:

@@ -275,6 +275,8 @@ def test_hints_lead_into_maps_and_not_into_what_has_no_parts() -> None:
         (pa.dictionary(pa.int32(), pa.large_string()), pa.string()),
         (pa.large_list(pa.binary(4)), pa.list_(pa.binary())),
         (pa.float16(), pa.float32()),
+        (pa.decimal256(30, 2), pa.decimal128(30, 2)),
+        (pa.duration("ns"), pa.int64()),
     ],
 )
 def test_types_of_files_are_held_in_types_of_spark(kind: pa.DataType, held: pa.DataType) -> None:
