@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -21,6 +21,7 @@ from support.explorer.casts import CASTS
 from support.explorer.explorer import Explorer, explore
 from support.explorer.operators import Operators
 from support.explorer.points import POINTS
+from support.explorer.promises import Broken
 from support.explorer.usual import Steps
 from support.explorer.world import STALE
 
@@ -90,6 +91,59 @@ def test_what_is_opened_and_given_up_while_a_prune_works_and_pruned_by_it_may_co
     [(forgotten, anew)] = seen
     assert forgotten
     assert anew == forgotten
+
+
+@pytest.mark.parametrize("form", ["empty", "missing", "lost"])
+def test_what_ends_without_rows_while_a_prune_works_and_is_pruned_by_it_may_be_acknowledged_then(form: str) -> None:
+    """Unless it was announced anew since, and no message of that waits: then this announcement is lost."""
+    seen = list[tuple[set[str], int]]()
+
+    def steps_of(explorer: Explorer) -> Steps:
+        world, lives = explorer.world, explorer.lives
+        uris = world.names["s"]
+
+        def prune() -> None:
+            lives.start(lives.kinds[0])
+            query = lives.queries[lives.kinds[0]]
+            [reader] = query.readers
+            operators = Operators(explorer)
+            operators._busy = True  # nothing else comes meanwhile, and it is not killed
+            states = set[str]()
+            world.is_calm = True  # no object changes while it is read
+
+            def meanwhile(*arguments: Any) -> Any:
+                for uri in uris:
+                    world.objects.write(uri, "empty", world.now)
+                    if form == "missing":
+                        world.objects.vanish(uri)
+                world.announce("s", [world.objects.event(uri, facts=True) for uri in uris])
+                reader.receive()
+                reader.open()
+                while "open" in world.shard_states().values():
+                    query.trigger()
+                query.trigger()
+                states.update(world.shard_states().values())
+                return targets(*arguments)
+
+            targets = pruning._targets
+            with mock.patch.object(pruning, "_targets", meanwhile):
+                operators.prune_shards()
+            seen.append((states, len(uris) - len(world.shard_states())))
+            if form == "lost":
+                world.announce("s", [world.objects.event(uri, facts=True) for uri in uris])
+                with closing(SimQueue(world.queue_url("s"), clock=lambda: world.now)) as queue:
+                    queue.acknowledge([message.receipt for message in queue.receive(10, 60.0, 0.0)])
+            reader.acknowledge()
+            assert not world.waiting_messages()
+
+        return {"prune_late": (0, prune)}
+
+    lost = pytest.raises(Broken, match="a message is acknowledged, and this is not published")
+    with mock.patch.object(explorer, "MODULES", [steps_of]), lost if form == "lost" else nullcontext():
+        explore(0, takes=frozenset(("operators",)), steps=[(0, "prune_late")])
+    [(states, forgotten)] = seen
+    assert states == {"quarantined" if form == "missing" else "done"}
+    assert forgotten
 
 
 def test_what_a_reset_has_forgotten_may_come_once_more_also_where_another_run_of_it_ends_it_first() -> None:

@@ -332,8 +332,9 @@ class Operators:
         def noted(transaction: Transaction, *what: Any) -> tuple[int, int]:
             before = _known_to(transaction)
             removed = remove(transaction, *what)
-            gone = {(source, uri) for _, source, uri in before - _known_to(transaction)}
+            gone = {(source, uri): state for _, source, uri, state in sorted(before - _known_to(transaction))}
             transaction.on_commit.extend([lambda: forgotten.update(gone), lambda: world.anew.update(gone)])
+            transaction.on_commit.append(lambda: world.pruned_as.update(gone))
             return removed
 
         with mock.patch.object(pruning, "_remove", noted):
@@ -382,11 +383,11 @@ def _objects(shards: Collection[tuple[str, str, str]]) -> set[Object]:
     return {(source, uri) for source, uri, _ in shards}
 
 
-def _known_to(transaction: Transaction) -> set[tuple[str, str, str]]:
-    """The key of each shard, its source and its URI."""
+def _known_to(transaction: Transaction) -> set[tuple[str, str, str, str]]:
+    """The key of each shard, its source, its URI and its state."""
     c = table_of_shards.c
-    every = sa.select(c.shard_key, c.source, sa.func.coalesce(c.uri, c.shard_id))
-    return {(key, source, uri) for key, source, uri in transaction.execute(every)}
+    every = sa.select(c.shard_key, c.source, sa.func.coalesce(c.uri, c.shard_id), c.state)
+    return {(key, source, uri, state) for key, source, uri, state in transaction.execute(every)}
 
 
 def steps_of(explorer: Explorer) -> Steps:

@@ -114,17 +114,17 @@ class Promises:
     # --- 2, 3, 8 ------------------------------------------------------------------------------------------------------
 
     def _unpublished(self, of_these: Iterable[Object]) -> list[str]:
-        """Which of these are neither published nor given up."""
+        """Which of these are neither published nor given up. What a prune has forgotten is what it was before."""
         world = self._world
         rows, states, unknown = world.published(), world.shard_states(), world.given_up_unknown()
+        remembered = {**world.pruned_as, **states}
         found = []
         for source, uri in of_these:
             of, state = (source, uri), states.get((source, uri))
-            given_up = (
-                of in unknown or state == ShardState.QUARANTINED.value or uri in world.forgotten or of in world.excused
-            )
+            given_up = of in unknown or uri in world.forgotten or of in world.excused
+            given_up |= remembered.get(of) == ShardState.QUARANTINED.value
             given_up |= of in world.lost_messages and state != ShardState.DONE.value
-            if not given_up and not self._is_published(rows, states, of):
+            if not given_up and not self._is_published(rows, remembered, of):
                 found.append(f"{name_of(uri)} of {source} ({state}, in the target: {self._rows_of(rows, of)})")
         return found
 

@@ -214,10 +214,11 @@ class World:
     `taken`: what sinks of other kinds hold, by checkpoint and batch id: the first attempt at a batch counts.
     `own_sinks`: the pipelines whose sinks make themselves known. `names`: the objects of each source, by URI.
     `acknowledged`: the source and the URI of all that was, in that order. `passed`: the shards that a pipeline has
-    got from another one. `pruned`: rows that an operator has removed. `forgotten`: what was found bad, before the
-    store went back behind that. `lost_messages`: the objects of a source whose messages were acknowledged after the
-    moment to which all was put back. `excused`: those whose rows were taken out of a table behind the store's back,
-    or that another reader has read. `done_before`: those that had ended before the store went back under what runs:
+    got from another one. `pruned`: rows that an operator has removed. `pruned_as`: the state that an object had when a
+    prune has forgotten it, until it is announced anew. `forgotten`: what was found bad, before the store went back
+    behind that. `lost_messages`: the objects of a source whose messages were acknowledged after the moment to which
+    all was put back. `excused`: those whose rows were taken out of a table behind the store's back, or that another
+    reader has read. `done_before`: those that had ended before the store went back under what runs:
     what was read in it by then may be acknowledged, until the reader asks the store anything. `anew`: those whose
     rows may come once more, since an operator said so. `coming`: the same, while a command works. `by_hand`: those
     that an operator has given up or opened again. `lately`: what was read last. `is_calm`: no object changes any
@@ -252,6 +253,7 @@ class World:
     states: deque[Moment] = field(default_factory=lambda: deque(maxlen=6))
     forgotten: set[str] = field(default_factory=set)
     pruned: set[str] = field(default_factory=set)
+    pruned_as: dict[tuple[str, str], str] = field(default_factory=dict)
     lost_messages: set[tuple[str, str]] = field(default_factory=set)
     excused: set[tuple[str, str]] = field(default_factory=set)
     done_before: set[tuple[str, str]] = field(default_factory=set)
@@ -337,6 +339,7 @@ class World:
         self.sent.append((name, body_of(events, with_versions=self.keeps_versions)))
         for told in self.names if self.cast.routed else [source]:
             self.objects.announce(told, events)
+            self._begin_anew(told, [event.uri for event in events])
         self._tell(*self.sent[-1])  # somebody may die once the message is there
         self.log(f"  {' '.join(event.name for event in events)}")
 
@@ -351,6 +354,7 @@ class World:
     def about_to_send(self, queue: str, uris: Sequence[str]) -> list[Event]:
         """What a command announces may be read as it is now, or later; at once, before the command goes on."""
         for source in self._told_by(queue):
+            self._begin_anew(source, uris)
             for uri in uris:
                 self.objects.let_read(source, uri)
         return [self.objects.event(uri, facts=False) for uri in uris]
@@ -359,6 +363,11 @@ class World:
         """A command has announced the versions that were there before: others may have come since."""
         for source in self._told_by(queue):
             self.objects.announce(source, events)
+
+    def _begin_anew(self, source: str, uris: Sequence[str]) -> None:
+        """What is announced has to be read, also where a prune had forgotten that it was."""
+        for uri in uris:
+            self.pruned_as.pop((source, uri), None)
 
     def _told_by(self, queue: str) -> Collection[str]:
         return self.names if queue == ROUTES else [queue]
