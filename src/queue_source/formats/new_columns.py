@@ -96,7 +96,8 @@ def check_file(schema: pa.Schema, written: pa.Schema, options: FormatOptions) ->
         raise BadObject("wrong-columns", str(error)) from error
     if would_widen(schema, others, options):
         raise NewColumns(others)
-    if options.rescued_data_column is None:
+    whole = pa.struct(list(others))
+    if options.rescued_data_column is None and whole != _distinct(whole):
         pass_by(_not_read(schema, others), _OTHER_CASE)
 
 
