@@ -805,4 +805,32 @@ DEFECTS = (
         "codec_of(name or uri, first, _named(options.encoding, first))",
         "codec_of(name or uri, first)",
     ),
+    Defect(
+        "bounds-of-some-row-groups",
+        "Iceberg: a file's bounds were those of the row groups that had some: filters left out rows that they should find.",
+        "queue_source/sinks/iceberg/files.py",
+        "            for path in _unbounded(footer):",
+        "            for path in ():",
+    ),
+    Defect(
+        "taken-after-it-woke",
+        "What a stopped pipeline brought to its table as it woke, between the look there and the taking, came twice.",
+        "shard_store/shards/ownership.py",
+        "sa.or_(alive, c.target.is_not(None))",
+        "alive",
+    ),
+    Defect(
+        "late-end-of-a-cleaning",
+        "The late end of a cleaning was said of the object that was read anew, and planned anew, since.",
+        "shard_store/upkeep/cleaning.py",
+        "    ended = [cleaning for cleaning in ended if (cleaning.key, cleaning.read_at) in current]\n",
+        "",
+    ),
+    Defect(
+        "another-case-in-silence",
+        "A column whose name differs in case alone from one that is read was dropped in silence.",
+        "queue_source/formats/new_columns.py",
+        "    if options.rescued_data_column is None and whole != _distinct(whole):",
+        "    if options is None:",
+    ),
 )
