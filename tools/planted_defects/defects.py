@@ -807,7 +807,7 @@ DEFECTS = (
     ),
     Defect(
         "bounds-of-some-row-groups",
-        "Iceberg: a file's bounds were those of the row groups that had some: filters left out rows that they should find.",
+        "Iceberg: the bounds of a file were those of the row groups that had some: filters left out rows.",
         "queue_source/sinks/iceberg/files.py",
         "            for path in _unbounded(footer):",
         "            for path in ():",
