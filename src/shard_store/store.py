@@ -631,8 +631,8 @@ class ShardStore:
     def compare(self, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED) -> list[Finding]:
         return self._read(comparing.compare, source, listed, clocks)
 
-    def certify(self, scope: Scope, evidence: str, tally: Tally, actor: str) -> int:
-        return self._write(comparing.write, scope, evidence, tally, actor)
+    def certify(self, scope: Scope, evidence: str, tally: Tally, actor: str, since: int | None = None) -> int:
+        return self._write(comparing.write, scope, evidence, tally, actor, since)
 
     def certificate(self, number: int) -> Certificate:
         return self._read(comparing.find, number)

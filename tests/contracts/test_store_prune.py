@@ -316,6 +316,22 @@ def test_a_pipeline_that_stopped_for_good_is_forgotten_after_a_year(backend: Sto
     assert Pipeline.start(store, "a data file").seq == 1
 
 
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_a_pipeline_that_is_pruned_as_it_starts_begins_anew(backend: StoreBackend) -> None:
+    store, other = backend.open(), backend.open()
+    Pipeline.start(store, "idle")
+    backend.run_for(400 * DAY)
+    pruned: list[int] = []
+
+    def prune(_1: Any, _2: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT INTO cuesqueue_pipelines") and not pruned:
+            pruned.append(other.prune(WEEK).pipelines)
+
+    sa.event.listen(store.database.engine, "after_cursor_execute", prune)
+    assert Pipeline.start(store, "idle").token.incarnation == 1
+    assert pruned == [1]
+
+
 def test_leases_that_nobody_renews_go(backend: StoreBackend) -> None:
     store = backend.open()
     store.win_interval("prune of a source that is no more", 60.0)
