@@ -279,10 +279,10 @@ class ShardStore:
         cursor: str | None,
         grace: float,
         clock: Callable[[], int],
+        at_most: int | None = None,
     ) -> Compared | None:
-        return self._write(
-            listing.compare, token, claim, page, objects=objects, cursor=cursor, grace=grace, clock=clock
-        )
+        how: dict[str, Any] = {"objects": objects, "cursor": cursor, "grace": grace, "clock": clock, "at_most": at_most}
+        return self._write(listing.compare, token, claim, page, **how)
 
     def fail_listing(self, token: PublishToken, source: str, prefix: str) -> bool:
         return self._write(listing.fail, token, source, prefix)

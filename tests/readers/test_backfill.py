@@ -20,6 +20,7 @@ from queue_source.storage.buckets import open_bucket
 from shard_store import failpoints
 from shard_store.failpoints import FailpointReached
 from shard_store.model import LISTING
+from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, assert_published_once, uris
 from support.driver_loop import DriverLoop, published, reader_options, states, until
@@ -335,6 +336,22 @@ def test_clocks_an_hour_off_lose_and_double_nothing(world: World, ahead: float) 
         until(lambda: loop.metrics["listed"] > listed + 40, slowly(loop))
         assert loop.metrics["beyondMemory"] > 0
     assert _published(world) == 20
+
+
+def test_a_page_is_as_old_as_the_question_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare, said = ShardStore.compare_listed, list[int]()
+
+    def noting(*of: Any, at_most: int, **how: Any) -> Any:
+        said.append(at_most)
+        return compare(*of, at_most=at_most, **how)
+
+    monkeypatch.setattr(ShardStore, "compare_listed", noting)
+    monkeypatch.setattr("queue_source.coordinator.backfill.reach", lambda name: time.sleep(2.0))
+    world.bucket.ahead = 3600.0
+    world.bucket.put(*uris(1))
+    drain(world, **ALONE)
+    assert all(3600.0 <= at_most / 1_000_000 < 3601.5 for at_most in said)
+    assert said
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0], ids=["an hour behind", "an hour ahead"])

@@ -201,11 +201,12 @@ class Backfill:
                 session.clock,
                 lambda error: isinstance(error, ObjectStoreError) and not isinstance(error, ObjectRefused),
             )
+            asked = session.store.database_time()
             page: Page = patiently(bucket.page, claim.prefix, claim.cursor, versions=versions)
             reach("page-listed")
             session.batches.wait_for_batch_end(min(_YIELD * compared, _LONGEST_YIELD))
             began = time.monotonic()
-            after = self._compare(claim, page)
+            after = self._compare(claim, page, asked)
             compared = time.monotonic() - began
             if after is None:
                 logger.info("source %s: another pipeline goes on with listing %s", claim.source, claim.prefix)
@@ -215,7 +216,7 @@ class Backfill:
                 return claim
         return None
 
-    def _compare(self, claim: Claim, page: Page) -> Claim | None:
+    def _compare(self, claim: Claim, page: Page, asked: int) -> Claim | None:
         session, read_at, look = self._session, time.monotonic(), self._in_flight.look()
         options = session.options.notifications
         announced = [
@@ -243,6 +244,7 @@ class Backfill:
             grace=session.options.backfill.grace.total_seconds(),
             # the present time of the object store's clock
             clock=lambda: micros(page.now) + int((time.monotonic() - read_at) * 1_000_000),
+            at_most=micros(page.now) - asked,
         )
         if compared is None:
             return None
