@@ -18,8 +18,11 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError, Opti
 from queue_source.options import EVERYTHING
 from queue_source.storage.buckets import open_bucket
 from shard_store import failpoints
+from shard_store.completeness import listing
 from shard_store.failpoints import FailpointReached
 from shard_store.model import LISTING
+from shard_store.sql.database import Again, Transaction
+from shard_store.sql.schema import listings
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, assert_published_once, uris
@@ -303,6 +306,27 @@ def test_what_a_stopped_pipeline_had_found_is_read_by_another(world: World) -> N
     with world.loop(**{**LIST, **fast}, pipeline="b", checkpoint="b", source="files") as other:
         until(lambda: _all_done(world, 30), slowly(other))
     assert_published_once(world, uris(30))
+
+
+def test_what_was_opened_by_a_commit_without_an_answer_is_read_though_the_listing_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.bucket.put(*uris(5))
+    compare, runs = listing.compare, list[None]()
+
+    def losing(transaction: Transaction, *of: Any, **how: Any) -> Any:
+        runs.append(None)
+        compared = compare(transaction, *of, **how)
+        if len(runs) > 1:
+            return compared
+        transaction.execute(listings.delete())  # as `cuesqueue reset` of another pipeline does in between
+        transaction.connection.commit()
+        raise Again("the answer is lost")
+
+    monkeypatch.setattr(listing, "compare", losing)
+    with world.loop(**ALONE) as loop:
+        until(lambda: _published(world) == 5, slowly(loop))
+    assert len(runs) == 2
 
 
 # --- memory, clocks, and objects that change ---

@@ -52,6 +52,7 @@ def test_one_verb_alone_harms_only_what_it_is_meant_to(races: Races) -> None:
         ("q announces dead", "d wakes, commits in its table and dies"),
         ("p cleans", "q reads what is to be cleaned anew"),
         ("i starts again", "operator prunes the idle"),
+        ("q lists", "operator resets d"),
     ],
 )
 def test_what_was_found_before_does_no_harm(races: Races, first: str, second: str) -> None:

@@ -17,7 +17,7 @@ from queue_source.storage.buckets import Bucket, Page
 from shard_store.completeness.listing import Claim, Found
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import micros
+from shard_store.model import micros, shard_key
 
 logger = logging.getLogger("cuesqueue")
 
@@ -246,7 +246,9 @@ class Backfill:
             clock=lambda: micros(page.now) + int((time.monotonic() - read_at) * 1_000_000),
             at_most=micros(page.now) - asked,
         )
-        if compared is None:
+        if compared is None:  # lost, perhaps behind a commit of ours whose answer was: what that opened is ours
+            found = session.store.look({shard_key(claim.source, entry.content.shard_id) for entry in candidates})
+            self._ownership.resolve([shard for shard in found.values() if shard.token == session.token], look)
             return None
         reach("page-opened")
         session.metrics.add(

@@ -104,8 +104,9 @@ def claim(
         new |= {"listing_key": key, "source": source, "prefix": prefix, "owner": ""}
         transaction.execute(transaction.dialect.insert_if_absent(listings).values(new))
         transaction.execute(sa.select(listings.c.listing_key).where(listings.c.listing_key == key).with_for_update())
-        row = transaction.execute(_row(transaction, key)).one()
-        if not _is_due(row, token, micros, at_once):
+        row = transaction.execute(_row(transaction, key)).one_or_none()
+        # it may have been there, and be forgotten by now, as by `cuesqueue reset`: then the next look makes it anew
+        if row is None or not _is_due(row, token, micros, at_once):
             return None
         goes_on = row.ended_at is None and row.failures < _PATIENCE
         claimed = Claim(source, prefix, row.now)

@@ -154,6 +154,9 @@ class World:
         )
         if compared is not None:
             reader.resolve(compared.shards, look)
+        else:
+            found = reader.store.look(shard_key(SOURCE, entry.content.shard_id) for entry in page)
+            reader.resolve([shard for shard in found.values() if shard.token == reader.token], look)
 
     def announce_later(self, *names: str) -> None:
         """Send what is forgotten once more: its reader is to read it."""
