@@ -247,8 +247,8 @@ class Backfill:
             at_most=micros(page.now) - asked,
         )
         if compared is None:  # lost, perhaps behind a commit of ours whose answer was: what that opened is ours
-            found = session.store.look({shard_key(claim.source, entry.content.shard_id) for entry in candidates})
-            self._ownership.resolve([shard for shard in found.values() if shard.token == session.token], look)
+            shards = session.store.look({shard_key(claim.source, entry.content.shard_id) for entry in candidates})
+            self._ownership.resolve([shard for shard in shards.values() if shard.token == session.token], look)
             return None
         reach("page-opened")
         session.metrics.add(
