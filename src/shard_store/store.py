@@ -279,10 +279,10 @@ class ShardStore:
         cursor: str | None,
         grace: float,
         clock: Callable[[], int],
+        at_most: int | None = None,
     ) -> Compared | None:
-        return self._write(
-            listing.compare, token, claim, page, objects=objects, cursor=cursor, grace=grace, clock=clock
-        )
+        how: dict[str, Any] = {"objects": objects, "cursor": cursor, "grace": grace, "clock": clock, "at_most": at_most}
+        return self._write(listing.compare, token, claim, page, **how)
 
     def fail_listing(self, token: PublishToken, source: str, prefix: str) -> bool:
         return self._write(listing.fail, token, source, prefix)
@@ -631,8 +631,8 @@ class ShardStore:
     def compare(self, source: str, listed: Sequence[ListedShard], clocks: Clocks = UNMEASURED) -> list[Finding]:
         return self._read(comparing.compare, source, listed, clocks)
 
-    def certify(self, scope: Scope, evidence: str, tally: Tally, actor: str) -> int:
-        return self._write(comparing.write, scope, evidence, tally, actor)
+    def certify(self, scope: Scope, evidence: str, tally: Tally, actor: str, since: int | None = None) -> int:
+        return self._write(comparing.write, scope, evidence, tally, actor, since)
 
     def certificate(self, number: int) -> Certificate:
         return self._read(comparing.find, number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from contracts.test_store_statements import counting
@@ -20,6 +22,8 @@ from shard_store.completeness.comparing import (
 )
 from shard_store.errors import StoreConfigurationError
 from shard_store.model import Content, ErrorRecord, Semantics, Split, shard_key
+from shard_store.shards.activity import Report
+from shard_store.shards.changes import Audit
 from shard_store.sql.schema import shards, sources
 from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
@@ -234,6 +238,27 @@ def test_a_certificate_is_kept_as_it_was_written(backend: StoreBackend) -> None:
     assert (row["certificate"], row["prefix"], row["verdict"], row["objects"]) == (number, "s3://b/ü/", "incomplete", 8)
     assert {name: row[name] for name in found.counts} == found.counts
     assert (row["modified_since"], row["modified_before"], row["written_at"]) == (None, 5 * HOUR, now(backend))
+
+
+@pytest.mark.parametrize("by", ["reset", "forget"])
+def test_what_was_forgotten_while_it_was_compared_is_not_certified(backend: StoreBackend, by: str) -> None:
+    store = backend.open()
+    us = Pipeline.start(store)
+    us.deliver("done", "done too")
+    store.retire(us.token, Report(stopped=True))
+    before = store.database_time()
+    backend.clock.advance(1.0)
+    assert found(store, listed("done")) == ["published"]
+    audit = Audit("somebody", "a reason")
+    if by == "reset":
+        store.reset(["s"], audit, message_uri="message:")
+    else:
+        store.forget([shard_key("s", "done")], audit)
+    with pytest.raises(StoreConfigurationError, match=r"forgotten .*while they were compared"):
+        store.certify(SCOPE, "listing", tally(published=1), "me", before)
+    backend.clock.advance(1.0)
+    assert store.certify(SCOPE, "listing", tally(missing=1), "me", store.database_time())
+    assert store.certify(replace(SCOPE, source="another"), "listing", tally(missing=1), "me", before)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,43 @@ def test_a_source_forgets_and_its_listings_know(lister: Lister, backend: StoreBa
     assert (found.beyond_memory, found.claim.beyond_memory) == (1, 1)
 
 
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_a_listing_that_is_forgotten_as_it_is_claimed_is_claimed_next_time(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    lister.list(lister.listed("a"))
+    other, forgotten = backend.open(), list[None]()
+
+    def forget(_1: Any, _2: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT INTO cuesqueue_listings") and not forgotten:
+            forgotten.append(None)
+            other.database.write(lambda transaction: transaction.execute(listings.delete()))
+
+    sa.event.listen(lister.store.database.engine, "after_cursor_execute", forget)
+    assert lister.claim(0.0) is None
+    assert lister.claim(0.0) is not None
+
+
+def test_what_was_forgotten_is_not_read_again_by_a_reader_that_slept_over_its_page(
+    lister: Lister, backend: StoreBackend
+) -> None:
+    """Its own clock has not told it so, as with that of a machine that was suspended."""
+    old = lister.listed("old", age=1)
+    lister.us.deliver("old")
+    lister.store.prune(RetentionPolicy(max_shards=0))
+    asked = lister.store.database_time()
+    answered = lister.clock()
+    claim = lister.claim(0.0)
+    assert claim is not None
+    backend.clock.advance(3 * HOUR)
+    lister.store.heartbeat(lister.us.token, STALE)
+    how: dict[str, Any] = {"objects": 2, "cursor": None, "grace": 0.0, "clock": lambda: answered}
+    new = lister.listed("new", age=HOUR)
+    compared = lister.store.compare_listed(lister.us.token, claim, [old, new], **how, at_most=answered - asked)
+    assert compared is not None
+    assert ([s.content.shard_id for s in compared.shards], compared.beyond_memory) == (["new"], 1)
+
+
 def test_the_newest_of_what_was_pruned_by_number_counts(lister: Lister, backend: StoreBackend) -> None:
     for name in "abcd":
         lister.us.deliver(name)

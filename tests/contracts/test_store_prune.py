@@ -316,6 +316,22 @@ def test_a_pipeline_that_stopped_for_good_is_forgotten_after_a_year(backend: Sto
     assert Pipeline.start(store, "a data file").seq == 1
 
 
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_a_pipeline_that_is_pruned_as_it_starts_begins_anew(backend: StoreBackend) -> None:
+    store, other = backend.open(), backend.open()
+    Pipeline.start(store, "idle")
+    backend.run_for(400 * DAY)
+    pruned: list[int] = []
+
+    def prune(_1: Any, _2: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT INTO cuesqueue_pipelines") and not pruned:
+            pruned.append(other.prune(WEEK).pipelines)
+
+    sa.event.listen(store.database.engine, "after_cursor_execute", prune)
+    assert Pipeline.start(store, "idle").token.incarnation == 1
+    assert pruned == [1]
+
+
 def test_leases_that_nobody_renews_go(backend: StoreBackend) -> None:
     store = backend.open()
     store.win_interval("prune of a source that is no more", 60.0)
@@ -323,6 +339,22 @@ def test_leases_that_nobody_renews_go(backend: StoreBackend) -> None:
     store.win_interval("prune s", 60.0)
     assert store.prune(WEEK).leases == 1
     assert not store.win_interval("prune s", 60.0)
+
+
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
+def test_a_lease_that_is_pruned_as_it_is_won_is_won_next_time(backend: StoreBackend) -> None:
+    store, other = backend.open(), backend.open()
+    assert store.win_interval("prune s", 60.0)
+    backend.run_for(40 * DAY)
+    pruned: list[int] = []
+
+    def prune(_1: Any, _2: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT INTO cuesqueue_leases") and not pruned:
+            pruned.append(other.prune(WEEK).leases)
+
+    sa.event.listen(store.database.engine, "after_cursor_execute", prune)
+    assert [store.win_interval("prune s", 60.0) for _ in range(3)] == [False, True, False]
+    assert pruned == [1]
 
 
 def test_published_files_go_only_when_the_user_says_how_old_they_may_be(backend: StoreBackend) -> None:

@@ -412,3 +412,29 @@ def test_a_run_that_slept_forgets_nothing_once_another_one_has_ended(backend: St
         resetting.reset(store.database, ["s"], ME, message_uri=MESSAGE_URI, most=2, pause=wake)
     known = {row["shard_id"]: row["state"] for row in rows(store, "shards") if row["source"] == "s"}
     assert known["0a"] == known["read since"] == "done"
+
+
+def test_a_run_that_slept_does_not_end_a_later_reset(backend: StoreBackend) -> None:
+    """It would leave that one half done, with a part of what was read still known, and its rows out of the view."""
+    store = filled(backend)
+    late: list[Any] = []
+
+    def wake() -> None:
+        """In the middle of another reset, which began behind the end of this one."""
+        if late:
+            return
+        late.append(None)
+        reset(store)
+        us = Pipeline.start(store)
+        us.deliver(*"abc")
+        stop(us)
+        with patch("shard_store.operators.resetting._forget", side_effect=Interrupted), pytest.raises(Interrupted):
+            reset(store)
+
+    with pytest.raises(StoreConfigurationError, match="another run of this reset of 's' has ended it"):
+        resetting.reset(store.database, ["s"], ME, message_uri=MESSAGE_URI, most=2, pause=wake)
+    with pytest.raises(StoreConfigurationError, match="runs, or was interrupted"):
+        Pipeline.start(store)
+    reset(store)
+    known = {row["shard_id"]: row["state"] for row in rows(store, "shards") if row["source"] == "s"}
+    assert not {"a", "b", "c"} & {name for name, state in known.items() if state == "done"}

@@ -18,8 +18,12 @@ from queue_source.errors import BadObject, ObjectRefused, ObjectStoreError, Opti
 from queue_source.options import EVERYTHING
 from queue_source.storage.buckets import open_bucket
 from shard_store import failpoints
+from shard_store.completeness import listing
 from shard_store.failpoints import FailpointReached
 from shard_store.model import LISTING
+from shard_store.sql.database import Again, Transaction
+from shard_store.sql.schema import listings
+from shard_store.store import ShardStore
 from shard_store.upkeep.pruning import RetentionPolicy
 from support.coordinator_world import EMPTY, World, assert_published_once, uris
 from support.driver_loop import DriverLoop, published, reader_options, states, until
@@ -304,6 +308,27 @@ def test_what_a_stopped_pipeline_had_found_is_read_by_another(world: World) -> N
     assert_published_once(world, uris(30))
 
 
+def test_what_was_opened_by_a_commit_without_an_answer_is_read_though_the_listing_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.bucket.put(*uris(5))
+    compare, runs = listing.compare, list[None]()
+
+    def losing(transaction: Transaction, *of: Any, **how: Any) -> Any:
+        runs.append(None)
+        compared = compare(transaction, *of, **how)
+        if len(runs) > 1:
+            return compared
+        transaction.execute(listings.delete())  # as `cuesqueue reset` of another pipeline does in between
+        transaction.connection.commit()
+        raise Again("the answer is lost")
+
+    monkeypatch.setattr(listing, "compare", losing)
+    with world.loop(**ALONE) as loop:
+        until(lambda: _published(world) == 5, slowly(loop))
+    assert len(runs) == 2
+
+
 # --- memory, clocks, and objects that change ---
 
 
@@ -335,6 +360,22 @@ def test_clocks_an_hour_off_lose_and_double_nothing(world: World, ahead: float) 
         until(lambda: loop.metrics["listed"] > listed + 40, slowly(loop))
         assert loop.metrics["beyondMemory"] > 0
     assert _published(world) == 20
+
+
+def test_a_page_is_as_old_as_the_question_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare, said = ShardStore.compare_listed, list[int]()
+
+    def noting(*of: Any, at_most: int, **how: Any) -> Any:
+        said.append(at_most)
+        return compare(*of, at_most=at_most, **how)
+
+    monkeypatch.setattr(ShardStore, "compare_listed", noting)
+    monkeypatch.setattr("queue_source.coordinator.backfill.reach", lambda name: time.sleep(2.0))
+    world.bucket.ahead = 3600.0
+    world.bucket.put(*uris(1))
+    drain(world, **ALONE)
+    assert all(3600.0 <= at_most / 1_000_000 < 3601.5 for at_most in said)
+    assert said
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0], ids=["an hour behind", "an hour ahead"])

@@ -127,6 +127,7 @@ class Report:
         outside: Objects that were last modified before the period, or after it; they are not counted.
         skipped: Folders that may not be read, and names that are no text: their content is unknown.
         clocks: How far the object store's clock is ahead of the database's.
+        began: When the comparison began, by the database's clock.
     """
 
     scope: Scope
@@ -135,6 +136,7 @@ class Report:
     outside: int = 0
     skipped: int = 0
     clocks: Clocks = UNMEASURED
+    began: int | None = None
 
     @property
     def verdict(self) -> str:
@@ -246,8 +248,9 @@ def compare(
         if report is None:
             since = None if period.since is None else micros(period.since)
             scope = Scope(source, prefix, since, micros(period.ending(page.now)), options.choice)
-            ahead = Clocks(micros(page.now) - store.database_time(), MEASURED) if evidence == LISTED else UNMEASURED
-            report = Report(scope, evidence, clocks=ahead)
+            began = store.database_time()
+            ahead = Clocks(micros(page.now) - began, MEASURED) if evidence == LISTED else UNMEASURED
+            report = Report(scope, evidence, clocks=ahead, began=began)
         for objects in chunks(page.objects, _HALF if options.notifications.allow_overwrites else ROWS_PER_STATEMENT):
             timed = [(listed, micros(listed.modified)) for listed in objects]
             begin, end = report.scope.modified_since, report.scope.modified_before
@@ -459,7 +462,7 @@ def reconcile(
             result = report.as_dict()
             if certify and not dry_run and report.is_certificate:
                 actor = Audit.of_user().actor
-                result["certificate"] = opened.certify(report.scope, evidence, report.tally, actor)
+                result["certificate"] = opened.certify(report.scope, evidence, report.tally, actor, report.began)
             if announcer is not None:
                 result["announced"] = announcer.sent - sent
                 result["cannot_be_announced"] = len(announcer.unsendable) - unsendable

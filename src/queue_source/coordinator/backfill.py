@@ -17,7 +17,7 @@ from queue_source.storage.buckets import Bucket, Page
 from shard_store.completeness.listing import Claim, Found
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardStoreError
 from shard_store.failpoints import reach
-from shard_store.model import micros
+from shard_store.model import micros, shard_key
 
 logger = logging.getLogger("cuesqueue")
 
@@ -201,11 +201,12 @@ class Backfill:
                 session.clock,
                 lambda error: isinstance(error, ObjectStoreError) and not isinstance(error, ObjectRefused),
             )
+            asked = session.store.database_time()
             page: Page = patiently(bucket.page, claim.prefix, claim.cursor, versions=versions)
             reach("page-listed")
             session.batches.wait_for_batch_end(min(_YIELD * compared, _LONGEST_YIELD))
             began = time.monotonic()
-            after = self._compare(claim, page)
+            after = self._compare(claim, page, asked)
             compared = time.monotonic() - began
             if after is None:
                 logger.info("source %s: another pipeline goes on with listing %s", claim.source, claim.prefix)
@@ -215,7 +216,7 @@ class Backfill:
                 return claim
         return None
 
-    def _compare(self, claim: Claim, page: Page) -> Claim | None:
+    def _compare(self, claim: Claim, page: Page, asked: int) -> Claim | None:
         session, read_at, look = self._session, time.monotonic(), self._in_flight.look()
         options = session.options.notifications
         announced = [
@@ -243,8 +244,11 @@ class Backfill:
             grace=session.options.backfill.grace.total_seconds(),
             # the present time of the object store's clock
             clock=lambda: micros(page.now) + int((time.monotonic() - read_at) * 1_000_000),
+            at_most=micros(page.now) - asked,
         )
-        if compared is None:
+        if compared is None:  # lost, perhaps behind a commit of ours whose answer was: what that opened is ours
+            shards = session.store.look({shard_key(claim.source, entry.content.shard_id) for entry in candidates})
+            self._ownership.resolve([shard for shard in shards.values() if shard.token == session.token], look)
             return None
         reach("page-opened")
         session.metrics.add(

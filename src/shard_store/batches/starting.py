@@ -25,7 +25,7 @@ from shard_store.model import OTHER, Pending, PublishToken, Runtime, Semantics, 
 from shard_store.shards.activity import Intake, Report, last_report, settings_of
 from shard_store.shards.ownership import as_shard, current, owned_by
 from shard_store.sql import install
-from shard_store.sql.database import Transaction
+from shard_store.sql.database import Again, Transaction
 from shard_store.sql.schema import Name, attempts, pipelines, shards, sources
 from shard_store.sql.schema import outputs as table
 
@@ -369,7 +369,9 @@ def _locked(transaction: Transaction, source: str, pipeline: str, semantics: Sem
             created_at=now,
         )
     )
-    row = transaction.execute(sa.select(pipelines).where(pipelines.c.pipeline == pipeline).with_for_update()).one()
+    this = sa.select(pipelines).where(pipelines.c.pipeline == pipeline).with_for_update()
+    if (row := transaction.execute(this).one_or_none()) is None:  # it was there, idle for long, and is pruned by now
+        raise Again(f"database {transaction.database!r}: pipeline {pipeline!r} was pruned, again and again")
     if row.source != source:
         raise StoreConfigurationError(
             f"option 'pipeline': {pipeline!r} already reads source {row.source!r} in this store, not {source!r}; "

@@ -24,7 +24,7 @@ from shard_store.errors import StoreConfigurationError
 from shard_store.model import Pending, Semantics, ShardKey, ShardState, shard_key
 from shard_store.notebooks import NotebookTable
 from shard_store.sql.database import Transaction
-from shard_store.sql.schema import certificates, pipelines, shards, sources
+from shard_store.sql.schema import certificates, pipelines, shard_changes, shards, sources
 
 HOUR = 3_600_000_000
 
@@ -312,9 +312,22 @@ class Certificate(NotebookTable):
         return verdict(self.counts)
 
 
-def write(transaction: Transaction, scope: Scope, evidence: str, tally: Tally, actor: str) -> int:
-    """Write a certificate; returns its id. Raises StoreConfigurationError while the source is being reset."""
+def write(
+    transaction: Transaction, scope: Scope, evidence: str, tally: Tally, actor: str, since: int | None = None
+) -> int:
+    """Write a certificate; returns its id.
+
+    Raises StoreConfigurationError while the source is being reset, and where anything of it was forgotten `since` the
+    comparison began (by the database's clock): it may have been counted as published before.
+    """
     refuse_half_reset(transaction, scope.source)
+    forgotten = shard_changes.c.source == scope.source, shard_changes.c.after.is_(None)
+    recent = sa.select(shard_changes.c.id).where(*forgotten, shard_changes.c.changed_at >= (since or 0)).limit(1)
+    if since is not None and transaction.execute(recent).first() is not None:
+        raise StoreConfigurationError(
+            f"objects of source {scope.source!r} were forgotten (`cuesqueue reset`, or `shards forget`) while they "
+            "were compared, so no certificate was written; compare them once more"
+        )
     insert = certificates.insert().values(
         **asdict(scope),
         evidence=evidence,

@@ -28,6 +28,8 @@ the first and the question to the second, the reader's. The difference between t
 this hour is for what cannot be: an answer that was long on its way, machines of one store that differ, and objects
 whose time is that of the beginning of their upload.
 """
+_SLEPT = 600_000_000
+"""Microseconds between a page and its comparison that are no longer usual: the process has slept."""
 
 _SECOND = 1_000_000
 _PATIENCE = 2  # failures of one page after which its listing begins anew
@@ -102,8 +104,9 @@ def claim(
         new |= {"listing_key": key, "source": source, "prefix": prefix, "owner": ""}
         transaction.execute(transaction.dialect.insert_if_absent(listings).values(new))
         transaction.execute(sa.select(listings.c.listing_key).where(listings.c.listing_key == key).with_for_update())
-        row = transaction.execute(_row(transaction, key)).one()
-        if not _is_due(row, token, micros, at_once):
+        row = transaction.execute(_row(transaction, key)).one_or_none()
+        # it may have been there, and be forgotten by now, as by `cuesqueue reset`: then the next look makes it anew
+        if row is None or not _is_due(row, token, micros, at_once):
             return None
         goes_on = row.ended_at is None and row.failures < _PATIENCE
         claimed = Claim(source, prefix, row.now)
@@ -125,6 +128,7 @@ def compare(
     cursor: str | None,
     grace: float,
     clock: Callable[[], int],
+    at_most: int | None = None,
 ) -> Compared | None:
     """Open what is unknown of a page, and go on after it; None when the listing has passed to another pipeline.
 
@@ -133,6 +137,8 @@ def compare(
         cursor: What the listing goes on after; None ends it.
         grace: Seconds: what is younger is left to its message, or to the next listing.
         clock: Microseconds since 1970 UTC by the clock of the object store.
+        at_most: Microseconds by which that may be ahead of the database's, by what this said before the page was asked
+            for: it counts if the process has slept since.
 
     Raises:
         PipelineTakenOver: A newer incarnation runs.
@@ -149,7 +155,7 @@ def compare(
     unknown = {key: entry for key, entry in by_key.items() if key not in known_rows and entry.chosen}
     new, beyond, existing = dict[ShardKey, Shard](), 0, 0
     if unknown:
-        new, beyond, existing = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock)
+        new, beyond, existing = _open(transaction, token, claim.source, unknown, int(grace * _SECOND), clock, at_most)
     # not done, or read as zero bytes, and some by now
     unfinished = [
         ShardKey(key)
@@ -248,6 +254,7 @@ def _open(
     unknown: Mapping[ShardKey, Found],
     grace: int,
     clock: Callable[[], int],
+    at_most: int | None,
 ) -> tuple[dict[ShardKey, Shard], int, int]:
     """Open what is surely new; also return how many of the others may have been forgotten, or are older than what is
     listed at all.
@@ -258,6 +265,8 @@ def _open(
     memory = transaction.execute(query.where(sources.c.source == source).with_for_update()).one()
     store_time = clock()
     ahead = store_time - memory.now  # the clock of the object store, beside the database's
+    # else what was forgotten would seem to be newer than that, by as long as we have slept
+    sure = ahead if at_most is None or at_most < ahead + _SLEPT else at_most
     new: dict[ShardKey, Found] = {}
     beyond = existing = 0
     for key, entry in unknown.items():
@@ -266,11 +275,11 @@ def _open(
         came = latest(entry.modified, entry.appeared) - ahead
         if memory.existing_before is not None and came < memory.existing_before:
             existing += 1
-        elif memory.forgotten_before and not _is_after(entry, memory.forgotten_before + SURE, memory.now, ahead):
+        elif memory.forgotten_before and not _is_after(entry, memory.forgotten_before + SURE, memory.now, sure):
             beyond += 1
         else:
             new[key] = entry
-    surely = _without_plain(transaction, source, new, memory.now, ahead)
+    surely = _without_plain(transaction, source, new, memory.now, sure)
     absent = [(key, surely[key].content) for key in sorted(surely)]
     return insert_absent(transaction, token, source, absent), beyond, existing
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
@@ -43,6 +44,10 @@ from shard_store.sql.schema import (
 )
 
 _PLAN = ("plan_hash", "plan_incarnation", "plan_start", "plan_after", "plan_end", "plan_left_out", "plan_lost")
+
+
+_Marks = Mapping[str, Mapping[str, Any] | None]
+"""What says of each source that this reset of it is half done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class _Scope:
     adopted: bool = False
 
     @property
-    def mark(self) -> Mapping[str, Any]:
+    def mark(self) -> dict[str, Any]:
         return {"only": list(self.only), "adopted": self.adopted}
 
     @property
@@ -143,23 +148,23 @@ def reset(
             f"of {_quoted(names)} {lost}: nothing reads them again, and the {result.files} data files that have their "
             "rows would leave the view 'data' for good; copy what you need first, then say --lose-rows"
         )
-    database.write(lambda t: _begin(t, scope))
+    marks = database.write(lambda t: _begin(t, scope))
     reach("reset-begun")
     for name in scope.names:
         this = replace(scope, names=[name])
         for which, after in ((this.finished, None), (this.begun, '{"state": "open", "position": ""}')):
             for keys in _pages(database, which, most):
-                database.write(lambda t, s=this, k=keys, w=which, a=after: _forget(t, s, k, w, a, audit))  # type: ignore[misc]
+                database.write(lambda t, s=this, k=keys, w=which, a=after: _forget(t, s, marks, k, w, a, audit))  # type: ignore[misc]
                 reach("objects-forgotten")
                 pause()
-    database.write(lambda t: _end(t, scope))
+    database.write(lambda t: _end(t, scope, marks))
     return result
 
 
 def _look(transaction: Transaction, scope: _Scope, message_uri: str) -> tuple[Reset, str]:
     """Return what is to be forgotten, and what of it cannot be read again, as words."""
     names = scope.names
-    goes_on = _lock(transaction, scope)
+    goes_on = None not in _lock(transaction, scope).values()
     rows = _stopped_pipelines(transaction, names, scope.only)
     if not goes_on:
         _refuse_joined(transaction, names, scope.only or None)
@@ -179,35 +184,40 @@ def _look(transaction: Transaction, scope: _Scope, message_uri: str) -> tuple[Re
     return result, _lost_for_good(transaction, names, rows, result)
 
 
-def _lock(transaction: Transaction, scope: _Scope) -> bool:
-    """Lock the sources; return whether this very reset of all of them is half done. Raises where another one is."""
-    half_done = []
+def _lock(transaction: Transaction, scope: _Scope) -> _Marks:
+    """Lock the sources; return the mark of each of which this very reset is half done. Raises where another one is."""
+    marks = dict[str, Mapping[str, Any] | None]()
     for name in scope.names:
         if not transaction.execute(sa.select(sources.c.source).where(sources.c.source == name)).first():
             there_are = sa.select(sources.c.source).order_by(sources.c.source).limit(10)
             existing = ", ".join(map(repr, transaction.execute(there_are).scalars())) or "none"
             raise StoreConfigurationError(f"there is no source {name!r} in {transaction.database}; there is {existing}")
         lock_source(transaction, name)
-        half_done.append(mark := half_reset(transaction, name))
-        if mark is not None and mark != scope.mark:
+        marks[name] = mark = half_reset(transaction, name)
+        if mark is not None and {**mark, **scope.mark} != mark:
             how = "".join(f" --pipeline {pipeline}" for pipeline in mark["only"]) + " --adopted" * mark["adopted"]
             raise StoreConfigurationError(
                 f"a reset of source {name!r} was interrupted: end that first, by `cuesqueue reset {name}{how}`"
             )
-    return all(mark is not None for mark in half_done)
+    return marks
 
 
-def _begin(transaction: Transaction, scope: _Scope) -> None:
-    """Take the files out of the view, have the pipelines begin anew, and mark the sources, all at once."""
-    if _lock(transaction, scope):
-        return
+def _begin(transaction: Transaction, scope: _Scope) -> _Marks:
+    """Take the files out of the view, have the pipelines begin anew, and mark the sources, all at once.
+
+    Returns the marks, which tell this reset from one that begins after its end.
+    """
+    if None not in (marks := _lock(transaction, scope)).values():
+        return marks
     rows = _stopped_pipelines(transaction, scope.names, scope.only)
     _refuse_joined(transaction, scope.names, scope.only or None)
     transaction.execute(splits.delete().where(scope.published))
     for row in rows:
         _begin_anew(transaction, row)
+    mark = scope.mark | {"began": uuid4().hex}
     for name in scope.names:
-        mark_reset(transaction, name, scope.mark)
+        mark_reset(transaction, name, mark)
+    return dict.fromkeys(scope.names, mark)
 
 
 def _pages(database: Database, which: sa.ColumnElement[bool], most: int) -> Iterator[list[bytes]]:
@@ -230,6 +240,7 @@ def _pages(database: Database, which: sa.ColumnElement[bool], most: int) -> Iter
 def _forget(
     transaction: Transaction,
     scope: _Scope,
+    marks: _Marks,
     keys: Sequence[bytes],
     which: sa.ColumnElement[bool],
     after: str | None,
@@ -239,7 +250,7 @@ def _forget(
 
     Not once another run has ended this reset: what is finished then was read since.
     """
-    if not _lock(transaction, scope):
+    if not _lock(transaction, scope).items() <= marks.items():
         raise StoreConfigurationError(
             f"another run of this reset of {_quoted(scope.names)} has ended it; nothing is left to be done"
         )
@@ -254,8 +265,8 @@ def _forget(
     transaction.execute(shards.delete().where(these))
 
 
-def _end(transaction: Transaction, scope: _Scope) -> None:
-    if not _lock(transaction, scope):
+def _end(transaction: Transaction, scope: _Scope, marks: _Marks) -> None:
+    if _lock(transaction, scope) != marks:
         return
     transaction.execute(listings.delete().where(listings.c.source.in_(scope.names)))  # so that they are due at once
     if not scope.only:

@@ -45,7 +45,8 @@ def win_interval(database: Database, name: str, interval: float) -> bool:
         transaction.execute(absent)
         taken = {"holder": holder, "until": now + int(interval * 1_000_000)}
         transaction.execute(leases.update().where(this, _has_ended(now, interval)).values(**taken))
-        return bool(transaction.execute(sa.select(leases.c.holder).where(this)).scalar_one() == holder)
+        # none, if it was there, won long ago, and is pruned by now
+        return bool(transaction.execute(sa.select(leases.c.holder).where(this)).scalar_one_or_none() == holder)
 
     return database.read(is_free) and database.write(claim)
 

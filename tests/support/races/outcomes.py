@@ -81,6 +81,8 @@ def harm_of(world: World, raised: list[str]) -> set[str]:
         files = connection.execute(sa.select(c.path, c.pipeline).where(c.replaced_by.is_(None))).all()
         c = schema.cleanings.c
         cleaned = connection.execute(sa.select(c.uri, c.etag).where(c.outcome == DONE)).all()
+        c = schema.errors.c
+        in_part = set(connection.execute(sa.select(c.subject).where(c.scope == "part")).scalars())
         counted = connection.execute(sa.select(schema.pipelines.c.pipeline, schema.pipelines.c.data_files)).all()
     parts: dict[str, list[tuple[str, str, str]]] = {}
     for path in [*(file.path for file in files), *world.queue.table.values()]:
@@ -107,7 +109,8 @@ def harm_of(world: World, raised: list[str]) -> set[str]:
         is_named |= row is not None and (row.queue == "adopted" or row.size == 0)
         if not is_end(reached) and not is_named and (row is None or row.finished_at is not None):
             harm.add(f"{name} is not published, and nothing says so")
-        if row is not None and row.state == ShardState.QUARANTINED.value and is_end(reached):
+        is_bad = row is not None and row.state == ShardState.QUARANTINED.value and name not in in_part
+        if is_bad and is_end(reached):
             harm.add(f"{name} is published, and said to be bad")
     return harm | _untrue(world, parts)
 

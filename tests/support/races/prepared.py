@@ -38,17 +38,19 @@ def alone(name: str, message: str, size: int | None = None) -> Content:
 
 
 class World:
-    """The store, as several processes have it open, with the readers p, q, d (which has died) and a (at-most-once)."""
+    """The store, as several processes have it open, with the readers p, q, d (dead), a (at-most-once) and i (idle)."""
 
     def __init__(self, backend: StoreBackend) -> None:
         self.backend, self.clock = backend, backend.clock
         backend.wipe()
         self.queue = Queue()
-        self.names = ("p", "q", "d", "a", "operator")
+        self.names = ("p", "q", "d", "a", "i", "operator")
         self.stores: dict[str, ShardStore] = {name: backend.open(patience=5.0) for name in self.names}
         self.operator = self.stores["operator"]
         self.readers: dict[str, Reader] = {}
         self.first: dict[str, Reader] = {}  # those of before any start: what races is done by them
+        self.readers["i"] = begun(self.stores["i"], "i", self.queue, "driver of i")
+        backend.run_for(DAY)  # it is idle for longer than anything is finished
         for name in ("p", "q", "d"):
             self.readers[name] = begun(self.stores[name], name, self.queue, f"driver of {name}")
         at_most_once = "driver of a", Semantics.AT_MOST_ONCE
@@ -152,6 +154,9 @@ class World:
         )
         if compared is not None:
             reader.resolve(compared.shards, look)
+        else:
+            found = reader.store.look(shard_key(SOURCE, entry.content.shard_id) for entry in page)
+            reader.resolve([shard for shard in found.values() if shard.token == reader.token], look)
 
     def announce_later(self, *names: str) -> None:
         """Send what is forgotten once more: its reader is to read it."""

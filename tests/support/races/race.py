@@ -1,4 +1,7 @@
-"""Runs two verbs: the second one whole, or as far as it comes, while the first is paused behind one of its steps."""
+"""Runs two verbs: the second one whole, or as far as it comes, while the first is paused behind one of its steps.
+
+Or behind a commit of the first, whose answer is lost: the first does that transaction once more, after the second.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,20 @@ _SHARD = re.compile(r"'(?:shard_id|uri|subject)': '([^']+)'")
 
 
 class Pause:
-    """Where the thread of a verb is: steps are the beginnings of transactions, and statements that have ended."""
+    """Where the thread of a verb is: steps are the beginnings of transactions, and statements that have ended.
 
-    def __init__(self, at: int) -> None:
-        self.at, self.steps = at, list[str]()
+    `loses`: the number of the commit whose answer is lost; the pause is before it is tried again.
+    """
+
+    def __init__(self, at: int, loses: int = 0) -> None:
+        self.at, self.loses, self.steps, self.commits = at, loses, list[str](), 0
         self.reached, self.goes_on = threading.Event(), threading.Event()
+
+    def committed(self) -> None:
+        self.commits += 1
+        if self.commits == self.loses:
+            self.at = len(self.steps) + 1
+            raise sa.exc.OperationalError("COMMIT", {}, Exception("the answer is lost"), connection_invalidated=True)
 
     def step(self, name: str) -> None:
         self.steps.append(name)
@@ -65,9 +77,11 @@ class Find:
     harm: frozenset[str]
     differs: str
     results: str
+    loses: int = 0
 
     def as_test(self) -> str:
-        return f'    assert not races.harm("{self.first}", "{self.second}", {self.point})  # {self.step}'
+        at = f"loses={self.loses}" if self.loses else str(self.point)
+        return f'    assert not races.harm("{self.first}", "{self.second}", {at})  # {self.step}'
 
 
 class Races:
@@ -81,6 +95,7 @@ class Races:
         self._is_anyone_waiting = sa.text(_WAITING[self.world.operator.database.dialect.name])
         for store in self.world.stores.values():
             engine = store.database.engine
+            store.database._once = self._losing(store.database._once)  # type: ignore[method-assign]
             sa.event.listen(engine, "begin", lambda *_: self._step("begin"))
             sa.event.listen(engine, "after_cursor_execute", lambda *of: self._step(" ".join(of[2].split())[:70]))
 
@@ -91,6 +106,15 @@ class Races:
     def _step(self, name: str) -> None:
         if (pause := self._pauses.get(threading.get_ident())) is not None:
             pause.step(name)
+
+    def _losing(self, once: Callable[..., Any]) -> Callable[..., Any]:
+        def run(work: Callable[..., Any], write: bool) -> Any:
+            result = once(work, write)
+            if write and (pause := self._pauses.get(threading.get_ident())) is not None:
+                pause.committed()
+            return result
+
+        return run
 
     def _thread(self, verb: str, results: dict[str, str], pause: Pause | None) -> threading.Thread:
         def run() -> None:
@@ -110,13 +134,13 @@ class Races:
 
         return threading.Thread(target=run, daemon=True, name=verb)
 
-    def run(self, first: str, second: str, point: int, alive: str = "") -> tuple[Outcome, list[str]]:
+    def run(self, first: str, second: str, point: int, alive: str = "", loses: int = 0) -> tuple[Outcome, Pause]:
         """Run a race; point 0: the first, and then the second. Also return the steps of the first.
 
         `alive`: the readers that go on after it, until nothing is left.
         """
         self.world.put_back()
-        pause, results = Pause(point), dict[str, str]()
+        pause, results = Pause(point, loses), dict[str, str]()
         ours, other = self._thread(first, results, pause), self._thread(second, results, None)
         ours.start()
         pause.reached.wait(_DEADLINE)
@@ -133,14 +157,14 @@ class Races:
         if alive:
             outcome.harm |= harm_of(self.world, self.world.go_on(alive))
         outcome.harm |= {f"{name}: {text[:160]}" for name, text in results.items() if text.startswith("undeclared")}
-        return outcome, pause.steps
+        return outcome, pause
 
-    def harm(self, first: str, second: str = "", point: int = 0) -> set[str]:
+    def harm(self, first: str, second: str = "", point: int = 0, loses: int = 0) -> set[str]:
         """What a race does that neither order does; of one verb alone, what that does."""
         if not second:
             return self._alone(first)
-        alive = "pq" if point % 2 else "q"
-        return self.run(first, second, point, alive)[0].harm - self._usual(first, second, alive)
+        alive = "pq" if (point + loses) % 2 else "q"
+        return self.run(first, second, point, alive, loses)[0].harm - self._usual(first, second, alive)
 
     def _usual(self, first: str, second: str, alive: str) -> set[str]:
         return self.run(first, second, 0, alive)[0].harm | self.run(second, first, 0, alive)[0].harm
@@ -176,14 +200,15 @@ class Races:
         return False
 
     def pair(self, first: str, second: str) -> Iterator[Find]:
-        """Run the second behind each step of the first, and yield what neither order brings."""
-        before, steps = self.run(first, second, 0)
+        """Run the second behind each step and each lost answer of the first; yield what neither order brings."""
+        before, taken = self.run(first, second, 0)
         after, _ = self.run(second, first, 0)
         after.results = after.results[::-1]
         usual = dict[str, set[str]]()
-        for point in range(2, len(steps) + 1):  # behind the first step nothing is read yet
+        points = [(point, 0) for point in range(2, len(taken.steps) + 1)]  # behind the first step nothing is read yet
+        for point, loses in points + [(0, number) for number in range(1, taken.commits + 1)]:
             self.tried += 1
-            outcome, taken = self.run(first, second, point)
+            outcome, pause = self.run(first, second, point, loses=loses)
             is_usual = outcome.facts in (before.facts, after.facts) and outcome.results in (
                 before.results,
                 after.results,
@@ -191,15 +216,15 @@ class Races:
             if is_usual and outcome.harm <= before.harm | after.harm:
                 continue
             self.differing += 1
-            alive = "pq" if point % 2 else "q"  # or p dies
-            harm = outcome.harm | self.run(first, second, point, alive)[0].harm
+            alive = "pq" if (point + loses) % 2 else "q"  # or p dies
+            harm = outcome.harm | self.run(first, second, point, alive, loses)[0].harm
             if harm and alive not in usual:
                 usual[alive] = self._usual(first, second, alive)
             harm -= usual.get(alive, set())
             nearest = min((before.facts, after.facts), key=lambda facts: len(facts ^ outcome.facts))
             results = f"{outcome.results}, and one after the other {before.results} or {after.results}"
-            step = taken[point - 1] if point <= len(taken) else ""
-            yield Find(first, second, point, step, frozenset(harm), difference(outcome.facts, nearest), results)
+            step = "" if pause.at > len(pause.steps) else pause.steps[pause.at - 1]
+            yield Find(first, second, point, step, frozenset(harm), difference(outcome.facts, nearest), results, loses)
 
 
 def pairs(seed: int, only: tuple[str, ...] = ()) -> list[tuple[str, str]]:

@@ -17,9 +17,11 @@ from shard_store.model import (
     STORE,
     Content,
     ErrorRecord,
+    Met,
     PlanIdentity,
     Position,
     Range,
+    Reading,
     Semantics,
     Shard,
     ShardKey,
@@ -259,6 +261,42 @@ class Reader(Pipeline):
                     self.queue.read_when_gone.add(entry.content.shard_id)
         self.store.publish([self.identity], [Split(path_of(plan.ranges, self.identity), len(plan.ranges), 10)])
         self.is_published = True
+
+    def bring_by_tasks(self) -> None:
+        """Publish what the only task reads, which leaves out what another attempt has found bad before it began."""
+        assert self.identity is not None
+        reading = Reading(1, 0, 1)
+        plan, _ = self.store.plan_to_load(self.identity)
+        bad = self.store.begin_reading(self.identity, reading, first=True, tasks=1)
+        read = [entry for entry in plan.ranges if (entry.key, entry.start) not in bad]
+        found = {(entry.key, entry.start) for entry in plan.whole} - {(entry.key, entry.start) for entry in read}
+        self.store.judge(self.identity, [], [reading] if found else [], first=reading, tasks=1)
+        files = [Split(path_of(read, self.identity), len(read), 10)]
+        self.store.publish([self.identity], files, winners=[reading.task])
+        self.is_published = True
+
+    def begin_again(self) -> None:
+        """Have a copy of the task begin, which is never published."""
+        assert self.identity is not None
+        self.store.begin_reading(self.identity, Reading(1, 0, 2, repeated=True), first=True, tasks=1)
+
+    def find_bad(self, name: str) -> None:
+        """Have a copy of the task find an object bad."""
+        assert self.identity is not None
+        reading = Reading(1, 0, 2, repeated=True)
+        if (shard_key(SOURCE, name), BEGINNING) in self.store.begin_reading(
+            self.identity, reading, first=True, tasks=1
+        ):
+            return
+        digest = self.identity.delivery_hash
+        content = self.in_plan[shard_key(SOURCE, name)].content
+        found = ErrorRecord("object", "missing-object", "", name, digest, BEGINNING, content.queue, content.message_id)
+        self.store.report(self.identity, [found], reading, 1)
+
+    def meet(self) -> None:
+        """Have a task say in which version it has met each object."""
+        assert self.identity is not None
+        self.store.meet(self.identity, {key: Met(10, "v1") for key in self.in_plan})
 
     def bring_elsewhere(self) -> None:
         """Commit the plan on record in the table, and die before the store does."""

@@ -7,14 +7,14 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from shard_store.completeness.comparing import ListedShard
+from shard_store.completeness.comparing import ListedShard, Scope, Tally
 from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
-from shard_store.errors import PipelineTakenOver
+from shard_store.errors import PipelineTakenOver, StoreConfigurationError
 from shard_store.model import STORE, Content, Split, shard_key
 from shard_store.shards.recording import Receipts
 from shard_store.upkeep.pruning import RetentionPolicy
-from support.races.prepared import AUDIT, World, alone, said
+from support.races.prepared import AUDIT, DAY, World, alone, said
 from support.races.reader import SOURCE, Reader
 from support.store_backends import STALE
 
@@ -81,6 +81,10 @@ for _reader in ("p", "q"):
     _of(_reader, "timer", "takes what has no message", lambda r: r.take_unannounced())
     _of(_reader, "driver", "stops", lambda r: r.stop())
 _of("p", "driver", "plans again", lambda r: r.make())
+_of("p", "driver", "publishes by its tasks", lambda r: r.bring_by_tasks())
+_of("p", "task", "begins to read once more", lambda r: r.begin_again())
+_of("p", "task", "reads once more, and finds it bad", lambda r: r.find_bad("planned"))
+_of("p", "task", "meets what has no size", lambda r: r.meet())
 _of("p", "driver", "publishes", lambda r: r.bring())
 _of("p", "driver", "publishes, confirms, takes", _in_turn(Reader.bring, Reader.conclude, Reader.take))
 _of("q", "driver", "plans", lambda r: r.make())
@@ -117,11 +121,61 @@ def _starts_and_takes(world: World) -> None:
 
 
 _add("a starts again and takes the next", "a start", _starts_and_takes)
-for _reader in ("p", "q", "d"):
+for _reader in ("p", "q", "d", "i"):
     _add(f"{_reader} starts again", f"{_reader} start", _starts(_reader))
 _add("d starts again, commits in its table and dies", "d start", _starts_and_dies)
 _add("q lists", "q listing", lambda w: w.list_page(w.first["q"], ("new", "old bad", "bad", "empty"), "x", 2))
 _add("p lists", "p listing", lambda w: w.list_page(w.first["p"], ("new", "old empty", "dead"), None, 2))
+
+
+def _hour(world: World) -> None:
+    """An hour passes, in which p sleeps; q lives on, and takes what is stale."""
+    for _ in range(3):
+        world.clock.advance(1200.0)
+        world.beat("q")
+        q = world.first["q"]
+        _in_turn(Reader.get_again, Reader.get_renewed, Reader.take_unannounced, Reader.batch, Reader.conclude)(q)
+    world.clean()
+
+
+def _days(world: World) -> None:
+    """The same, until what was read is forgotten, too."""
+    _hour(world)
+    world.backend.run_for(10 * DAY)
+    world.beat("q")
+    world.operator.prune(RetentionPolicy(source="another"))  # the clock is trusted
+    world.operator.prune(RetentionPolicy(WEEK, None, SOURCE))
+
+
+def _taken_over_in_an_hour(world: World) -> None:
+    """An hour passes; then p is started once more, elsewhere, and goes on."""
+    world.clock.advance(3600.0)
+    world.beat("q")
+    world.readers["p"] = p = world.readers["p"].again()
+    _in_turn(Reader.make, Reader.bring, Reader.conclude, Reader.batch)(p)
+
+
+_add("an hour passes", "q driver", _hour)
+_add("days pass", "q driver", _days)
+_add("in an hour p starts again and goes on", "p start", _taken_over_in_an_hour)
+
+
+def _certify(world: World) -> object:
+    """Compare what is in the bucket, and certify it."""
+    began = world.operator.database_time()
+    tally = Tally()
+    names = ("old done", "done", "done too", "bad", "open")
+    for name in names:
+        (finding,) = world.operator.compare(SOURCE, [ListedShard(name, 10, "v1", 0)])
+        tally.add(name, 10, "v1", finding.category)
+    try:
+        number = world.operator.certify(Scope(SOURCE, "file:///", None, 1, "{}"), "listing", tally, "me", began)
+    except StoreConfigurationError as error:
+        return type(error).__name__
+    return world.operator.certificate(number).verdict
+
+
+_add("operator certifies", "certify", _certify)
 
 
 def _record(*contents: Content) -> Callable[[World], object]:
@@ -217,6 +271,9 @@ def _forget(world: World) -> object:
 
 
 _WHOLE = RetentionPolicy(max_shards=0, data=WEEK)
+_LONG = timedelta(days=8, hours=12)
+_IDLE = RetentionPolicy(_LONG, None, SOURCE, pipelines=_LONG)
+_add("operator prunes the idle", "prune idle", lambda w: w.operator.prune(_IDLE).total * 0)
 _add("timer prunes", "prune", lambda w: w.operator.prune(RetentionPolicy(WEEK, None, SOURCE)).total * 0)
 _add("operator prunes all", "prune all", lambda w: w.operator.prune(_WHOLE).total * 0)
 _add("operator puts back", "operator", _put_back)
