@@ -32,6 +32,7 @@ from queue_source.storage.files import check_place
 from shard_store.batches.publishing import created_at
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
+from shard_store.model import PlanIdentity
 from shard_store.redaction import redact_text
 from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
@@ -251,10 +252,10 @@ class IcebergSink(Sink):
             if self._table.warehouse is not None:
                 check_place("warehouse", self._table.warehouse, self._options.storage)
 
-    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+    def prepare(self, store: ShardStore, schema: pa.Schema, plans: Sequence[PlanIdentity]) -> None:
         """Make the table, or add its new columns, where needed: field ids must be known before files are written."""
         self._target = Target.of(TableMaker(self._options).ready(store, iceberg_schema(schema)))
-        takeover.note(store, self._options)
+        takeover.note(store, self._options, plans)
 
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         self._opened = store.database.read(TableMaker(self._options).find_inside)
