@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -199,6 +201,7 @@ def _in_delta(stored: Stored, lake: Lake, folder: Path) -> _Answer:
         files = DeltaTable(str(folder)).to_pyarrow_dataset()
     except ValueError:  # as a whole, for a partition of a day that Python does not have
         return found, hidden
+    hidden += _by_polars(pl.scan_delta(str(folder)))
     for fragment in files.get_fragments():
         table = fragment.to_table(schema=fragment.physical_schema)
         for path, value in _values(table):
@@ -223,7 +226,22 @@ def _in_iceberg(stored: Stored, lake: Lake, folder: Path) -> _Answer:
                     alone = IsNaN(term=term) if _is_nan(value) else EqualTo(term=term, value=value.as_py())
                 if task.file.file_path not in {f.file.file_path for f in table.scan(row_filter=alone).plan_files()}:
                     hidden.append(f"{name}: {value!r:.200}")
-    return _rows(stored, tables), hidden
+    return _rows(stored, tables), hidden + _by_polars(pl.scan_iceberg(table))
+
+
+@patch.dict(os.environ, {"POLARS_ICEBERG_PLANNER": "pyiceberg"})
+def _by_polars(rows: pl.LazyFrame) -> list[str]:
+    """Return the values that polars does not find by a filter, and reads without one."""
+    read, hidden = rows.collect(), []
+    for name, kind in read.schema.items():
+        distinct = read[name].unique()
+        if kind.is_temporal():  # polars ends the process for those that Python does not have
+            distinct = distinct.filter(distinct.dt.year().is_between(1, 9999) | distinct.is_null())
+        for value in () if kind.is_nested() else distinct.to_list():
+            alone = pl.col(name).is_null() if value is None else pl.col(name) == pl.lit(value, dtype=kind)
+            if read.filter(alone).height != rows.filter(alone).collect().height:
+                hidden.append(f"polars, {name}: {value!r:.200}")
+    return hidden
 
 
 def _values(table: pa.Table, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], pa.Scalar]]:
