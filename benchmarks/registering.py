@@ -130,7 +130,7 @@ def _micro_batch(store: ShardStore, folder: Path, name: str, uris: Sequence[str]
     given = {"table": f"db.{name.replace(' ', '_')}", "warehouse": str(folder / "lake"), "register": "uri"}
     options = parse_sink_options({"pipeline": name, "store": f"sqlite:///{folder / 'store.db'}", **given})
     sink = open_sink(options)
-    sink.prepare(store, REFERENCE_SCHEMA)
+    sink.prepare(store, REFERENCE_SCHEMA, batch.plans)
     written = [sink.write(_rows(uris[task::TASKS], size), REFERENCE_SCHEMA, batch) for task in range(TASKS)]
     sink.commit(store, batch, written, row_schema="{}", batch_id=0)
     store.advance(started.token, confirm=1)

@@ -75,7 +75,7 @@ class Query:
             self._store.advance(self._token, confirm=self._seq)
             return time.perf_counter() - begun
         schema, batch, sink = tasks[0].schema, Batch((plan,)), open_sink(self._options)
-        sink.prepare(self._store, schema)
+        sink.prepare(self._store, schema, batch.plans)
         written = [sink.write(iter(task.to_batches(_ROWS_PER_BATCH)), schema, batch) for task in tasks]
         sink.commit(self._store, batch, written, row_schema="{}", batch_id=self._seq)
         return time.perf_counter() - begun

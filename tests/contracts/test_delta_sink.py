@@ -117,6 +117,20 @@ def test_a_driver_that_was_replaced_publishes_nothing(lake: DeltaLake) -> None:
     assert (lake.commits(), rows(lake.store, "attempts")) == ([], [])
 
 
+def test_a_driver_that_was_replaced_does_not_say_where_the_newer_one_commits(lake: DeltaLake, tmp_path: Path) -> None:
+    """It slept between its plan and its table, and would lead astray who takes the objects over."""
+    query, rows_of_it = Query(lake), table_of([1])
+    query.begin()
+    old, sink = query.pipeline.plan().identity, query.sink()
+    lake.options["delta"] = str(tmp_path / "another table")
+    query.restart()
+    query.attempt(rows_of_it)
+    noted = lake.store.targets(["p"])
+    with pytest.raises(PipelineTakenOver):
+        sink.prepare(lake.store, rows_of_it.schema, (old,))
+    assert lake.store.targets(["p"]) == noted
+
+
 def test_pipelines_that_make_one_table_and_commit_to_it_at_once_lose_and_double_nothing(lake: DeltaLake) -> None:
     failures: list[BaseException] = []
     begin = threading.Barrier(3)

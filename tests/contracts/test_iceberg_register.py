@@ -351,7 +351,7 @@ def test_rows_that_do_not_say_which_object_they_are_are_refused_at_planning(lake
     ):
         sink = open_sink(parse_sink_options({"pipeline": "p", **lake.options, "register": "uri"}))
         with pytest.raises(OptionError, match=told):
-            sink.prepare(lake.store, pa.table(columns).schema)
+            sink.prepare(lake.store, pa.table(columns).schema, ())
 
 
 @sqlite_only

@@ -304,6 +304,61 @@ def test_text_that_is_not_utf8_stops_no_stream(lake: Lake) -> None:
     assert not list(lake.table().scan(row_filter="id == 3").plan_files())
 
 
+@pytest.mark.parametrize("codec", ["snappy", "UNCOMPRESSED", "Gzip"])
+def test_a_compression_is_taken_as_other_engines_take_it(lake: Lake, codec: str) -> None:
+    """In any case; and its level counts where it has one."""
+    query = Query(lake)
+    query.batch(table_of([1]))
+    properties = {"write.parquet.compression-codec": codec, "write.parquet.compression-level": "3"}
+    lake.table().transaction().set_properties(properties).commit_transaction()
+    query.batch(table_of([2]))
+    assert lake.ids() == [1, 2]
+
+
+def test_a_table_whose_older_partitions_are_by_a_column_that_is_gone_is_written(lake: Lake) -> None:
+    lake.options["partitionBy"] = "day"
+    query = Query(lake)
+    for number in range(3):
+        query.batch(table_of([number], day=pa.array(["x"])))
+    del lake.options["partitionBy"]
+    with lake.table().update_spec() as spec:
+        spec.remove_field("day")
+    with lake.table().update_schema() as update:
+        update.delete_column("day")
+    for number in range(3, 6):
+        query.batch(table_of([number]))
+    assert lake.table().scan().to_arrow()["id"].sort().to_pylist() == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"format-version": 3, "next-row-id": 0}, "which is of version 3 of Iceberg's format"),
+        ({"transform": "zorder"}, "has a partition field 'part' of an unknown kind"),
+        ({"source-id": 99, "transform": "void"}, "has a partition field 'part' of a column that was dropped"),
+    ],
+)
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_table_that_pyiceberg_cannot_write_to_is_refused_by_name(
+    lake: Lake, change: dict[str, Any], told: str, is_written: bool
+) -> None:
+    query = Query(lake)
+    query.batch(table_of([1]))
+    query.begin()
+    written = query.written(table_of([2])) if is_written else None
+    part = {"source-id": 1, "field-id": 1000, "name": "part", "transform": "identity"}
+    part |= {name: value for name, value in change.items() if name in part}
+    with sqlite3.connect(lake.store.database.file() or "") as connection:
+        (place,) = connection.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
+    connection.close()
+    metadata = Path(place.removeprefix("file://"))
+    before = json.loads(metadata.read_text())
+    specs = before["partition-specs"] if "format-version" in change else [{"spec-id": 0, "fields": [part]}]
+    metadata.write_text(json.dumps({**before, **change, "partition-specs": specs}))
+    with pytest.raises(OptionError, match=told):
+        query.attempt(table_of([2])) if written is None else query.commit(*written)
+
+
 @pytest.mark.parametrize("transform", ["identity", "year", "month", "day", "hour"])
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "UTC")], ids=str)
 def test_a_time_that_python_does_not_have_is_a_partition(lake: Lake, transform: str, kind: pa.DataType) -> None:

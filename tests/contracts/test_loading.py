@@ -340,7 +340,7 @@ def test_a_verdict_of_a_task_whose_rows_another_attempt_brings_counts_for_nothin
     query.plan = query.pipeline.plan()
     sink = query.sink()
     rows_of_reader = query.references([one])
-    sink.prepare(lake.store, rows_of_reader.schema)
+    sink.prepare(lake.store, rows_of_reader.schema, (query.plan.identity,))
 
     def run(task: int) -> Any:
         batch = Batch((query.plan.identity,), reading=Reading(1, 0, task, repeated=task > 0))  # type: ignore[union-attr]

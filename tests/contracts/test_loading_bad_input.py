@@ -175,7 +175,7 @@ def test_what_kills_its_task_after_its_rows_were_shown_is_published_as_the_table
     query.restart()
     query.plan = query.pipeline.plan()
     sink = query.sink()
-    sink.prepare(lake.store, rows_of_reader.schema)
+    sink.prepare(lake.store, rows_of_reader.schema, (query.plan.identity,))
     for number in range(tries):
         batch = Batch((query.plan.identity,), reading=Reading(1, 0, number, repeated=number > 0))
         loaded = sink.write(iter(rows_of_reader.to_batches()), rows_of_reader.schema, batch)

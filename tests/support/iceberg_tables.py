@@ -120,9 +120,9 @@ class Query:
         self.plan = self.pipeline.plan()
         schema = tasks[0].schema
         sink = self.sink()
-        sink.prepare(self.lake.store, schema)
-        sink = pickle.loads(pickle.dumps(sink))
         batch = Batch((self.plan.identity,))
+        sink.prepare(self.lake.store, schema, batch.plans)
+        sink = pickle.loads(pickle.dumps(sink))
         done = [sink.write(iter(task.to_batches()), schema, batch) for task in tasks]
         return batch, pickle.loads(pickle.dumps(done))
 

@@ -237,7 +237,7 @@ def test_a_queue_in_a_sqlite_file_is_refused_by_tasks_on_other_machines(tmp_path
     schema = pa.schema([("value", pa.string())])
     batch, message = Batch((IDENTITY,), "0.0"), pa.record_batch([["hello"]], schema)
     with open_store(f"sqlite:///{tmp_path}/s.db") as opened:
-        sink.prepare(opened, schema)
+        sink.prepare(opened, schema, batch.plans)
     there = pickle.loads(pickle.dumps(sink))
     there.write(iter([message]), schema, batch)
     file: SharedFile = there._file

@@ -304,4 +304,4 @@ def test_a_url_of_no_queue_is_refused_at_planning(tmp_path: Path) -> None:
     sink = open_sink(parse_sink_options({"pipeline": "p", "queueUrl": "nats://x"}))
     with open_store(f"sqlite:///{tmp_path}/store.db") as store:
         with pytest.raises(QueueConfigurationError, match="unknown kind 'nats'"):
-            sink.prepare(store, SCHEMA)
+            sink.prepare(store, SCHEMA, ())

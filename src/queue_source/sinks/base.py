@@ -53,10 +53,10 @@ class Batch:
 class Sink(Protocol):
     """Where rows go. Pickled to the executors; a sink that is new in the commit process knows only its options."""
 
-    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+    def prepare(self, store: ShardStore, schema: pa.Schema, plans: Sequence[PlanIdentity]) -> None:
         """Refuse rows that can never be written, and find out what all tasks need to know, once for each batch.
 
-        Runs at planning. Attributes that it sets in the sink travel to the executors.
+        Runs at planning; `plans` are those of the batch. Attributes that it sets in the sink travel to the executors.
         """
 
     def check_place(self) -> None:

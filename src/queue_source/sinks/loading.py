@@ -246,11 +246,11 @@ class LoadingSink(Sink):
     def check_target(self, store: ShardStore) -> None:
         self._target.check_target(store)
 
-    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+    def prepare(self, store: ShardStore, schema: pa.Schema, plans: Sequence[PlanIdentity]) -> None:
         """Find out what is to be read, and in which columns, and prepare the target for them."""
         check_object_columns(schema, "load", "uri")
-        (pipeline,) = self._options.pipelines
-        plan, settings = store.plan_to_load(store.current_plan(pipeline))
+        (identity,) = plans
+        plan, settings = store.plan_to_load(identity)
         # options of a reader cannot change while a part of an object is read; so those that cut it into records cannot
         # either, here; without a format each object is one piece
         own = self._load.cutting if settings.get("fileFormat") else {}
@@ -272,7 +272,7 @@ class LoadingSink(Sink):
                 removed, widens = self._target.removed_columns(store), content.schema.widens_types
                 self._taken, self._reasons = taken_columns(self._target, of_table, columns, removed, widens=widens)
             try:
-                self._target.prepare(store, self._taken)
+                self._target.prepare(store, self._taken, plans)
             except OptionError as error:
                 folder = content.schema.schema_location
                 if of_table is not None or folder is None or self._load.columns is not None:

@@ -24,6 +24,7 @@ from queue_source.read.fixed_rows import MESSAGE_SCHEMA
 from queue_source.sinks.base import Batch, Sink
 from shard_store.batches.publishing import Published
 from shard_store.failpoints import reach
+from shard_store.model import PlanIdentity
 from shard_store.sql.database import Database, Transaction
 from shard_store.sql.engines import same_database
 from shard_store.sql.shared_file import SharedFile
@@ -158,7 +159,7 @@ class QueueSink(Sink):
         self._target: TargetQueue = options.queue
         self._file: SharedFile | None = None  # the SQLite file of the target, where it is one
 
-    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+    def prepare(self, store: ShardStore, schema: pa.Schema, plans: Sequence[PlanIdentity]) -> None:
         check_columns(schema)
         self._open().close()  # refuses an invalid URL; connects to nothing
         if adapter_name(self._target.url.reveal()) == "sql":

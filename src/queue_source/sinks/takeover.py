@@ -22,7 +22,7 @@ _PLAIN = ("type", "uri", "warehouse", "ref", "prefix", "region", "scope")
 """Properties of catalogs that are no secrets, but for a password in a URI."""
 
 
-def note(store: ShardStore, options: SinkOptions, columns: Iterable[str] = ()) -> None:
+def note(store: ShardStore, options: SinkOptions, plans: Sequence[PlanIdentity], columns: Iterable[str] = ()) -> None:
     """Note where the batches of a query go; in the store's own catalog they go with the store's transaction.
 
     `columns`: those of a Delta table, whose log may forget them.
@@ -40,7 +40,7 @@ def note(store: ShardStore, options: SinkOptions, columns: Iterable[str] = ()) -
         return
     text = json.dumps(target, sort_keys=True)
     if store.targets(options.pipelines) != {text}:
-        store.note_target([store.current_plan(name).token for name in options.pipelines], text)
+        store.note_target([plan.token for plan in plans], text)
 
 
 def noted_columns(store: ShardStore, options: SinkOptions) -> frozenset[str]:

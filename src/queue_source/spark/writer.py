@@ -145,7 +145,7 @@ class CuesqueueStreamWriter(ArrowStreamWriter):
                 self._sink = open_sink(self._options)
                 if any(plan.start_seq == 0 for plan in self._batch.plans):
                     self._sink.check_place()
-                self._sink.prepare(store, arrow_schema(self._schema))
+                self._sink.prepare(store, arrow_schema(self._schema), self._batch.plans)
         except (CuesqueueError, ShardStoreError) as error:
             raise SinkFailed(str(error)) from error
         keep_loaded()

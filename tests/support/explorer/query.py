@@ -199,7 +199,7 @@ class Query:
         options = self.world.tables[self.kind].options(self.order)
         with FAILPOINTS.dying(self.die_at if self.die_at in OF_TABLES else None):
             sink = open_sink(options)
-            sink.prepare(store, ROWS)
+            sink.prepare(store, ROWS, identities)
             written = sink.write(iter([pa.record_batch([rows], ROWS)] if rows else []), ROWS, batch)
             self.point("prepared")
             batch = replace(batch, winners=self._writers(winners))

@@ -1,21 +1,25 @@
 """Relation: each row that a sink has stored in a table is found by a filter of its own value.
 
 Readers leave files out by their statistics and partitions: what these say wrongly hides rows, and nothing tells.
-Rows go through the sink's own calls, in files of several row groups, partitioned by one of their columns or not.
+Rows go through the sink's own calls, in files of several row groups, partitioned by one of their columns or not; and
+twice more after each thing that another client does to the table.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -23,8 +27,10 @@ import pyarrow.types as pt
 from deltalake import DeltaTable
 from hypothesis import strategies as st
 from pyiceberg.expressions import BooleanExpression, EqualTo, IsNaN, IsNull, Reference
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
 
-from queue_source.errors import CuesqueueError, OptionError
+from queue_source.errors import OptionError
 from queue_source.schema.columns import format_columns, parse_columns
 from queue_source.sinks import splits
 from support.iceberg_tables import Lake, Query
@@ -40,19 +46,66 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows of columns for a new table of the target."""
+    """Rows of columns for a new table of the target. `changes`: what others do to it, in turn."""
 
     target: str
     ddl: str
     rows: tuple[tuple[Any, ...], ...]
     partition_by: str | None = None
+    changes: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
         return parse_columns(self.ddl)
 
+    @property
+    def steps(self) -> list[Callable[[Any], object]]:
+        return [step for change in self.changes for step in CHANGES[self.target][change]]
+
     def count(self) -> None:
         reached(f"stored in {self.target}: {'' if self.partition_by else 'not '}partitioned")
+        for change in self.changes:
+            reached(f"stored in {self.target}, and changed: {change}")
+
+
+_ASIDE = "aside"
+
+
+def _divide(table: Table) -> None:
+    with table.update_schema() as schema:
+        schema.add_column(_ASIDE, StringType())
+    with table.update_spec() as spec:
+        spec.add_identity(_ASIDE)
+
+
+def _unite(table: Table) -> None:
+    with table.update_spec() as spec:
+        spec.remove_field(_ASIDE)
+    with table.update_schema() as schema:
+        schema.delete_column(_ASIDE)
+
+
+_CODEC, _LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"
+
+
+def _set(properties: Mapping[str, str]) -> Callable[[Table], object]:
+    return lambda table: table.transaction().set_properties(dict(properties)).commit_transaction()
+
+
+_INDEXED = "delta.dataSkippingNumIndexedCols"
+CHANGES: Mapping[str, Mapping[str, Sequence[Callable[[Any], object]]]] = {
+    "delta": {
+        "a checkpoint": [lambda table: table.create_checkpoint()],
+        "one column with statistics": [lambda table: table.alter.set_table_properties({_INDEXED: "1"})],
+    },
+    "iceberg": {
+        "divided by a column that is gone behind": [_divide, _unite],
+        "a compression without levels": [_set({_CODEC: "snappy", _LEVEL: "3"})],
+        "a compression in capitals": [_set({_CODEC: "GZIP"})],
+        "no compression": [_set({_CODEC: "UNCOMPRESSED"})],
+        "files elsewhere": [_set({"write.object-storage.enabled": "true"})],
+    },
+}
 
 
 def strategy() -> Strategy:
@@ -62,18 +115,19 @@ def strategy() -> Strategy:
 @st.composite
 def _stored(draw: Draw) -> Stored:
     target = draw(one_of_these(("delta", "iceberg")))
-    kinds: list[pa.DataType] = [pa.int64(), *draw(st.lists(values.plain_types(), min_size=1, max_size=2))]
+    kinds: list[pa.DataType] = [pa.int64(), *draw(st.lists(values.types(nested=True), min_size=1, max_size=2))]
     columns = [pa.field(name, kind) for name, kind in zip("abc", kinds, strict=False)]
     each = [st.one_of(values.values(kind, zone="UTC"), *_long(kind)) for kind in kinds]
     rows = tuple(tuple(map(draw, each)) for _ in range(draw(one_of_these((1, 2, 3, 5)))))
     by = None
+    changes = tuple(draw(st.lists(st.sampled_from([*CHANGES[target]]), max_size=3, unique=True)))
     if draw(st.booleans()):
         ways: tuple[str, ...] = ("{}",)
         if target == "iceberg":
             is_time = pt.is_timestamp(kinds[1]) or pt.is_date(kinds[1])
             ways = ("{}", "year({})", "month({})", "day({})") if is_time else ("{}", "bucket(3, {})", "truncate(2, {})")
         by = draw(one_of_these(ways)).format("b")
-    return Stored(target, format_columns(columns), rows, by)
+    return Stored(target, format_columns(columns), rows, by, changes)
 
 
 def _long(kind: pa.DataType) -> list[Strategy]:
@@ -96,18 +150,28 @@ def check(stored: Stored) -> None:
         given |= {} if stored.partition_by is None else {"partitionBy": stored.partition_by}
         lake = Lake(backend.views[0], {"store": backend.url, **given}, {"type": "sql", "uri": backend.url}, table_name)
         try:
+            query, batch = Query(lake, f"found {number}"), pa.Table.from_batches(table.to_batches(max_chunksize=1))
             with patch.object(splits, "GROUP_BYTES", 1):
-                Query(lake, f"found {number}").batch(pa.Table.from_batches(table.to_batches(max_chunksize=1)))
+                query.batch(batch)
+                lake.options.pop("partitionBy", None)
+                for step in stored.steps:
+                    step(DeltaTable(name) if stored.target == "delta" else lake.table())
+                    rows = batch
+                    if step is _divide:
+                        rows = batch.append_column(_ASIDE, pa.array(["x"] * len(batch)))
+                    query.batch(rows)
+                    query.batch(rows)
         except OptionError:
             reached(f"stored, the end of {stored.target}: refused")
             return
         except Exception as error:
-            if isinstance(error, CuesqueueError) and "no Delta table can be partitioned" in str(error):
+            # what truncates a number that is the least of its type does not fit into that
+            if re.search("no Delta table can be partitioned|precision of value is greater than", str(error)):
                 reached(f"stored, the end of {stored.target}: no such partition")
                 return
             raise Broken(NAME, stored, f"{stored.target}: {type(error).__name__}", str(error)) from error
         found, hidden = (_in_delta if stored.target == "delta" else _in_iceberg)(stored, lake, folder)
-    expected = sorted(zip(*map(cells, arrays), strict=True))
+    expected = sorted([*zip(*map(cells, arrays), strict=True)] * (1 + 2 * len(stored.steps)))
     if stored.target == "delta" and stored.partition_by is not None and pt.is_string(schema.field("b").type):
         empty, null = cells(pa.array(["", None]))  # Delta has no empty text there
         expected = sorted((row[0], null if row[1] == empty else row[1], *row[2:]) for row in expected)
@@ -137,12 +201,13 @@ def _in_delta(stored: Stored, lake: Lake, folder: Path) -> _Answer:
         files = DeltaTable(str(folder)).to_pyarrow_dataset()
     except ValueError:  # as a whole, for a partition of a day that Python does not have
         return found, hidden
+    hidden += _by_polars(pl.scan_delta(str(folder)))
     for fragment in files.get_fragments():
         table = fragment.to_table(schema=fragment.physical_schema)
-        for name, value in _values(table):
-            asked = ds.field(name) == value if value.is_valid else ds.field(name).is_null()
+        for path, value in _values(table):
+            asked = ds.field(*path) == value if value.is_valid else ds.field(*path).is_null()
             if not _is_nan(value) and fragment.path not in {f.path for f in files.get_fragments(filter=asked)}:
-                hidden.append(f"{name}: {value.cast(pa.string())!s:.200}")
+                hidden.append(f"{'.'.join(path)}: {value.cast(pa.string())!s:.200}")
     return found, hidden
 
 
@@ -150,7 +215,8 @@ def _in_iceberg(stored: Stored, lake: Lake, folder: Path) -> _Answer:
     table, hidden, tables = lake.table(), [], []
     for task in table.scan().plan_files():
         tables.append(pq.read_table(task.file.file_path.removeprefix("file://"), partitioning=None))
-        for name, value in _values(tables[-1]):
+        for path, value in _values(tables[-1].select(stored.schema.names)):
+            name = ".".join(path)
             if value.type == pa.float32() and value.is_valid and math.isinf(value.as_py()):
                 continue  # PyIceberg takes an infinite FLOAT that it is asked for as more than each of them
             with suppress(OverflowError, ValueError):  # Python has no such time, and so asks for none
@@ -160,11 +226,32 @@ def _in_iceberg(stored: Stored, lake: Lake, folder: Path) -> _Answer:
                     alone = IsNaN(term=term) if _is_nan(value) else EqualTo(term=term, value=value.as_py())
                 if task.file.file_path not in {f.file.file_path for f in table.scan(row_filter=alone).plan_files()}:
                     hidden.append(f"{name}: {value!r:.200}")
-    return _rows(stored, tables), hidden
+    return _rows(stored, tables), hidden + _by_polars(pl.scan_iceberg(table))
 
 
-def _values(table: pa.Table) -> Iterator[tuple[str, pa.Scalar]]:
-    yield from ((name, value) for name in table.column_names for value in table.column(name))
+@patch.dict(os.environ, {"POLARS_ICEBERG_PLANNER": "pyiceberg"})
+def _by_polars(rows: pl.LazyFrame) -> list[str]:
+    """Return the values that polars does not find by a filter, and reads without one."""
+    read, hidden = rows.collect(), []
+    for name, kind in read.schema.items():
+        distinct = read[name].unique()
+        if kind.is_temporal():  # polars ends the process for those that Python does not have
+            distinct = distinct.filter(distinct.dt.year().is_between(1, 9999) | distinct.is_null())
+        for value in () if kind.is_nested() else distinct.to_list():
+            alone = pl.col(name).is_null() if value is None else pl.col(name) == pl.lit(value, dtype=kind)
+            if read.filter(alone).height != rows.filter(alone).collect().height:
+                hidden.append(f"polars, {name}: {value!r:.200}")
+    return hidden
+
+
+def _values(table: pa.Table, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], pa.Scalar]]:
+    """Yield the values that statistics are of, also those inside of structs, each with its path."""
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if pt.is_struct(field.type):
+            inner = column.combine_chunks().flatten()
+            yield from _values(pa.Table.from_arrays(inner, [part.name for part in field.type]), (*above, field.name))
+        elif not pt.is_nested(field.type):
+            yield from (((*above, field.name), value) for value in column)
 
 
 def _is_nan(value: pa.Scalar) -> bool:

@@ -18,6 +18,7 @@ from shard_store.failpoints import reach
 
 if TYPE_CHECKING:  # executors write without SQL, and without delta-rs
     from queue_source.sinks.delta.tables import OpenTable
+    from shard_store.model import PlanIdentity
     from shard_store.store import ShardStore
 
 
@@ -45,13 +46,13 @@ class DeltaSink(Sink):
 
         TableMaker(self._options).check_target()
 
-    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+    def prepare(self, store: ShardStore, schema: pa.Schema, plans: Sequence[PlanIdentity]) -> None:
         """Make the table, or add its new columns, where needed; refuse what it cannot hold."""
         from queue_source.sinks.delta.tables import TableMaker
 
         maker = TableMaker(self._options, self._opened)
         self._target = maker.ready(schema, store.database.patience).target()
-        takeover.note(store, self._options, schema.names)
+        takeover.note(store, self._options, plans, schema.names)
 
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         from queue_source.sinks.delta.tables import TableMaker

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import index_by_id
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.utils.properties import property_as_bool
@@ -25,12 +26,13 @@ from queue_source.sinks.base import Batch, Sink, check_visible
 from queue_source.sinks.iceberg.files import NamingSpec, TaskFiles, sync_local, write_files
 from queue_source.sinks.iceberg.history import History, is_older
 from queue_source.sinks.iceberg.schemas import arrow_columns, iceberg_schema, united
-from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, load_table, tried_again
+from queue_source.sinks.iceberg.tables import CatalogFactory, TableMaker, Target, check_kept, load_table, tried_again
 from queue_source.sinks.marks import END, HASH, PIPELINE, STORE, Commit, Mark, OnceIn
 from queue_source.storage.files import check_place
 from shard_store.batches.publishing import created_at
 from shard_store.errors import ShardStoreError
 from shard_store.failpoints import reach
+from shard_store.model import PlanIdentity
 from shard_store.redaction import redact_text
 from shard_store.sql.database import Transaction
 from shard_store.store import ShardStore
@@ -173,6 +175,7 @@ class IcebergTarget:
         if not self.files:
             return
         metadata = self.table.metadata
+        check_kept(self._table_name, metadata)
         if self._written != {(metadata.table_uuid, metadata.default_spec_id)}:
             raise ShardStoreError(
                 f"Iceberg table {'.'.join(self.table.name())} was replaced, or partitioned in another way, while the "
@@ -189,6 +192,8 @@ class IcebergTarget:
         merge = property_as_bool(
             properties, TableProperties.MANIFEST_MERGE_ENABLED, TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT
         )
+        columns = index_by_id(table.schema())  # PyIceberg cannot write partitions by columns that are gone
+        merge &= all(part.source_id in columns for spec in naming for part in spec.fields)
         transaction = table.transaction()
         update = transaction.update_snapshot(snapshot_properties=dict(mark))
         with update.merge_append() if merge else update.fast_append() as appended:
@@ -247,10 +252,10 @@ class IcebergSink(Sink):
             if self._table.warehouse is not None:
                 check_place("warehouse", self._table.warehouse, self._options.storage)
 
-    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+    def prepare(self, store: ShardStore, schema: pa.Schema, plans: Sequence[PlanIdentity]) -> None:
         """Make the table, or add its new columns, where needed: field ids must be known before files are written."""
         self._target = Target.of(TableMaker(self._options).ready(store, iceberg_schema(schema)))
-        takeover.note(store, self._options)
+        takeover.note(store, self._options, plans)
 
     def own_columns(self, store: ShardStore) -> pa.Schema | None:
         self._opened = store.database.read(TableMaker(self._options).find_inside)

@@ -43,6 +43,8 @@ _TRANSFORMS: dict[str, transforms.Transform[Any, Any]] = {
     "day": transforms.DayTransform(),
     "hour": transforms.HourTransform(),
 }
+_WITHOUT_LEVEL = frozenset({"none", "snappy"})
+"""Compressions for which other engines do not look at the level of a table's properties, and pyarrow refuses it."""
 _NUMBERS = {
     pa.date32(): pa.int32(),
     pa.time64("us"): pa.int64(),
@@ -146,15 +148,17 @@ class _TableFiles(PartitionedFiles[DataFile]):
             vars(key)["partition"] = Record(*values)  # PyIceberg derives it from one field a column; here it is known
         location = self._locations.new_data_location(f"{self._prefix}-{uuid.uuid4().hex}.parquet", key)
         location = short_folders(location, location)
-        codec = properties.get(TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT)
+        codec = properties.get(TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT).lower()
+        codec = "none" if codec == "uncompressed" else codec
+        level = _property(metadata, TableProperties.PARQUET_COMPRESSION_LEVEL, None)
         with writing(location):
             # its name is new: no check whether it exists
             stream = cast(pa.NativeFile, self._io.new_output(location).create(overwrite=True))
             writer = pq.ParquetWriter(
                 stream,
                 self._schema,
-                compression="none" if codec == "uncompressed" else codec,
-                compression_level=_property(metadata, TableProperties.PARQUET_COMPRESSION_LEVEL, None),
+                compression=codec,
+                compression_level=None if codec in _WITHOUT_LEVEL else level,
                 store_decimal_as_integer=True,  # as Iceberg's specification asks for
             )
         rows_per_group = _property(

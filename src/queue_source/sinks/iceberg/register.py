@@ -223,7 +223,7 @@ class RegisteringSink(Sink):
         self._target: Target | None = None
         self._store: PlanStore | None = None
 
-    def prepare(self, store: ShardStore, schema: pa.Schema) -> None:
+    def prepare(self, store: ShardStore, schema: pa.Schema, plans: Sequence[PlanIdentity]) -> None:
         """Check the rows' columns, and prepare the table, if it exists.
 
         An absent table is made by the first task that knows its columns.
@@ -234,7 +234,7 @@ class RegisteringSink(Sink):
             maker.check_place()
         self._target = None if table is None else Target.of(table)
         self._store = PlanStore.of(self._options.store, store)
-        takeover.note(store, self._options)
+        takeover.note(store, self._options, plans)
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch: Batch) -> TaskObjects:
         assert self._store is not None

@@ -15,10 +15,11 @@ from pyiceberg.catalog.sql import IcebergTables, SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import PY_IO_IMPL, FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.transforms import UnknownTransform
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from sqlalchemy.engine import Connection
 
@@ -33,6 +34,7 @@ from shard_store.store import ShardStore
 
 _STORAGE = "cuesqueue.storage."
 _AZURE = "azure."
+_NEWEST_FORMAT = 2
 _NAMES_CODE = "impl"  # `py-io-impl`, `write.py-location-provider.impl`
 
 
@@ -80,6 +82,20 @@ def load_table(catalog: Catalog, name: str) -> Table:
     if code := next((name for name in table.properties if name.endswith(_NAMES_CODE)), None):
         raise CuesqueueError(f"the table {name!r} has the property {code!r}, which names Python code; remove it there")
     return table
+
+
+def check_kept(name: str, metadata: TableMetadata) -> None:
+    """Raise OptionError for a table that PyIceberg cannot write to, or whose readers would fail at what it writes."""
+    columns, why = index_by_id(metadata.schema()), None
+    if metadata.format_version > _NEWEST_FORMAT:
+        why = f"is of version {metadata.format_version} of Iceberg's format"
+    for part in metadata.spec().fields:
+        if isinstance(part.transform, UnknownTransform):
+            why = f"has a partition field {part.name!r} of an unknown kind"
+        elif part.source_id not in columns:
+            why = f"has a partition field {part.name!r} of a column that was dropped"
+    if why is not None:
+        raise OptionError("table", f"names {name}, which {why}: PyIceberg cannot write to it; name another table")
 
 
 class StoreCatalog(SqlCatalog):
@@ -252,6 +268,7 @@ class TableMaker:
 
     def _evolve(self, table: Table, columns: Schema | None, *, commit: bool) -> bool:
         """Tell whether the rows need other columns than the table has; with `commit` add these."""
+        check_kept(self._table.name, table.metadata)
         transaction = table.transaction()
         if columns is not None:
             with transaction.update_schema() as update:
