@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+<<<<<<< HEAD
 import re
+=======
+from datetime import datetime, timezone
+>>>>>>> attack-complete
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -12,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_source.announcements.contents import announced_objects, announcement_of, is_refused, listed_contents
 from queue_source.announcements.parser import FORMATS, JsonPaths, parse_notification
 from queue_source.errors import MalformedNotification
-from queue_source.messages import Announcement
+from queue_source.messages import Announcement, ListedObject, Receipt, Received
+from queue_source.options import NotificationOptions
 from queue_source.uris import plain_uri
 from support.notification_corpus import EVENTS, Event
 
@@ -281,3 +287,21 @@ def test_deep_documents_and_long_paths_never_end_in_a_recursion_error(depth: int
     body = '{"a":' * depth + '"s3://b/k"' + "}" * depth
     found = parsed(body.encode(), {}, "json", JsonPaths(uri=".".join("a" * length)))
     assert found is None or depth == length
+
+
+SEGMENTS = st.sampled_from(["a", "_a", ".a", ".", "..", "", "%2e", "a=1", "_a=1", "\n", "a b+"])
+
+
+@given(st.lists(SEGMENTS, min_size=1, max_size=5), st.integers(0, 1), st.booleans(), st.sampled_from(["s3", "gs"]))
+def test_what_a_certificate_leaves_out_is_left_out_of_what_is_announced(
+    segments: list[str], size: int, hidden: bool, scheme: str
+) -> None:
+    listed = ListedObject(f"{scheme}://b/in/{'/'.join(segments)}", size, "e", datetime(2026, 1, 1, tzinfo=timezone.utc))
+    options = NotificationOptions(allowed_prefixes=(f"{scheme}://b/in/",), read_hidden_files=hidden)
+    message = announcement_of(listed)
+    assert message is not None
+    received = Received("q", "m", Receipt("m"), message.body, 1, 0.0, headers=message.headers)
+    (announced,) = announced_objects([received], options, lambda uris: [None] * len(uris))
+    (content,) = listed_contents([listed], options)
+    assert (announced.error is not None) == is_refused(listed, options)
+    assert [each.shard_id for each in announced.contents] == ([] if content is None else [content.shard_id])

@@ -269,6 +269,23 @@ def test_a_listing_that_dies_at_any_page_goes_on_there_and_nothing_is_lost_or_do
     assert_published_once(world, uris(50))
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with a queue"])
+@pytest.mark.parametrize("page", [2, 5])
+def test_available_now_lists_what_came_before_the_place_at_which_the_run_before_was_killed(
+    world: World, dying: Any, page: int, alone: bool
+) -> None:
+    world.bucket.page_size = 10
+    world.bucket.put(*uris(50, first=1))
+    options = {**(ALONE if alone else {**LIST, "source": "files"}), "backfillInterval": "1h" if alone else "1s"}
+    dying(f"page-listed@{page}=raise")
+    run_to_death(world, "same", **options)
+    dying("")
+    time.sleep(1)
+    world.bucket.put("s3://bucket/0")
+    assert drain(world, **options, pipeline="same", checkpoint="same")["listed"] == 10 * (6 - page) + 51
+    assert_published_once(world, ["s3://bucket/0", *uris(50, first=1)])
+
+
 # --- several pipelines ---
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -363,6 +364,15 @@ def test_what_fails_in_passing_is_tried_again_soon(world: World, monkeypatch: py
         counts = clean(world, "delete", {"a": "cleaned"})
     assert counts["cleaningFailures"] == 2
     assert real(world).contents() == {}
+
+
+@pytest.mark.parametrize("order", [("gone/a", "here/b"), ("here/b", "gone/a")])
+def test_a_folder_that_is_gone_keeps_no_other_object_from_being_cleaned(world: World, order: tuple[str, str]) -> None:
+    for name in order:
+        read(world, name)
+    shutil.rmtree(f"{real(world).root[7:]}in/gone")
+    counts = clean(world, "delete", {"a": "cleaned", "b": "cleaned"})
+    assert (real(world).contents(), counts["cleaningFailures"]) == ({}, 0)
 
 
 def test_what_is_outside_of_allowed_prefixes_by_now_stays(world: World) -> None:

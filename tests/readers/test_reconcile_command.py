@@ -445,6 +445,27 @@ def test_no_secret_is_in_what_it_says(world: World) -> None:
     assert SECRET not in json.dumps([{k: str(v) for k, v in row.items()} for row in certificates(world)])
 
 
+def test_a_name_by_which_another_object_would_be_read_is_missing_unless_it_is_left_out(world: World) -> None:
+    """Its announcement goes to the error table, and no listing opens it."""
+    read(world, "s3://landing/in/a", allowedPrefixes="s3://landing/in/")
+
+    def put(name: str, body: bytes) -> None:
+        (world.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (world.folder / name).write_bytes(body)
+
+    manifest = f"file://{world.folder}/{write_inventory(put, [Entry('in/a'), Entry('in/../b')])}"
+    where = ("s3://landing/in/", "--inventory", manifest)
+    assert counts(found(*where, "--option", "pathGlobFilter=a")) == {"published": 1, "left_out": 1}
+    told = found(*where, "--send", world.queue_url, code=1)
+    assert (counts(told), told["unpublished"]) == (
+        {"published": 1, "missing": 1},
+        {"missing": ["s3://landing/in/../b"]},
+    )
+    read(world, allowedPrefixes="s3://landing/in/")
+    with world.store() as store:
+        assert [row["cause"] for row in rows(store, "errors")] == ["malformed-message"]
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_inventory_is_compared_up_to_its_time_and_agrees_with_a_listing(
     world: World, monkeypatch: pytest.MonkeyPatch, format: str

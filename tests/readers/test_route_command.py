@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from queue_source.announcements.contents import s3_record
 from queue_source.commands.main import app
 from support.coordinator_world import EMPTY, World
 from support.driver_loop import until
+from support.store_backends import rows
 
 TWO = [{"prefix": "s3://bucket/a/", "source": "a"}, {"prefix": "s3://bucket/", "tag": "#", "source": "all"}]
 
@@ -133,6 +135,10 @@ def test_an_option_of_a_reader_that_a_receiver_does_not_have_is_refused(world: W
     world.publish("s3://mounted/a/2")
     rewritten = ("--option", 'pathRewrites={"s3://mounted/": "s3://bucket/"}')
     assert json.loads(route(world, *rewritten, "--json").stdout)["recorded"] == 2
+    world.publish(json.dumps({"Records": [s3_record("bucket", "a/3", "2026-01-01T00:00:00Z", size=0, eTag="odd")]}))
+    assert json.loads(route(world, "--option", "trustNotification=none", "--json").stdout)["recorded"] == 2
+    with world.store() as store:
+        assert {(row["size"], row["etag"]) for row in rows(store, "shards")} == {(None, None)}
     world.publish(json.dumps({"files": {"uri": "s3://bucket/a/1"}}))
     by_path = ("--option", "notificationFormat=json", "--option", "uriPath=files.uri")
     assert json.loads(route(world, *by_path, "--json").stdout)["recorded"] == 2

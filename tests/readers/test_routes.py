@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.test_store_statements import counting
+from queue_source.announcements.contents import s3_record
 from queue_source.announcements.routes import Routes, parse_routes
 from queue_source.commands.main import app
 from queue_source.commands.reconcile import Period, compare
@@ -443,6 +444,7 @@ def test_what_waits_is_the_depth_of_the_readers_queue(world: World) -> None:
         ({"tagFilter": "a.#"}, "'tagFilter'.*file of routes"),
         ({"maxFileAge": "1 day"}, "'maxFileAge'"),
         ({"pathRewrites": '{"s3://a/": "s3://b/"}'}, "'pathRewrites'.*the receiver's"),
+        ({"trustNotification": "none"}, "'trustNotification'.*the receiver's"),
         ({"deliverySemantics": "at-least-once"}, "'deliverySemantics'.*exactly-once"),
         ({"queueUrl": "store,sim://x?dir=/tmp"}, "'queueUrl'.*store is read alone"),
         ({"source": ""}, "'source': is required without a queue"),
@@ -552,6 +554,13 @@ def test_a_reader_with_routes_records_for_all_sources_and_reads_its_own(world: W
     drain(world, "b")
     drain(world, "all", queueUrl=world.queue_url, routes=file)
     assert published(world) == {"a": once(*A), "b": once(*B), "all": once(*A, *B)}
+
+
+def test_a_reader_with_routes_records_what_it_trusts_alone(world: World, file: str) -> None:
+    world.publish(json.dumps({"Records": [s3_record("bucket", "b/1", "2026-01-01T00:00:00Z", size=0, eTag="odd")]}))
+    drain(world, "a", queueUrl=world.queue_url, routes=file, trustNotification="size")
+    with world.store() as store:
+        assert {(row["size"], row["etag"]) for row in rows(store, "shards")} == {(0, None)}
 
 
 def test_a_run_of_a_reader_with_routes_takes_what_was_there_and_ends(world: World, file: str) -> None:

@@ -384,6 +384,12 @@ def is_chosen(modified: datetime | None, options: NotificationOptions, now: date
     return age is None or (now or datetime.now(timezone.utc)) - modified <= age
 
 
+def is_refused(listed: ListedObject, options: NotificationOptions) -> bool:
+    """Tell whether the options choose an object that no reader may ask for: its announcement is an error."""
+    uri = listed.uri
+    return climbs(uri) and is_chosen(listed.modified, options) and is_wanted(uri, options)
+
+
 class _OutsidePrefixes(MalformedNotification):
     """A valid notification of an object outside of the allowed prefixes."""
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, cast
 import tenacity
 import typer
 
-from queue_source.announcements.contents import announcement_of, listed_contents
+from queue_source.announcements.contents import announcement_of, is_refused, listed_contents
 from queue_source.commands.output import FAILED, Json, print_result, progress, tell, without_unknown
 from queue_source.commands.parameters import DryRun, Store, argument, duration_of, flag, named_options, option
 from queue_source.errors import ObjectRefused, ObjectStoreError, OptionError
@@ -312,7 +312,10 @@ def _compare(
     selected: list[tuple[ListedObject, ListedShard]] = []
     contents = listed_contents([listed for listed, _ in objects], options.notifications)
     for (listed, at), content in zip(objects, contents, strict=True):
-        if content is None:
+        if content is None and is_refused(listed, options.notifications):
+            report.tally.add(listed.uri, listed.size, listed.etag, Category.MISSING)
+            yield listed, Finding(Category.MISSING)
+        elif content is None:
             report.tally.add(listed.uri, listed.size, listed.etag, Category.LEFT_OUT)
         else:
             plain = None if content.shard_id == listed.uri else listed.uri

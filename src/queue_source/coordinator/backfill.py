@@ -35,13 +35,15 @@ class _Prefix:
     """The state of one prefix's listing; times are those of the session's clock.
 
     `checked`: since the start, or since AvailableNow began, it was checked whether its listing was due, and a due one
-    has ended or failed. `at_once`: the first listing is due however recent the last one was.
+    has ended or failed. `at_once`: the first listing is due however recent the last one was. `rest`: the last one was
+    the rest of an earlier one: of AvailableNow that is not all, since more may have come before where that one was.
     """
 
     due: float
     at_once: bool
     busy: bool = False
     checked: bool = False
+    rest: bool = False
 
 
 class Backfill:
@@ -83,8 +85,9 @@ class Backfill:
         with self._lock:
             self._draining = True
             for prefix in self._prefixes.values():
-                if prefix.checked and not prefix.busy and prefix.due <= self._session.clock():
-                    prefix.checked = False
+                now = self._session.clock()
+                if prefix.checked and not prefix.busy and (prefix.rest or prefix.due <= now):
+                    prefix.checked, prefix.due = False, min(prefix.due, now)
             self._expect()
 
     def let_go(self) -> None:
@@ -120,8 +123,9 @@ class Backfill:
                 )
             with self._lock:
                 state = self._prefixes[prefix]
-                state.busy, state.checked = False, True
-                state.due = self._session.clock() + pause
+                again = state.rest and self._draining
+                state.busy, state.checked = False, not again
+                state.due = self._session.clock() + (0 if again else pause)
                 self._expect()
 
     def _begins_anew(self, prefix: str, error: Exception) -> bool:
@@ -158,13 +162,14 @@ class Backfill:
     def _list(self, prefix: str) -> None:
         """List all pages of a prefix, if it is due and ours."""
         session, began = self._session, self._session.clock()
-        at_once = self._prefixes[prefix].at_once
-        source = session.options.source
+        state, source = self._prefixes[prefix], session.options.source
+        at_once, state.rest = state.at_once and (self._draining or not state.rest), False
         claim = session.store.claim_listing(session.token, source, prefix, self._interval, at_once=at_once)
-        self._prefixes[prefix].at_once = False
+        is_rest = claim is not None and claim.cursor is not None
+        state.at_once = state.at_once and is_rest
         if claim is None:
             return
-        if claim.cursor is not None:
+        if is_rest:
             logger.info("source %s: listing %s goes on after %r", source, prefix, claim.cursor)
         bucket = self._open_bucket(prefix)
         try:
@@ -172,6 +177,7 @@ class Backfill:
         finally:
             bucket.close()
         if after is not None:
+            state.rest = is_rest
             logger.info(
                 "source %s: listed %d object(s) under %s, of which %d were unknown and are read now, %d are beyond "
                 "memory, and %d existed before the first listing; this reader took %.1f s",

@@ -130,7 +130,7 @@ class Cleaner:
                 skew = timedelta()
                 alone = next((due_object.uri for due_object in objects if due_object.etag is None), None)
                 if alone is not None:  # only the time tells versions apart, by the clock of the object store
-                    skew = bucket.page(alone).now - time_of(now)
+                    skew = bucket.now(alone) - time_of(now)
                     skew = timedelta() if abs(skew) < _SAME_CLOCK else skew
                 deleted: dict[int, Known] = {}
                 moved: dict[int, tuple[Known, str]] = {}

@@ -391,6 +391,7 @@ class OwnReceivers:
                 allowed_prefixes=("",),
                 path_rewrites=chosen.path_rewrites,
                 notification_format=chosen.notification_format,
+                trust_notification=chosen.trust_notification,
                 max_objects_per_message=chosen.max_objects_per_message,
                 uri_path=chosen.uri_path,
                 bucket_path=chosen.bucket_path,

@@ -99,7 +99,10 @@ LISTING = Place(
 )
 """Options of a reader that `cuesqueue reconcile` needs: which objects it would read, and how they are reached."""
 
-_PARSING = ("pathRewrites", "notificationFormat", "maxObjectsPerMessage", "uriPath", "bucketPath", "keyPath")
+_PARSING = (
+    *("pathRewrites", "notificationFormat", "trustNotification", "maxObjectsPerMessage"),
+    *("uriPath", "bucketPath", "keyPath"),
+)
 ROUTING = Place(
     "route",
     {

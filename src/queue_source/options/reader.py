@@ -52,6 +52,10 @@ _BY_MESSAGE = excludes(
     problem="needs what a message says, and a receiver records URIs alone; leave it out with queueUrl store or routes, "
     "name tags in the file of routes, or read the queue",
 )  # fmt: skip
+_OF_RECEIVER = excludes(
+    "queueUrl=store",
+    problem="acts on what a queue announces, and with queueUrl store that is the receiver's: give it the option there",
+)
 _PRUNED = "With the next pruning. What was forgotten stays forgotten."
 _LISTED = only_with(
     "backfillPrefixes",
@@ -138,8 +142,7 @@ class NotificationOptions:
         "gives it up). Otherwise for what is received or listed from then on.")
     path_rewrites: tuple[tuple[str, str], ...] = option(
         "pathRewrites", types.REWRITES, "{}", example='{"s3://landing/": "file:///mnt/landing/"}',
-        rules=excludes("queueUrl=store", problem="acts on what a queue announces, and with queueUrl store that is the "
-        "receiver's: give it the option there"),
+        rules=_OF_RECEIVER,
         help="A URI that begins with a key is read at the key's value and the rest, which is the object's name "
         "everywhere. The longest key counts; a key without a scheme is of any scheme.",
         on_change="For what is received from then on. An object that was announced under its former name is another "
@@ -156,7 +159,7 @@ class NotificationOptions:
         help="[Form](notifications.md) of the notifications; `auto` recognises that of each message.")
     trust_notification: str = option(
         "trustNotification", types.choice("all", "size", "none"), "all", example="none",
-        rules=_OF_OBJECTS + _BY_MESSAGE + excludes("notificationFormat=uri", "notificationFormat=json",
+        rules=_OF_OBJECTS + _OF_RECEIVER + excludes("notificationFormat=uri", "notificationFormat=json",
         problem="is about sizes and ETags, which this form has not; leave it out"),
         help="What is taken from a notification beside the name: `size` takes no ETag, `none` no size either; that is "
         "asked of the store. For services that announce wrong ones, so that objects are bad as `object-changed`.")

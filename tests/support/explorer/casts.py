@@ -129,6 +129,10 @@ CASTS = (
         announce=5, trigger=6, clean=5, write=3,
     ),
     _cast(
+        ("p:s", "ours"), needs="operators", cleans="s", without="meetings limits", announce=3, trigger=3, clean=6,
+        adopt=4, change_an_object=2,
+    ),
+    _cast(
         ("p:s", "ours"), ("q:s", "ours"), needs="meetings", focus="coordinator/opening.py",
         announce=4, trigger=5, work=5, write=4,
     ),

@@ -94,12 +94,24 @@ class Objects:
     def appear(self, uri: str) -> None:
         """The object's newest version is there."""
         path, newest = path_of(uri), self.newest(uri)
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(newest.content)
         os.utime(path, ns=(newest.time, newest.time))
 
     def vanish(self, uri: str) -> None:
         self.last_gone[uri] = self.newest(uri).number
         path_of(uri).unlink(missing_ok=True)
+
+    def remove_folder(self, uris: Sequence[str]) -> None:
+        """All of these vanish, and their folder with them."""
+        for uri in uris:
+            self.vanish(uri)
+        for folder in {path_of(uri).parent for uri in uris}:
+            folder.rmdir()
+
+    def make_folders(self) -> None:
+        for uri in self.versions:
+            path_of(uri).parent.mkdir(exist_ok=True)
 
     def is_there(self, uri: str) -> bool:
         return path_of(uri).exists()

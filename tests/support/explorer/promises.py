@@ -190,6 +190,11 @@ class Promises:
         if unpublished := self._unpublished((source, uri) for source in told):
             raise Broken(f"an object is deleted that another source still needs: {unpublished}")
 
+    def check_cleanings(self) -> None:
+        """What is gone is cleaned, and keeps nothing else from it."""
+        if failed := self._world.failed_cleanings():
+            raise Broken(f"these cannot be cleaned, and their folder was removed: {failed}")
+
     # --- 4 ------------------------------------------------------------------------------------------------------------
 
     def check_hash(self, digest: str, batch: tuple[str, int]) -> None:

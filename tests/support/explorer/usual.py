@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from queue_source.commands.reconcile import Period, compare, pages_of
+from queue_source.errors import BadObject
 from queue_source.options import parse_listing_options
 from shard_store.errors import LostProgress, PipelineTakenOver, ShardsLost, StoreConfigurationError
 from shard_store.model import shard_key, time_of
@@ -119,11 +120,15 @@ class Usual:
         self.lives.route(self.choose.choice(_ROUTING) if self.choose.random() < 0.2 else None)
 
     def clean(self) -> None:
-        """What was read ten minutes ago is deleted: it is planned first."""
+        """What was read ten minutes ago is deleted: it is planned first. People remove folders meanwhile."""
         if query := self.lives.running():
             for pause in self.choose.choice(((0.0,), (601.0,), (0.0, 601.0), (601.0, 601.0))):
                 self.world.now += pause
+                if not self.world.lists and self.choose.random() < 0.2:
+                    self.world.objects.remove_folder(self.world.names[str(self.world.cast.cleans)])
                 all(self.lives.guarded(query, reader.clean) for reader in query.readers)
+                self.world.objects.make_folders()
+                self.world.promises.check_cleanings()
 
     def list_objects(self) -> None:
         """A listing that is due finds what nobody has announced."""
@@ -203,6 +208,8 @@ class Usual:
             pages = pages_of(world.open_bucket(uri), uri, versions=False)
             try:
                 report = compare(world.store, source, uri, options, pages, period=Period(until=time_of(until)))
+            except BadObject:  # its folder is gone
+                continue
             except StoreConfigurationError as error:
                 if source not in world.half_reset:
                     raise Broken(f"{source} cannot be compared: {error}") from error

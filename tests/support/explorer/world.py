@@ -630,6 +630,11 @@ class World:
         query = "SELECT shard_id, state FROM cuesqueue_shards WHERE source = ? AND coalesce(uri, shard_id) = ?"
         return dict(self._file.execute(query, [source, uri]).fetchall())
 
+    def failed_cleanings(self) -> list[str]:
+        """The URIs of objects that are not cleaned, since they are not there."""
+        query = "SELECT uri FROM cuesqueue_cleanings WHERE ended_at IS NULL AND cause = 'missing-object'"
+        return sorted(uri for (uri,) in self._file.execute(query))
+
     def owned_open_shards(self) -> list[str]:
         """The ids of open shards that a pipeline has."""
         query = "SELECT shard_id FROM cuesqueue_shards WHERE state = 'open' AND owner IS NOT NULL"

@@ -127,6 +127,10 @@ class Bucket(ABC):
             logger.warning("listing %s: %d name(s) that are not UTF-8 are left out; the first: %r", prefix, odd, first)
         return replace(page, objects=objects, skipped=page.skipped + odd) if odd else page
 
+    def now(self, uri: str) -> datetime:
+        """Return the time by the clock of the modification times; `uri` is that of an object. Raises as `page`."""
+        return self.page(uri).now
+
     @abstractmethod
     def _page(self, prefix: str, cursor: str | None, versions: bool) -> Page:
         """Request a page as `page`; names may be no text, with lone surrogates for the bytes that are not UTF-8."""

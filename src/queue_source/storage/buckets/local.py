@@ -72,6 +72,10 @@ class LocalBucket(Bucket):
         self._walk = (prefix, last, walk)
         return Page(objects, last, now, skipped)
 
+    def now(self, uri: str) -> datetime:
+        """Return the time of this machine; the folder of the file may be gone or closed, which is that file's alone."""
+        return datetime.now(timezone.utc)
+
     def delete(self, objects: Sequence[Known]) -> list[Outcome]:
         """Delete the files. One could be exchanged in the moment between its check and its removal."""
 
