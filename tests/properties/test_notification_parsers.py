@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-<<<<<<< HEAD
 import re
-=======
 from datetime import datetime, timezone
->>>>>>> attack-complete
 from typing import Any
 from urllib.parse import quote_plus
 
