@@ -56,7 +56,7 @@ def test_a_relation_holds_for_more_that_is_drawn(relation: str) -> None:
 
 
 def test_each_relation_is_tried() -> None:
-    assert {*EXAMPLES} | {"as-spark", "inferred-as-spark"} == {*RELATIONS}
+    assert {*EXAMPLES} | {"as-spark", "inferred-as-spark", "avro-headers-as-spark"} == {*RELATIONS}
 
 
 def _search(seed: int, relation: str, examples: int) -> None:

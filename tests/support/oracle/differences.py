@@ -146,6 +146,21 @@ def here_failed(d: Differs) -> bool:
     return d.what == "object" and bool(d.ours.failure)
 
 
+def _read_here_alone(d: Differs) -> bool:
+    """Whether Spark fails, and here is each value that was written in a declared column."""
+    if not d.theirs.failure or d.ours.failure:
+        return False
+    if d.case.made is None:
+        return True
+    at = {name.casefold(): place for place, name in enumerate(d.case.made.schema.names)}
+    declared = [(place, at[name.casefold()]) for place, name in enumerate(d.case.schema.names) if name.casefold() in at]
+    return all(
+        (ours[here] == "null") == (theirs[there] is None)
+        for ours, theirs in zip(d.ours.rows, d.case.made.rows, strict=True)
+        for here, there in declared
+    )
+
+
 def _bad_for_spark_too(d: Differs) -> bool:
     """Whether Spark has no record without a fault where one is bad here, as far as it tells."""
     if d.what == "rows":
@@ -498,7 +513,7 @@ TABLE: tuple[Row, ...] = (
         every(
             formats("parquet", "orc", "avro"),
             here_failed,
-            said(r"not in range|out of range|truncated|does not fit|would lose"),
+            said(r"not in range|out of range|truncated|does not fit|would lose|would cause data loss"),
         ),
         (
             Example(
@@ -578,7 +593,7 @@ TABLE: tuple[Row, ...] = (
         "Read, and not by Spark: columns of other types than declared, if no value is lost; ORC's "
         "fractions of a second "
         "before 1970 as pyarrow writes them.",
-        every(formats("parquet", "orc", "avro"), lambda d: bool(d.theirs.failure) and not d.ours.failure),
+        every(formats("parquet", "orc", "avro"), _read_here_alone),
         (
             Example(Case("orc", "t TIMESTAMP", made=Made("pyarrow", "t TIMESTAMP", ((-1,),))), "(failed)", "-1"),
             Example(
