@@ -25,6 +25,7 @@ EXAMPLES = {
     "typed-is-as-written": 100,
     "a-folder-is-a-field": 100,
     "parts-are-the-whole": 50,
+    "rescued-or-read": 100,
     "a-bad-object-harms-only-itself": 50,
     "each-store-is-the-local-file": 50,
     "no-option-without-effect": 24,
