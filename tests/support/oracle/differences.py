@@ -138,6 +138,13 @@ def _has_escapes(d: Differs) -> bool:
     return bool(quote) and (escape + quote in d.text or escape * 2 in d.text)
 
 
+def _but_for_quotes(d: Differs) -> bool:
+    """Whether two values are the same but for their quotes and escape characters."""
+    marks = {d.case.parsed.quote, d.case.parsed.escape, "\\", "'", '"'}
+    their, our = ("".join(c for c in text if c not in marks) for text in (d.their, d.our))
+    return d.what == "cell" and their == our
+
+
 def _unreadable_as_a_whole(d: Differs) -> bool:
     return d.what == "object" and d.ours.failure in _UNREADABLE and d.nothing_in_spark
 
@@ -313,7 +320,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         READ_HERE,
         'CSV: `"x""y"` while `escape` is `\\` is `x"y` (for Spark with all quotes)',
-        every(CSV, _has_doubled_quotes),
+        every(CSV, _has_doubled_quotes, either(lambda d: d.what != "cell", _but_for_quotes)),
         (Example(_csv("a INT, b STRING", '1,"x""y"'), '1, \'"x""y"\'', "1, 'x\"y'"),),
     ),
     Row(
@@ -767,7 +774,7 @@ TABLE: tuple[Row, ...] = (
         OTHERWISE,
         'CSV: a quoted field with more behind its closing quote (`"a\\"b"c`) is taken as written; Spark drops escape '
         "characters.",
-        every(CSV, _has_escapes),
+        every(CSV, _has_escapes, _but_for_quotes),
         (
             Example(_csv("a STRING", '"a\\"b"c'), '\'"a"b"c\'', '\'"a\\\\"b"c\''),
             Example(_csv("a STRING", '"a\\\\"b'), "'\"a\\\\\"b'", "'\"a\\\\\\\\\"b'"),
