@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from support.oracle import inferred
+from support.oracle import headers, inferred
 from support.oracle import spark as as_spark
 from support.oracle.differences import TABLE, Example
 from support.oracle.run import run
@@ -29,6 +29,10 @@ def test_what_is_drawn_is_read_as_spark_reads_it() -> None:
 
 def test_what_is_inferred_is_what_spark_infers() -> None:
     _search(53, inferred.NAME, 400)
+
+
+def test_headers_of_avro_are_read_as_spark_reads_them() -> None:
+    _search(53, headers.NAME, 24)
 
 
 @pytest.mark.parametrize("relation", [as_spark.NAME, inferred.NAME])

@@ -25,6 +25,7 @@ EXAMPLES = {
     "typed-is-as-written": 100,
     "a-folder-is-a-field": 100,
     "parts-are-the-whole": 50,
+    "rescued-or-read": 100,
     "a-bad-object-harms-only-itself": 50,
     "each-store-is-the-local-file": 50,
     "no-option-without-effect": 24,
@@ -56,7 +57,7 @@ def test_a_relation_holds_for_more_that_is_drawn(relation: str) -> None:
 
 
 def test_each_relation_is_tried() -> None:
-    assert {*EXAMPLES} | {"as-spark", "inferred-as-spark"} == {*RELATIONS}
+    assert {*EXAMPLES} | {"as-spark", "inferred-as-spark", "avro-headers-as-spark"} == {*RELATIONS}
 
 
 def _search(seed: int, relation: str, examples: int) -> None:

@@ -73,7 +73,7 @@ class Types:
         self._open: list[str] = []
         self.is_within_itself = False
         self._hybrid = hybrid
-        if not isinstance(schema, dict) or schema.get("type") != "record":
+        if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
             raise ValueError("the objects are not records")
         self.decoded = self._plain(schema, "")
         self.fields: dict[str, Any] = {field["name"]: field["type"] for field in self.decoded["fields"]}
@@ -93,7 +93,7 @@ class Types:
             if name not in self._named:
                 raise ValueError(f"the type {schema!r} has no definition")
             self.is_within_itself |= name in self._open
-            return name
+            return self._named_as(name)
         if not isinstance(schema, dict) or "type" not in schema:
             raise ValueError("its schema is none of Avro")
         kind = schema["type"]
@@ -104,11 +104,11 @@ class Types:
             if self._definitions.setdefault(name, schema) != schema:
                 raise ValueError(f"the type {name!r} is defined twice")
             if name in self._named:
-                return name
+                return self._named_as(name)
             type_without_logic: dict[str, Any] = {"type": "record" if kind == "error" else kind, "name": name}
             self._named[name] = type_without_logic
-            if kind == "enum":
-                type_without_logic["symbols"] = schema["symbols"]
+            if kind == "enum":  # decoded as its number: `fastavro` refuses symbols that are no names
+                type_without_logic = self._named[name] = {"type": "int", "symbols": schema["symbols"]}
             elif kind == "fixed":
                 type_without_logic["size"] = schema["size"]
             else:
@@ -129,6 +129,10 @@ class Types:
         if "logicalType" in schema:
             type_without_logic["cuesqueue"] = {key: schema.get(key) for key in ("logicalType", "precision", "scale")}
         return type_without_logic
+
+    def _named_as(self, name: str) -> Any:
+        """Return what stands for a type that is defined."""
+        return self._named[name] if "symbols" in self._named[name] else name
 
     def definition(self, schema: Any) -> Any:
         """Return the type itself, where a schema only names it."""
@@ -160,6 +164,8 @@ class Types:
             columns = {field["name"]: self.column(field["type"]) for field in schema["fields"]}
             self._open.pop()
             return _struct(columns)
+        if "symbols" in schema:
+            return _enum(schema["symbols"])
         if kind == "array":
             return _list(self.column(schema["items"]))
         if kind == "map":
@@ -186,11 +192,12 @@ class Types:
         ]  # fmt: skip
 
     def _kind(self, schema: Any) -> str:
-        return str(self.definition(schema)["type"])
+        definition = self.definition(schema)
+        return "enum" if "symbols" in definition else str(definition["type"])
 
 
 def _full(name: str, space: str | None) -> str:
-    return name if "." in name or not space else f"{space}.{name}"
+    return name.removeprefix(".") if "." in name or not space else f"{space}.{name}"
 
 
 def _struct(columns: dict[str, Column]) -> Column:
@@ -263,6 +270,15 @@ def _leaf(kind: str, logical: dict[str, Any], *, hybrid: bool, size: int = 0) ->
         return Column(pa.timestamp("us", tz=zone), times)
     arrow = _PLAIN[kind]
     return Column(arrow, lambda values: pa.array(values, arrow))
+
+
+def _enum(symbols: list[str]) -> Column:
+    names = pa.array(symbols, pa.string())
+
+    def build(values: Values) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(pa.array(values, pa.int32()), names).cast(pa.string())
+
+    return Column(pa.string(), build)
 
 
 def _decimal(precision: int, scale: int) -> Column:

@@ -260,6 +260,8 @@ def conform(array: pa.Array, target: pa.DataType, leaf: LeafConverter) -> pa.Arr
             fields=[target.key_field, target.item_field],
         )
         return over_children(array, target, [entries])
+    if leaf is typed_leaf and pt.is_struct(kind) and not kind.num_fields and pt.is_string(target):  # as it is inferred
+        return pc.if_else(array.is_valid(), "{}", pa.scalar(None, target))
     if pt.is_nested(kind) or pt.is_nested(target):
         raise ValueError(f"{kind} does not become {target}")
     return leaf(array, target)

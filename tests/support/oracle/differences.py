@@ -138,12 +138,34 @@ def _has_escapes(d: Differs) -> bool:
     return bool(quote) and (escape + quote in d.text or escape * 2 in d.text)
 
 
+def _but_for_quotes(d: Differs) -> bool:
+    """Whether two values are the same but for their quotes and escape characters."""
+    marks = {d.case.parsed.quote, d.case.parsed.escape, "\\", "'", '"'}
+    their, our = ("".join(c for c in text if c not in marks) for text in (d.their, d.our))
+    return d.what == "cell" and their == our
+
+
 def _unreadable_as_a_whole(d: Differs) -> bool:
     return d.what == "object" and d.ours.failure in _UNREADABLE and d.nothing_in_spark
 
 
 def here_failed(d: Differs) -> bool:
     return d.what == "object" and bool(d.ours.failure)
+
+
+def _read_here_alone(d: Differs) -> bool:
+    """Whether Spark fails, and here is each value that was written in a declared column."""
+    if not d.theirs.failure or d.ours.failure:
+        return False
+    if d.case.made is None:
+        return True
+    at = {name.casefold(): place for place, name in enumerate(d.case.made.schema.names)}
+    declared = [(place, at[name.casefold()]) for place, name in enumerate(d.case.schema.names) if name.casefold() in at]
+    return all(
+        (ours[here] == "null") == (theirs[there] is None)
+        for ours, theirs in zip(d.ours.rows, d.case.made.rows, strict=True)
+        for here, there in declared
+    )
 
 
 def _bad_for_spark_too(d: Differs) -> bool:
@@ -298,7 +320,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         READ_HERE,
         'CSV: `"x""y"` while `escape` is `\\` is `x"y` (for Spark with all quotes)',
-        every(CSV, _has_doubled_quotes),
+        every(CSV, _has_doubled_quotes, either(lambda d: d.what != "cell", _but_for_quotes)),
         (Example(_csv("a INT, b STRING", '1,"x""y"'), '1, \'"x""y"\'', "1, 'x\"y'"),),
     ),
     Row(
@@ -498,7 +520,7 @@ TABLE: tuple[Row, ...] = (
         every(
             formats("parquet", "orc", "avro"),
             here_failed,
-            said(r"not in range|out of range|truncated|does not fit|would lose"),
+            said(r"not in range|out of range|truncated|does not fit|would lose|would cause data loss"),
         ),
         (
             Example(
@@ -578,7 +600,7 @@ TABLE: tuple[Row, ...] = (
         "Read, and not by Spark: columns of other types than declared, if no value is lost; ORC's "
         "fractions of a second "
         "before 1970 as pyarrow writes them.",
-        every(formats("parquet", "orc", "avro"), lambda d: bool(d.theirs.failure) and not d.ours.failure),
+        every(formats("parquet", "orc", "avro"), _read_here_alone),
         (
             Example(Case("orc", "t TIMESTAMP", made=Made("pyarrow", "t TIMESTAMP", ((-1,),))), "(failed)", "-1"),
             Example(
@@ -752,7 +774,7 @@ TABLE: tuple[Row, ...] = (
         OTHERWISE,
         'CSV: a quoted field with more behind its closing quote (`"a\\"b"c`) is taken as written; Spark drops escape '
         "characters.",
-        every(CSV, _has_escapes),
+        every(CSV, _has_escapes, _but_for_quotes),
         (
             Example(_csv("a STRING", '"a\\"b"c'), '\'"a"b"c\'', '\'"a\\\\"b"c\''),
             Example(_csv("a STRING", '"a\\\\"b'), "'\"a\\\\\"b'", "'\"a\\\\\\\\\"b'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import datetime as dt
 import io
+import json
 import lzma
 import sys
 import zlib
@@ -229,3 +230,41 @@ def test_dates_of_spark_before_version_3_are_those_of_the_calendar_of_then() -> 
     new = block([day], 1, _number(-141_428), metadata={"org.apache.spark.version": b"3.5.0"})
     assert read_column(old, pa.date32(), AVRO) == [dt.date(1582, 10, 4)]
     assert read_column(new, pa.date32(), AVRO) == [dt.date(1582, 10, 14)]
+
+
+@pytest.mark.parametrize("symbols", [["a-b", "1", ""], ["ä", "x", "x"]])
+def test_symbols_of_an_enum_need_not_be_names(symbols: list[str]) -> None:
+    """Avro's own reader does not look at them."""
+    enum = {"type": "enum", "name": "e", "symbols": symbols}
+    union = ["null", "e", "long"]
+    fields: list[dict[str, Any]] = [
+        {"name": "a", "type": enum},
+        {"name": "b", "type": "e"},
+        {"name": "c", "type": union},
+    ]
+    schema = pa.schema([("a", pa.string()), ("b", pa.string()), ("c", pa.struct([("member0", pa.string())]))])
+    data = block(fields, 1, b"\x02\x04\x02\x00")
+    assert read_bytes(data, schema, AVRO) == [{"a": symbols[1], "b": symbols[2], "c": {"member0": symbols[0]}}]
+    for number in (b"\x06", b"\x01"):
+        assert refused(block(fields[:1], 1, number), pa.schema([("a", pa.string())]), AVRO).cause == "corrupt-object"
+
+
+def test_records_may_be_errors() -> None:
+    schema = json.dumps({"type": "error", "name": "e", "fields": [{"name": "a", "type": "long"}]}).encode()
+    assert read_bytes(block([], 1, b"\x02", metadata={"avro.schema": schema}), ONE, AVRO) == [{"a": 1}]
+
+
+def test_a_name_that_begins_with_a_dot_is_of_no_namespace() -> None:
+    fixed = {"type": "fixed", "name": ".f", "size": 1}
+    fields: list[dict[str, Any]] = [{"name": "a", "type": fixed}, {"name": "b", "type": "f"}]
+    schema = pa.schema([("a", pa.binary()), ("b", pa.binary())])
+    assert read_bytes(block(fields, 1, b"xy"), schema, AVRO) == [{"a": b"x", "b": b"y"}]
+
+
+def test_an_empty_record_is_text_as_it_is_inferred() -> None:
+    empty = {"type": "record", "name": "e", "fields": []}
+    assert read_column(block([{"name": "a", "type": empty}], 1, b""), pa.string(), AVRO) == ["{}"]
+    several = {"type": "array", "items": ["null", empty]}
+    assert read_column(
+        block([{"name": "a", "type": several}], 1, b"\x04\x00\x02\x00"), pa.list_(pa.string()), AVRO
+    ) == [[None, "{}"]]

@@ -139,6 +139,20 @@ def test_columns_of_the_path_and_of_bad_records_are_not_new() -> None:
         KnownNames(schema, replace(watching, partition_columns=())).check(record)
 
 
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_a_column_with_the_name_of_bad_records_is_data_where_no_record_can_be_bad(file_format: str) -> None:
+    """As Spark's reader of json writes it into a table."""
+    out = io.BytesIO()
+    (pq if file_format == "parquet" else orc).write_table(pa.table({"a": [1], "_corrupt_record": ["x"]}), out)
+    schema, options = pa.schema([("a", pa.int64())]), FormatOptions(file_format)
+    with pytest.raises(NewColumns):
+        read_bytes(out.getvalue(), schema, replace(options, watch_new_columns=True))
+    (row,) = read_bytes(
+        out.getvalue(), schema.append(pa.field("_r", pa.string())), replace(options, rescued_data_column="_r")
+    )
+    assert json.loads(row["_r"])["_corrupt_record"] == "x"
+
+
 def test_null_is_no_reason_to_stop_nor_to_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     options = FormatOptions("json", watch_new_columns=True, rescued_data_column="_rescued_data")
     schema = pa.schema([("a", pa.int64()), ("_rescued_data", pa.string())])
