@@ -43,7 +43,7 @@ from support.time_faults import NoDisk, fill, small_disk
 
 MINUTE = 60.0
 RULES = yaml.safe_load((MONITORING / "prometheus-alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
-_SIMPLE = re.compile(r'(?:min by \(source\) \()?(\w+)(?:\{(\w+)="(\w+)"\})?\)? (==|>) (\d+)(?: < (\d+))?')
+_SIMPLE = re.compile(r'(?:min without \(pipeline\) \()?(\w+)(?:\{(\w+)="(\w+)"\})?\)? (==|>) (\d+)(?: < (\d+))?')
 _COMPARE: dict[str, Callable[[float, float], bool]] = {"==": operator.eq, ">": operator.gt}
 _PAGE = (ROOT / "docs" / "how-to" / "walkthrough.md").read_text("utf-8")
 PROBE = re.findall(r"\*  +cuesqueue (status .*?) >", _PAGE)[0]
