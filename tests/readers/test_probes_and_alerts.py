@@ -267,6 +267,34 @@ def test_a_batch_that_never_ends_is_noticed_when_it_is_overdue(watched: Watched,
     assert "orders: running" in watched.said
 
 
+def test_a_receiver_that_is_silent_and_what_no_reader_takes_are_noticed_beside_a_pipeline_that_is_well(
+    watched: Watched,
+) -> None:
+    world, routes = watched.world, watched.world.folder / "routes.json"
+    routes.write_text('[{"prefix": "s3://bucket/", "source": "returns"}]')
+    world.publish(*uris(2, first=3))
+    named = ["--routes", str(routes), "--name", "landing", "--until-empty", "--store", world.store_url]
+    assert CliRunner().invoke(app, ["route", world.queue_url, *named]).exit_code == 0
+    unread, silent = "CuesqueueRecordedUnread", "CuesqueueReceiverSilent"
+
+    def seen(minutes: float) -> tuple[tuple[int, int, set[str]], str]:
+        watched.wait(minutes)
+        watched.load()
+        of_source, health, alerts = watched.sees()
+        assert of_source == 0
+        of_all = CliRunner().invoke(app, ["status", "--max-lag", "30m", "--store", world.store_url])
+        return (of_all.exit_code, health, alerts), " ".join(of_all.output.split())
+
+    assert seen(29)[0] == (0, 200, {unread, silent})
+    result, said = seen(2)
+    assert result == (3, 503, {unread, silent})
+    assert "receiver landing: it asked its queue 0:31:0" in said
+    result, said = seen(24 * 60)
+    assert result == (3, 503, {unread})
+    assert "receiver landing: it asked" not in said, "it was ended for good"
+    assert "source returns: what is recorded for it has waited for a reader for 1 day, 0:31:0" in said
+
+
 class TestFullDisk:
     @pytest.fixture
     def disk(self, tmp_path: Path) -> Iterator[Path]:
