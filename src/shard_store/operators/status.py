@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.completeness.comparing import Category, verdict
+from shard_store.completeness.comparing import EMPTY, Category, verdict
 from shard_store.model import SINK, Semantics, micros, time_of
 from shard_store.notebooks import NotebookTable
 from shard_store.shards.activity import (
@@ -39,6 +39,8 @@ said so."""
 _SECOND = 1_000_000
 _RECENT = 2 * SLOT
 _LONG = 60.0  # seconds that any batch may take
+_LATELY = 24 * HOUR  # in which the listings and certificates of a source are looked at together
+_BAD = {"complete": 0, EMPTY: 1, "unknown": 2, "incomplete": 3}  # the verdicts, the worst last
 _USUAL = 20  # batches whose times are the usual ones
 SLOT_SECONDS = SLOT // _SECOND
 
@@ -105,7 +107,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The comparison of a prefix with its source that ended last, or is under way (`ended_at` is None)."""
+    """The comparison of a prefix with its source that ended last, or is under way (`ended_at` is None), or fails."""
 
     prefix: str
     began_at: datetime
@@ -117,7 +119,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """The newest certificate of a source."""
+    """The newest certificate of a source; of those of several prefixes in one day, the newest of the worst one."""
 
     id: int
     prefix: str
@@ -170,8 +172,8 @@ class PipelineStatus(NotebookTable):
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
         waits: Stopped pipelines whose objects it does not take over, and why: `onUnknownTakeover`.
-        backfill: The last listing of its source.
-        certificate: The newest one of its source.
+        backfill: The last listing of its source, or one that fails.
+        certificate: The newest one of its source, or of the prefix with the worst verdict.
     """
 
     pipeline: str
@@ -264,8 +266,12 @@ def status(
     owner, c = shards.c.owner, certificates.c
     unpublished = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
     outstanding = {row[0]: row[1] for row in transaction.execute(unpublished.group_by(owner))}
-    listed = {  # by source the one that was touched last
-        row.source: Listed(
+    listed: dict[str, Listed] = {}
+    touched = transaction.execute(sa.select(listings).order_by(listings.c.touched_at)).all()
+    last = {row.source: row.touched_at for row in touched}
+    # by source the one that was touched last, or one that fails: it is not touched, and hides behind the others
+    for row in sorted(touched, key=lambda row: row.failures > 0 and row.touched_at > last[row.source] - _LATELY):
+        listed[row.source] = Listed(
             prefix=row.prefix,
             began_at=time_of(row.began_at),
             ended_at=None if row.ended_at is None else time_of(row.ended_at),
@@ -273,15 +279,18 @@ def status(
             opened=row.opened,
             failures=row.failures,
         )
-        for row in transaction.execute(sa.select(listings).order_by(listings.c.touched_at))
-    }
-    newest = sa.select(sa.func.max(c.id)).group_by(c.source)
+    newest = sa.select(c.source, sa.func.max(c.written_at).label("at")).group_by(c.source).subquery()
     categories = [category.value for category in Category]
     columns = (c.id, c.source, c.prefix, c.objects, c.written_at, *(c[name] for name in categories))
-    certified = {}
-    for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
+    lately = sa.and_(newest.c.source == c.source, c.written_at > newest.c.at - _LATELY)
+    by_prefix = {}
+    for row in transaction.execute(sa.select(*columns).join_from(certificates, newest, lately).order_by(c.id)):
         counts = {name: row._mapping[name] or 0 for name in categories}
-        certified[row.source] = Certified(row.id, row.prefix, verdict(counts), row.objects, time_of(row.written_at))
+        certificate = Certified(row.id, row.prefix, verdict(counts), row.objects, time_of(row.written_at))
+        by_prefix[row.source, row.prefix] = certificate
+    certified: dict[str, Certified] = {}
+    for (of_source, _), one in sorted(by_prefix.items(), key=lambda item: (_BAD[item[1].verdict], item[1].id)):
+        certified[of_source] = one
     return tuple(
         _status(
             row,
