@@ -348,6 +348,8 @@ def test_what_waits_is_as_old_as_its_message(backend: StoreBackend) -> None:
     Pipeline.start(store, "other").open("c")
     assert (the(store).files_outstanding, the(store).oldest_age) == (2, 40.0)
     assert the(store, "other").oldest_age == 0.0  # its message says no time: since it was received
+    store.open_shards(us.token, "s", [sent(backend, "d", 3600.0)])
+    assert the(store).oldest_age == 3600.0, "a queue may hand out the newest messages first"
 
 
 def test_an_object_that_a_person_opens_again_has_no_lag(backend: StoreBackend) -> None:

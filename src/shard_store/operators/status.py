@@ -236,12 +236,6 @@ def status(
     """
     # not by EXISTS, for which PostgreSQL reads the whole table
     delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == pipelines.c.plan_hash).limit(1)
-    waiting = (
-        sa.select(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
-        .where(shards.c.owner == pipelines.c.pipeline, shards.c.finished_at.is_(None))
-        .order_by(shards.c.opened_at)
-        .limit(1)
-    )
     written = sa.select(sa.func.max(snapshots.c.created_at)).where(
         snapshots.c.pipeline == pipelines.c.pipeline, snapshots.c.seq == pipelines.c.plan_end
     )
@@ -249,7 +243,6 @@ def status(
         pipelines,
         transaction.now().label("now"),
         delivered.scalar_subquery().label("delivered"),
-        waiting.scalar_subquery().label("waiting_since"),
         written.scalar_subquery().label("written_at"),
     )
     if pipeline is not None:  # and the others of its source
@@ -264,8 +257,9 @@ def status(
     free = free.where(shards.c.owner.is_(None), shards.c.finished_at.is_(None))
     unowned = {row[0]: row[1:] for row in transaction.select_among(free, shards.c.source, beats)}
     owner, c = shards.c.owner, certificates.c
-    unpublished = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
-    outstanding = {row[0]: row[1] for row in transaction.execute(unpublished.group_by(owner))}
+    # not the one that was opened first, since queues have an order of their own
+    unpublished = sa.select(owner, sa.func.count(), since).where(shards.c.finished_at.is_(None), owner.is_not(None))
+    outstanding = {row[0]: row[1:] for row in transaction.execute(unpublished.group_by(owner))}
     listed: dict[str, Listed] = {}
     touched = transaction.execute(sa.select(listings).order_by(listings.c.touched_at)).all()
     last = {row.source: row.touched_at for row in touched}
@@ -294,8 +288,8 @@ def status(
     return tuple(
         _status(
             row,
-            _plan(transaction, row, outstanding.get(row.pipeline, 0)),
-            outstanding.get(row.pipeline, 0),
+            _plan(transaction, row, outstanding.get(row.pipeline, (0, None))[0]),
+            outstanding.get(row.pipeline, (0, None)),
             beats[row.source],
             unowned.get(row.source, (0, None)),
             listed.get(row.source),
@@ -403,7 +397,7 @@ def _is_left(row: Row[Any], outstanding: int) -> bool:
 def _status(
     row: Row[Any],
     plan: CurrentPlan | None,
-    outstanding: int,
+    outstanding: tuple[int, int | None],
     source_beat: int,
     unowned: tuple[int, int | None],
     listed: Listed | None,
@@ -412,7 +406,7 @@ def _status(
     activity, state = Activity.parse(row.activity), state_of(row)
     report = Report.parse(row.report, row.incarnation)
     held = report if state == RUNNING else None
-    since = [at for at in (row.waiting_since, unowned[1]) if at is not None]
+    since = [at for at in (outstanding[1], unowned[1]) if at is not None]
     last, last_said = activity.last, last_report(row.report)
     batch = None
     if last is not None:
@@ -439,7 +433,7 @@ def _status(
         queue_depth=None if held is None else held.depth,
         in_flight_elsewhere=None if held is None else held.elsewhere,
         failure=report.failure if report is not None and state == STOPPED else None,
-        files_outstanding=outstanding,
+        files_outstanding=outstanding[0],
         unowned=unowned[0],
         oldest_age=_seconds(row.now - min(since)) if since else None,
         last_hour=_published(activity.since(row.now - HOUR - row.now % SLOT)),
