@@ -13,6 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from typer.testing import CliRunner, Result
 
 from queue_source.commands.main import app
+from queue_source.errors import ObjectRefused
 from queue_source.queues.sql import SqlQueue
 from shard_store.shards.activity import Report
 from shard_store.store import open_store
@@ -102,6 +103,25 @@ def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(
         queue.create()
     assert load(world, PREFIX, query).exit_code == 0
     assert bar[-1] == (0, 0)
+
+
+@pytest.mark.parametrize(("fails", "code"), [(True, 1), (False, 0)])
+def test_a_load_whose_listing_fails_does_not_say_that_all_is_loaded(
+    tmp_path: Path, load: Callable[..., Result], fails: bool, code: int
+) -> None:
+    """The query ends well by then: what was announced is read, and the listing is tried again by the next one."""
+    world = World(tmp_path)
+    world.publish(*uris(1))
+    world.bucket.failing = [ObjectRefused("access denied", own=False)] * fails
+
+    def query() -> None:
+        with world.loop(backfillPrefixes=PREFIX, allowedPrefixes=PREFIX) as loop:
+            loop.drain()
+
+    done = load(world, PREFIX, query, "--option", f"backfillPrefixes={PREFIX}")
+    said = " ".join(done.output.split())
+    assert (done.exit_code, "not all is loaded" in said) == (code, fails), done.output
+    assert ("could not all be listed" in said) is fails
 
 
 def test_a_load_counts_what_it_has_loaded_itself_beside_another_one(
