@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 from typer.testing import CliRunner, Result
 
 from queue_source.commands.main import app
@@ -145,7 +146,14 @@ def test_a_load_counts_what_it_has_loaded_itself_beside_another_one(
     assert (result["objects"], result["rows"], result["errors"]) == (1 + 4, 5, {"malformed-message": 1})
 
 
-@pytest.mark.parametrize("raised", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("is empty")])
+@pytest.mark.parametrize(
+    "raised",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("is empty"),
+        PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."),
+    ],
+)
 def test_java_that_is_killed_while_its_session_starts_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
 ) -> None:

@@ -125,7 +125,8 @@ def load(
                 spark = quiet_session(master)
             driver = driver_identity()
         except Exception as error:  # what PySpark raises then depends on how far Java was
-            if isinstance(error, JAVA_GONE) or (java is not None and java.has_ended):
+            is_gone = isinstance(error, JAVA_GONE) or "JAVA_GATEWAY_EXITED" in str(error)
+            if is_gone or (java is not None and java.has_ended):
                 raise CuesqueueError(_JAVA_ENDED) from error
             raise
 

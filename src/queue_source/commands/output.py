@@ -283,9 +283,9 @@ def errors_as_exit_codes() -> Iterator[None]:
     except Exception as error:
         from shard_store import errors  # here: the package loads SQLAlchemy, which `--help` does not need
 
-        if debugging() or not isinstance(error, (CuesqueueError, errors.ShardStoreError, OSError)):
+        if debugging() or not isinstance(error, (CuesqueueError, errors.ShardStoreError, OSError, MemoryError)):
             raise
-        print_error(str(error))
+        print_error("memory ran out" if isinstance(error, MemoryError) else str(error))
         wrong_use = isinstance(error, (OptionError, QueueConfigurationError, errors.StoreConfigurationError))
         raise typer.Exit(WRONG_USE if wrong_use else FAILED) from None
 
