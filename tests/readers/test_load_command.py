@@ -169,6 +169,20 @@ def test_java_that_is_killed_while_its_session_starts_is_said(
     assert "error: Spark's Java process has ended; the next run goes on." in done.stderr
 
 
+@pytest.mark.parametrize(
+    "why", ["exception: Broken pipe", "exception: Stream closed", "Python worker exited unexpectedly"]
+)
+def test_a_python_process_that_is_killed_is_said(tmp_path: Path, load: Callable[..., Result], why: str) -> None:
+    def query() -> None:
+        raise RuntimeError(f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with {why} SQLSTATE: XXKST")
+
+    world = World(tmp_path)
+    world.publish(*uris(1))
+    done = load(world, PREFIX, query)
+    assert done.exit_code == 1, done.output
+    assert "error: a Python process of Spark has ended" in done.stderr
+
+
 def test_java_that_has_ended_under_a_session_is_said_whatever_pyspark_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

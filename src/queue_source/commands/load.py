@@ -6,6 +6,7 @@ It imports little before Java starts: see `queue_source/spark/own_java.py`.
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 import time
@@ -46,6 +47,11 @@ _POLL = 0.5  # seconds between two looks at the store
 _JAVA_ENDED = (
     "Spark's Java process has ended; the next run goes on. If the system's log says that memory ran out, let "
     "batches be smaller (maxFilesPerTrigger), or take a larger machine"
+)
+_PYTHON_GONE = re.compile(r"exception: (Broken pipe|Stream closed)|Python worker exited unexpectedly")
+_PYTHON_ENDED = (
+    "a Python process of Spark has ended, which read the queue or objects; the next run goes on. If the system's log "
+    "says that memory ran out, let batches be smaller (maxFilesPerTrigger), or take a larger machine"
 )
 _LAST_WORDS = 10.0  # seconds in which a reader whose query has ended reports
 _PATIENCE = 3.0  # seconds for a store that does not answer, before Spark is started
@@ -244,7 +250,8 @@ def _run(
             if stopped:
                 return None
             lines = filter(None, map(str.strip, text.splitlines()))
-            kind, sentence = error_of(text) or ("", next(lines, "the query failed"))
+            sentence = _PYTHON_ENDED if _PYTHON_GONE.search(text) else next(lines, "the query failed")
+            kind, sentence = error_of(text) or ("", sentence)
             if location is None or kind != "SchemaChanged":
                 return sentence
             before, kept = kept, location.latest()
