@@ -283,8 +283,8 @@ def status(
         certificate = Certified(row.id, row.prefix, verdict(counts), row.objects, time_of(row.written_at))
         by_prefix[row.source, row.prefix] = certificate
     certified: dict[str, Certified] = {}
-    for (of_source, _), one in sorted(by_prefix.items(), key=lambda item: (_BAD[item[1].verdict], item[1].id)):
-        certified[of_source] = one
+    for (of_source, _), worst in sorted(by_prefix.items(), key=lambda item: (_BAD[item[1].verdict], item[1].id)):
+        certified[of_source] = worst
     return tuple(
         _status(
             row,
