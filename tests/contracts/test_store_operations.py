@@ -348,6 +348,8 @@ def test_what_waits_is_as_old_as_its_message(backend: StoreBackend) -> None:
     Pipeline.start(store, "other").open("c")
     assert (the(store).files_outstanding, the(store).oldest_age) == (2, 40.0)
     assert the(store, "other").oldest_age == 0.0  # its message says no time: since it was received
+    store.open_shards(us.token, "s", [sent(backend, "d", 3600.0)])
+    assert the(store).oldest_age == 3600.0, "a queue may hand out the newest messages first"
 
 
 def test_an_object_that_a_person_opens_again_has_no_lag(backend: StoreBackend) -> None:
@@ -388,6 +390,40 @@ def test_listings_and_certificates_are_those_of_the_source(backend: StoreBackend
     assert shown.certificate is not None
     assert (shown.certificate.prefix, shown.certificate.verdict) == ("s3://b/", "complete")
     assert (the(store, "elsewhere").backfill, the(store, "elsewhere").certificate) == (None, None)
+
+
+def test_a_listing_that_fails_and_an_incomplete_certificate_are_not_hidden_by_other_prefixes(
+    backend: StoreBackend,
+) -> None:
+    from shard_store.completeness.comparing import Category, Scope, Tally
+
+    def certify(prefix: str, category: Category) -> None:
+        tally = Tally()
+        tally.add("x", 1, None, category)
+        store.certify(Scope("s", prefix, None, 1, "{}"), "listing", tally, "me")
+
+    def shown() -> tuple[tuple[str, int], tuple[str, str]]:
+        listed, certified = the(store).backfill, the(store).certificate
+        assert listed is not None
+        assert certified is not None
+        return (listed.prefix, listed.failures), (certified.prefix, certified.verdict)
+
+    store = backend.open()
+    us = Pipeline.start(store)
+    certify("s3://b/", Category.MISSING)
+    certify("s3://c/", Category.PUBLISHED)
+    assert store.claim_listing(us.token, "s", "s3://b/", 60.0) is not None
+    store.fail_listing(us.token, "s", "s3://b/")
+    backend.clock.now += 1
+    assert store.claim_listing(us.token, "s", "s3://c/", 60.0) is not None
+    assert shown() == (("s3://b/", 1), ("s3://b/", "incomplete"))
+    backend.clock.now += 25 * 3600  # neither is looked at any more, as where a prefix has another name now
+    certify("s3://c/", Category.PUBLISHED)
+    certify("s3://e/", Category.BEYOND_MEMORY)
+    assert store.claim_listing(us.token, "s", "s3://c/", 60.0, at_once=True) is not None
+    assert shown() == (("s3://c/", 0), ("s3://e/", "unknown"))
+    certify("s3://e/", Category.PUBLISHED)
+    assert shown()[1] == ("s3://e/", "complete")
 
 
 def test_pipelines_are_chosen_by_source_and_name(store: ShardStore) -> None:

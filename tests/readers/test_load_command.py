@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 from typer.testing import CliRunner, Result
 
 from queue_source.commands.main import app
+from queue_source.errors import ObjectRefused
 from queue_source.queues.sql import SqlQueue
 from shard_store.shards.activity import Report
 from shard_store.store import open_store
@@ -104,6 +106,25 @@ def test_the_bar_of_a_load_that_has_ended_is_full_whatever_its_reader_said_last(
     assert bar[-1] == (0, 0)
 
 
+@pytest.mark.parametrize(("fails", "code"), [(True, 1), (False, 0)])
+def test_a_load_whose_listing_fails_does_not_say_that_all_is_loaded(
+    tmp_path: Path, load: Callable[..., Result], fails: bool, code: int
+) -> None:
+    """The query ends well by then: what was announced is read, and the listing is tried again by the next one."""
+    world = World(tmp_path)
+    world.publish(*uris(1))
+    world.bucket.failing = [ObjectRefused("access denied", own=False)] * fails
+
+    def query() -> None:
+        with world.loop(backfillPrefixes=PREFIX, allowedPrefixes=PREFIX) as loop:
+            loop.drain()
+
+    done = load(world, PREFIX, query, "--option", f"backfillPrefixes={PREFIX}")
+    said = " ".join(done.output.split())
+    assert (done.exit_code, "not all is loaded" in said) == (code, fails), done.output
+    assert ("could not all be listed" in said) is fails
+
+
 def test_a_load_counts_what_it_has_loaded_itself_beside_another_one(
     tmp_path: Path, load: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +146,14 @@ def test_a_load_counts_what_it_has_loaded_itself_beside_another_one(
     assert (result["objects"], result["rows"], result["errors"]) == (1 + 4, 5, {"malformed-message": 1})
 
 
-@pytest.mark.parametrize("raised", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("is empty")])
+@pytest.mark.parametrize(
+    "raised",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        Py4JNetworkError("is empty"),
+        PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."),
+    ],
+)
 def test_java_that_is_killed_while_its_session_starts_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception
 ) -> None:
@@ -139,6 +167,20 @@ def test_java_that_is_killed_while_its_session_starts_is_said(
     done = CliRunner().invoke(app, [*arguments, "--store", world.store_url])
     assert done.exit_code == 1, done.output
     assert "error: Spark's Java process has ended; the next run goes on." in done.stderr
+
+
+@pytest.mark.parametrize(
+    "why", ["exception: Broken pipe", "exception: Stream closed", "Python worker exited unexpectedly"]
+)
+def test_a_python_process_that_is_killed_is_said(tmp_path: Path, load: Callable[..., Result], why: str) -> None:
+    def query() -> None:
+        raise RuntimeError(f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with {why} SQLSTATE: XXKST")
+
+    world = World(tmp_path)
+    world.publish(*uris(1))
+    done = load(world, PREFIX, query)
+    assert done.exit_code == 1, done.output
+    assert "error: a Python process of Spark has ended" in done.stderr
 
 
 def test_java_that_has_ended_under_a_session_is_said_whatever_pyspark_raises(

@@ -43,7 +43,7 @@ from support.time_faults import NoDisk, fill, small_disk
 
 MINUTE = 60.0
 RULES = yaml.safe_load((MONITORING / "prometheus-alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
-_SIMPLE = re.compile(r'(?:min by \(source\) \()?(\w+)(?:\{(\w+)="(\w+)"\})?\)? (==|>) (\d+)(?: < (\d+))?')
+_SIMPLE = re.compile(r'(?:min without \(pipeline\) \()?(\w+)(?:\{(\w+)="(\w+)"\})?\)? (==|>) (\d+)(?: < (\d+))?')
 _COMPARE: dict[str, Callable[[float, float], bool]] = {"==": operator.eq, ">": operator.gt}
 _PAGE = (ROOT / "docs" / "how-to" / "walkthrough.md").read_text("utf-8")
 PROBE = re.findall(r"\*  +cuesqueue (status .*?) >", _PAGE)[0]
@@ -265,6 +265,34 @@ def test_a_batch_that_never_ends_is_noticed_when_it_is_overdue(watched: Watched,
     assert seen == [WELL, (0, 200, alerts), (3, 503, alerts)]
     assert "its micro-batch has been under way for 0:31:0" in watched.said
     assert "orders: running" in watched.said
+
+
+def test_a_receiver_that_is_silent_and_what_no_reader_takes_are_noticed_beside_a_pipeline_that_is_well(
+    watched: Watched,
+) -> None:
+    world, routes = watched.world, watched.world.folder / "routes.json"
+    routes.write_text('[{"prefix": "s3://bucket/", "source": "returns"}]')
+    world.publish(*uris(2, first=3))
+    named = ["--routes", str(routes), "--name", "landing", "--until-empty", "--store", world.store_url]
+    assert CliRunner().invoke(app, ["route", world.queue_url, *named]).exit_code == 0
+    unread, silent = "CuesqueueRecordedUnread", "CuesqueueReceiverSilent"
+
+    def seen(minutes: float) -> tuple[tuple[int, int, set[str]], str]:
+        watched.wait(minutes)
+        watched.load()
+        of_source, health, alerts = watched.sees()
+        assert of_source == 0
+        of_all = CliRunner().invoke(app, ["status", "--max-lag", "30m", "--store", world.store_url])
+        return (of_all.exit_code, health, alerts), " ".join(of_all.output.split())
+
+    assert seen(29)[0] == (0, 200, {unread, silent})
+    result, said = seen(2)
+    assert result == (3, 503, {unread, silent})
+    assert "receiver landing: it asked its queue 0:31:0" in said
+    result, said = seen(24 * 60)
+    assert result == (3, 503, {unread})
+    assert "receiver landing: it asked" not in said, "it was ended for good"
+    assert "source returns: what is recorded for it has waited for a reader for 1 day, 0:31:0" in said
 
 
 class TestFullDisk:

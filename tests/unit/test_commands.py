@@ -428,6 +428,12 @@ def test_a_signal_ends_a_command_with_a_sentence_and_its_code(
     assert closed
 
 
+def test_memory_that_runs_out_is_one_line_and_the_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, errors_as_exit_codes():
+        bytearray(2**62)
+    assert (ended.value.exit_code, capsys.readouterr().err) == (1, "error: memory ran out\n")
+
+
 def test_a_signal_that_is_ignored_stays_so_and_a_thread_of_its_own_needs_none() -> None:
     """As `nohup` has it for SIGHUP, and a shell for Ctrl-C of what it starts in the background."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

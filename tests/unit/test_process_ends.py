@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_source.commands.output import ENDED_BY_SIGNAL, READER_GONE
+from queue_source.commands.output import ENDED_BY_SIGNAL, READER_GONE, UNHEALTHY, WRONG_USE
 from shard_store.store import open_store
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
@@ -119,3 +119,32 @@ def test_an_output_without_a_reader_ends_a_command_silently_and_a_closed_one_tak
     os.close(writing)
     assert "Traceback" not in done.stderr
     assert done.returncode == (READER_GONE if end == "gone" else 0), done.stderr
+
+
+@pytest.mark.parametrize("takes_nothing", ["closed pipe", "full disk"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["route", "sql+sqlite:///queue.db?queue=q", "--routes", "routes.json", "--until-empty"], 0),
+        (["status"], 0),
+        (["status", "--source", "other"], UNHEALTHY),
+        (["route", "sim://q", "--routes", "nowhere.json"], WRONG_USE),
+    ],
+    ids=["route", "well", "unhealthy", "wrong use"],
+)
+def test_a_standard_error_that_takes_nothing_changes_no_exit_code(
+    arguments: list[str], code: int, takes_nothing: str, tmp_path: Path
+) -> None:
+    """As where the program that collected the log has ended: what is done is done, and a probe says what it saw."""
+    (tmp_path / "routes.json").write_text('[{"prefix": "file:///", "source": "s"}]')
+    open_store(f"sqlite:///{tmp_path}/store.db").close()
+    (tmp_path / "queue.db").touch()
+    if takes_nothing == "full disk":
+        writing = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reading, writing = os.pipe()
+        os.close(reading)
+    command = cuesqueue(*arguments, "--store", "sqlite:///store.db")
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=writing, check=False)
+    os.close(writing)
+    assert done.returncode == code

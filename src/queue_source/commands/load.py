@@ -6,6 +6,7 @@ It imports little before Java starts: see `queue_source/spark/own_java.py`.
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 import time
@@ -47,6 +48,12 @@ _JAVA_ENDED = (
     "Spark's Java process has ended; the next run goes on. If the system's log says that memory ran out, let "
     "batches be smaller (maxFilesPerTrigger), or take a larger machine"
 )
+_PYTHON_GONE = re.compile(r"exception: (Broken pipe|Stream closed)|Python worker exited unexpectedly")
+_PYTHON_ENDED = (
+    "a Python process of Spark has ended, which read the queue or objects; the next run goes on. If the system's log "
+    "says that memory ran out, let batches be smaller (maxFilesPerTrigger), or take a larger machine"
+)
+_LAST_WORDS = 10.0  # seconds in which a reader whose query has ended reports
 _PATIENCE = 3.0  # seconds for a store that does not answer, before Spark is started
 
 Format = Enum("Format", {name: name for name in FILE_FORMATS}, type=str)  # type: ignore[misc]
@@ -124,7 +131,8 @@ def load(
                 spark = quiet_session(master)
             driver = driver_identity()
         except Exception as error:  # what PySpark raises then depends on how far Java was
-            if isinstance(error, JAVA_GONE) or (java is not None and java.has_ended):
+            is_gone = isinstance(error, JAVA_GONE) or "JAVA_GATEWAY_EXITED" in str(error)
+            if is_gone or (java is not None and java.has_ended):
                 raise CuesqueueError(_JAVA_ENDED) from error
             raise
 
@@ -160,6 +168,8 @@ def load(
         problem = _run(start, query.content, follow, stopped)
         after = _status(opened, query.pipeline)
         loaded = loaded_until(after)
+        if problem is None and not watch and not stopped:
+            problem = _listing_failed(opened, before, after)
         unread = None if after is None else opened.count_open(after.source)
     seconds = round(time.monotonic() - began, 1)
     result = {"pipeline": query.pipeline, "into": into, **loaded, "seconds": seconds}
@@ -240,7 +250,8 @@ def _run(
             if stopped:
                 return None
             lines = filter(None, map(str.strip, text.splitlines()))
-            kind, sentence = error_of(text) or ("", next(lines, "the query failed"))
+            sentence = _PYTHON_ENDED if _PYTHON_GONE.search(text) else next(lines, "the query failed")
+            kind, sentence = error_of(text) or ("", sentence)
             if location is None or kind != "SchemaChanged":
                 return sentence
             before, kept = kept, location.latest()
@@ -252,6 +263,20 @@ def _run(
 
 def _status(store: ShardStore, pipeline: str) -> PipelineStatus | None:
     return next(iter(store.status(pipeline=pipeline)), None)
+
+
+def _listing_failed(store: ShardStore, before: PipelineStatus | None, after: PipelineStatus | None) -> str | None:
+    """Tell that a listing of this run has failed: no query ends by that, and it may be all that this run reads."""
+    from shard_store.operators.status import RUNNING
+
+    until = time.monotonic() + _LAST_WORDS
+    while after is not None and after.backfill and after.state == RUNNING and time.monotonic() < until:
+        time.sleep(_POLL / 5)
+        after = _status(store, after.pipeline)  # its reader counts failures in its last report
+    counts = [0 if status is None else status.counters.get("listingFailures", 0) for status in (before, after)]
+    if counts[1] <= counts[0]:
+        return None
+    return "what was to be listed could not all be listed, and the log says why; the next run goes on"
 
 
 def _loaded(before: PipelineStatus | None, after: PipelineStatus | None) -> dict[str, Any]:

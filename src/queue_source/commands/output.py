@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
@@ -55,7 +55,14 @@ def hide_secrets(text: str) -> str:
 
 def tell(text: str) -> None:
     """Print one remark on standard error."""
-    sys.stderr.write(f"{hide_secrets(text)}\n")  # a console of its own would write into a progress bar
+    _say(f"{hide_secrets(text)}\n")  # a console of its own would write into a progress bar
+
+
+def _say(text: str) -> None:
+    """Write on standard error. One that takes nothing, as a closed pipe, changes neither the work nor its exit code."""
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def stderr() -> Console:
@@ -215,7 +222,11 @@ def print_error(text: str) -> None:
     """Print one line on standard error, passwords hidden."""
     from rich.text import Text
 
-    stderr().print(Text.assemble(("error: ", "bold red"), visible(" ".join(redact_text(text).split()))))
+    console = stderr()
+    with suppress(OSError):  # see _say; what the console writes by itself is empty, which a full disk refuses, too
+        with console.capture() as said:  # see _print_rows
+            console.print(Text.assemble(("error: ", "bold red"), visible(" ".join(redact_text(text).split()))))
+        _say(said.get())
 
 
 def open_closed_streams() -> None:
@@ -272,9 +283,9 @@ def errors_as_exit_codes() -> Iterator[None]:
     except Exception as error:
         from shard_store import errors  # here: the package loads SQLAlchemy, which `--help` does not need
 
-        if debugging() or not isinstance(error, (CuesqueueError, errors.ShardStoreError, OSError)):
+        if debugging() or not isinstance(error, (CuesqueueError, errors.ShardStoreError, OSError, MemoryError)):
             raise
-        print_error(str(error))
+        print_error("memory ran out" if isinstance(error, MemoryError) else str(error))
         wrong_use = isinstance(error, (OptionError, QueueConfigurationError, errors.StoreConfigurationError))
         raise typer.Exit(WRONG_USE if wrong_use else FAILED) from None
 

@@ -33,7 +33,7 @@ from queue_source.queues import open_queue
 from queue_source.queues.base import administered
 from shard_store import open_store
 from shard_store.notebooks import rows_table
-from shard_store.operators.limits import StatusLimits, complaints
+from shard_store.operators.limits import StatusLimits, complaints, complaints_of_routes
 from shard_store.operators.status import STOPPED, Hour, PipelineStatus, Published
 from shard_store.shards.recording import COUNTS
 from shard_store.store import ShardStore
@@ -122,9 +122,12 @@ def _show(
     healthy &= not any("problem" in queue for queue in queues)
     receivers = [] if pipeline or source else store.receivers()
     waiting = [] if pipeline else [waits for waits in store.waiting() if source in (None, waits.source)]
+    wrong_routes = complaints_of_routes(receivers, waiting, limits)
+    healthy &= not wrong_routes
     if as_json:
         pipelines = [{**asdict(each), "complaints": wrong[each.pipeline]} for each in statuses]
-        routed = {"receivers": list(map(asdict, receivers)), "waiting": list(map(asdict, waiting)), "queues": queues}
+        routed: dict[str, Any] = {"receivers": list(map(asdict, receivers)), "waiting": list(map(asdict, waiting))}
+        routed |= {"queues": queues, "complaints": wrong_routes}
         present = {name: values for name, values in routed.items() if values}
         print_result({"healthy": healthy, "pipelines": pipelines, **present}, as_json, title="status")
         return healthy
@@ -141,7 +144,7 @@ def _show(
         typer.echo(hide_secrets(f"{receiver.receiver}: receiver of {receiver.queue}"))
         worked, received = (plain_time(at) for at in (receiver.worked_at, receiver.received_at))
         _line("worked", f"{time_text(receiver.silence)} ago ({worked}) on {receiver.host}")
-        _line("last message", received or "none")
+        _line("received", received or "none")
         _line("counts", ", ".join(f"{name} {number(getattr(receiver, name))}" for name in COUNTS))
     for queue in queues:
         typer.echo(hide_secrets(f"{queue.pop('queue')}: queue"))
@@ -153,6 +156,8 @@ def _show(
     if waiting:
         rows = [[waits.source, number(waits.objects), time_text(waits.oldest_age)] for waits in waiting]
         print_table("recorded, and not taken by a reader yet", ("source", "objects", "oldest"), rows)
+    for name, sentences in wrong_routes.items():
+        _line("unhealthy", f"{name}: {'; '.join(sentences)}")
     if not statuses:
         tell(NO_SUCH_PIPELINE if pipeline or source else "no pipeline has started yet")
     return healthy

@@ -33,12 +33,12 @@ from queue_source.commands.status import NO_SUCH_PIPELINE, amounts, since, statu
 from queue_source.errors import OptionError
 from queue_source.serve.guard import LOGIN, LOOPBACK, SHORTEST_TOKEN, Access, Guard, given_token, logged_in
 from queue_source.serve.metrics import Export
-from queue_source.serve.reads import StoreReads
+from queue_source.serve.reads import Routed, StoreReads
 from shard_store.error_table import search
 from shard_store.error_table.search import Criteria
 from shard_store.errors import ShardStoreError
 from shard_store.model import time_of
-from shard_store.operators.limits import StatusLimits, complaints
+from shard_store.operators.limits import StatusLimits, complaints, complaints_of_routes
 from shard_store.operators.shards import ShardCriteria
 from shard_store.operators.status import SLOT_SECONDS, Hour, PipelineStatus, Published
 from shard_store.redaction import redact_text, visible
@@ -261,12 +261,16 @@ class Site:
                 for status in self._reads.status()
                 if name in ("", status.pipeline) and source in ("", status.source)
             ]
+            routed = Routed() if name else self._reads.routed()
         except ShardStoreError as error:
             return self._health(request, False, {"store": redact_text(str(error))})
         if (name or source) and not statuses:
             return self._health(request, False, {"error": NO_SUCH_PIPELINE})
         wrong = {status.pipeline: list(complaints(status, self._limits)) for status in statuses}
-        return self._health(request, not any(wrong.values()), {"pipelines": wrong})
+        waiting = [waits for waits in routed.waiting if source in ("", waits.source)]
+        routes = complaints_of_routes(() if source else routed.receivers, waiting, self._limits)
+        details: dict[str, object] = {"pipelines": wrong, **({"routes": routes} if routes else {})}
+        return self._health(request, not any(wrong.values()) and not routes, details)
 
     def _health(self, request: Request, healthy: bool, details: dict[str, object]) -> Response:
         visible_details = details if self._access.may_read(request) else {}

@@ -238,7 +238,7 @@ METRICS: tuple[Exported[PipelineStatus], ...] = (
     ),
     Exported(
         "cuesqueue_certificate_verdict",
-        "1 for the verdict of the newest certificate, 0 for the others.",
+        "1 for the worst prefix's newest verdict, 0 for the others.",
         lambda s: _states(s.certificate.verdict, *_VERDICTS) if s.certificate is not None else [],
         ("verdict",),
         of_source=True,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from shard_store.operators.status import DEAD, STOPPED, PipelineStatus
+from shard_store.shards.recording import Receiver, Waiting
+
+_FORGOTTEN = timedelta(days=1)
+"""For how long a silent receiver is missed: one that was ended for good stays in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +23,8 @@ class StatusLimits:
     Attributes:
         max_lag: The age of the oldest message that is not published, and of the micro-batch that is under way. Where a
             pipeline was stopped without `max_silence`, also the time since the last heartbeat of its source.
-        max_silence: The time since the last heartbeat, also of a pipeline that was stopped.
+        max_silence: The time since the last heartbeat, also of a pipeline that was stopped; and, as `max_lag` without
+            it, since a receiver has asked its queue.
         max_errors: Errors in the last hour.
     """
 
@@ -78,6 +84,26 @@ def complaints(status: PipelineStatus, limits: StatusLimits) -> tuple[str, ...]:
     if limits.max_errors is not None and errors > limits.max_errors:
         problems.append(f"{errors:,} error{'' if errors == 1 else 's'} in the last hour")
     return tuple(problems)
+
+
+def complaints_of_routes(
+    receivers: Iterable[Receiver], waiting: Iterable[Waiting], limits: StatusLimits
+) -> dict[str, list[str]]:
+    """Return what is wrong with receivers of other sources' objects, and with what they have recorded, by their names.
+
+    No pipeline tells either: one without a queue beats its heart, and a source may have none.
+    """
+    problems: dict[str, list[str]] = {}
+    silence = limits.max_silence or limits.max_lag
+    for receiver in receivers:
+        if silence is not None and silence < timedelta(seconds=receiver.silence) < silence + _FORGOTTEN:
+            problem = f"it asked its queue {_ago(receiver.silence)} ago, so that its sources get nothing"
+            problems[f"receiver {receiver.receiver}"] = [problem]
+    for waits in waiting:
+        if limits.max_lag is not None and waits.oldest_age > limits.max_lag.total_seconds():
+            problem = f"what is recorded for it has waited for a reader for {_ago(waits.oldest_age)}"
+            problems[f"source {waits.source}"] = [problem]
+    return problems
 
 
 def _ago(seconds: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from shard_store.completeness.comparing import Category, verdict
+from shard_store.completeness.comparing import EMPTY, Category, verdict
 from shard_store.model import SINK, Semantics, micros, time_of
 from shard_store.notebooks import NotebookTable
 from shard_store.shards.activity import (
@@ -39,6 +39,8 @@ said so."""
 _SECOND = 1_000_000
 _RECENT = 2 * SLOT
 _LONG = 60.0  # seconds that any batch may take
+_LATELY = 24 * HOUR  # in which the listings and certificates of a source are looked at together
+_BAD = {"complete": 0, EMPTY: 1, "unknown": 2, "incomplete": 3}  # the verdicts, the worst last
 _USUAL = 20  # batches whose times are the usual ones
 SLOT_SECONDS = SLOT // _SECOND
 
@@ -105,7 +107,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The comparison of a prefix with its source that ended last, or is under way (`ended_at` is None)."""
+    """The comparison of a prefix with its source that ended last, or is under way (`ended_at` is None), or fails."""
 
     prefix: str
     began_at: datetime
@@ -117,7 +119,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """The newest certificate of a source."""
+    """The newest certificate of a source; of those of several prefixes in one day, the newest of the worst one."""
 
     id: int
     prefix: str
@@ -170,8 +172,8 @@ class PipelineStatus(NotebookTable):
         all_outside: Messages of the last hour or two that announce objects outside of `allowedPrefixes`, where nothing
             else came; 0 as soon as it has accepted one.
         waits: Stopped pipelines whose objects it does not take over, and why: `onUnknownTakeover`.
-        backfill: The last listing of its source.
-        certificate: The newest one of its source.
+        backfill: The last listing of its source, or one that fails.
+        certificate: The newest one of its source, or of the prefix with the worst verdict.
     """
 
     pipeline: str
@@ -234,12 +236,6 @@ def status(
     """
     # not by EXISTS, for which PostgreSQL reads the whole table
     delivered = sa.select(attempts.c.delivery_hash).where(attempts.c.delivery_hash == pipelines.c.plan_hash).limit(1)
-    waiting = (
-        sa.select(sa.func.coalesce(shards.c.sent_at, shards.c.opened_at))
-        .where(shards.c.owner == pipelines.c.pipeline, shards.c.finished_at.is_(None))
-        .order_by(shards.c.opened_at)
-        .limit(1)
-    )
     written = sa.select(sa.func.max(snapshots.c.created_at)).where(
         snapshots.c.pipeline == pipelines.c.pipeline, snapshots.c.seq == pipelines.c.plan_end
     )
@@ -247,7 +243,6 @@ def status(
         pipelines,
         transaction.now().label("now"),
         delivered.scalar_subquery().label("delivered"),
-        waiting.scalar_subquery().label("waiting_since"),
         written.scalar_subquery().label("written_at"),
     )
     if pipeline is not None:  # and the others of its source
@@ -262,10 +257,15 @@ def status(
     free = free.where(shards.c.owner.is_(None), shards.c.finished_at.is_(None))
     unowned = {row[0]: row[1:] for row in transaction.select_among(free, shards.c.source, beats)}
     owner, c = shards.c.owner, certificates.c
-    unpublished = sa.select(owner, sa.func.count()).where(shards.c.finished_at.is_(None), owner.is_not(None))
-    outstanding = {row[0]: row[1] for row in transaction.execute(unpublished.group_by(owner))}
-    listed = {  # by source the one that was touched last
-        row.source: Listed(
+    # not the one that was opened first, since queues have an order of their own
+    unpublished = sa.select(owner, sa.func.count(), since).where(shards.c.finished_at.is_(None), owner.is_not(None))
+    outstanding = {row[0]: row[1:] for row in transaction.execute(unpublished.group_by(owner))}
+    listed: dict[str, Listed] = {}
+    touched = transaction.execute(sa.select(listings).order_by(listings.c.touched_at)).all()
+    last = {row.source: row.touched_at for row in touched}
+    # by source the one that was touched last, or one that fails: it is not touched, and hides behind the others
+    for row in sorted(touched, key=lambda row: row.failures > 0 and row.touched_at > last[row.source] - _LATELY):
+        listed[row.source] = Listed(
             prefix=row.prefix,
             began_at=time_of(row.began_at),
             ended_at=None if row.ended_at is None else time_of(row.ended_at),
@@ -273,20 +273,23 @@ def status(
             opened=row.opened,
             failures=row.failures,
         )
-        for row in transaction.execute(sa.select(listings).order_by(listings.c.touched_at))
-    }
-    newest = sa.select(sa.func.max(c.id)).group_by(c.source)
+    newest = sa.select(c.source, sa.func.max(c.written_at).label("at")).group_by(c.source).subquery()
     categories = [category.value for category in Category]
     columns = (c.id, c.source, c.prefix, c.objects, c.written_at, *(c[name] for name in categories))
-    certified = {}
-    for row in transaction.execute(sa.select(*columns).where(c.id.in_(newest))):
+    lately = sa.and_(newest.c.source == c.source, c.written_at > newest.c.at - _LATELY)
+    by_prefix = {}
+    for row in transaction.execute(sa.select(*columns).join_from(certificates, newest, lately).order_by(c.id)):
         counts = {name: row._mapping[name] or 0 for name in categories}
-        certified[row.source] = Certified(row.id, row.prefix, verdict(counts), row.objects, time_of(row.written_at))
+        certificate = Certified(row.id, row.prefix, verdict(counts), row.objects, time_of(row.written_at))
+        by_prefix[row.source, row.prefix] = certificate
+    certified: dict[str, Certified] = {}
+    for (of_source, _), worst in sorted(by_prefix.items(), key=lambda item: (_BAD[item[1].verdict], item[1].id)):
+        certified[of_source] = worst
     return tuple(
         _status(
             row,
-            _plan(transaction, row, outstanding.get(row.pipeline, 0)),
-            outstanding.get(row.pipeline, 0),
+            _plan(transaction, row, outstanding.get(row.pipeline, (0, None))[0]),
+            outstanding.get(row.pipeline, (0, None)),
             beats[row.source],
             unowned.get(row.source, (0, None)),
             listed.get(row.source),
@@ -394,7 +397,7 @@ def _is_left(row: Row[Any], outstanding: int) -> bool:
 def _status(
     row: Row[Any],
     plan: CurrentPlan | None,
-    outstanding: int,
+    outstanding: tuple[int, int | None],
     source_beat: int,
     unowned: tuple[int, int | None],
     listed: Listed | None,
@@ -403,7 +406,7 @@ def _status(
     activity, state = Activity.parse(row.activity), state_of(row)
     report = Report.parse(row.report, row.incarnation)
     held = report if state == RUNNING else None
-    since = [at for at in (row.waiting_since, unowned[1]) if at is not None]
+    since = [at for at in (outstanding[1], unowned[1]) if at is not None]
     last, last_said = activity.last, last_report(row.report)
     batch = None
     if last is not None:
@@ -430,7 +433,7 @@ def _status(
         queue_depth=None if held is None else held.depth,
         in_flight_elsewhere=None if held is None else held.elsewhere,
         failure=report.failure if report is not None and state == STOPPED else None,
-        files_outstanding=outstanding,
+        files_outstanding=outstanding[0],
         unowned=unowned[0],
         oldest_age=_seconds(row.now - min(since)) if since else None,
         last_hour=_published(activity.since(row.now - HOUR - row.now % SLOT)),
