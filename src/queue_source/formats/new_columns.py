@@ -78,7 +78,7 @@ def say_passed_by(pipeline: str, counts: Mapping[str, int]) -> None:
 
 def no_data(options: FormatOptions) -> list[str]:
     """Return the names of columns that do not come from the content of objects."""
-    corrupt = options.column_name_of_corrupt_record if options.file_format in ("csv", "json") else None
+    corrupt = options.column_name_of_corrupt_record if options.is_of_records else None
     others = (corrupt, options.rescued_data_column)
     return [METADATA_COLUMN, *options.partition_columns, *(name for name in others if name is not None)]
 

@@ -203,7 +203,7 @@ class FormatOptions:
 
     @property
     def is_of_records(self) -> bool:
-        """Tell whether samples are measured in bytes of records, and not in files whose footers have their types."""
+        """Tell whether objects are records, of which one may be bad, and not files whose footers have their types."""
         return self.file_format in RECORD_FORMATS
 
     @property
