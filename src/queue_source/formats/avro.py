@@ -242,7 +242,7 @@ def _map(items: Column) -> Column:
 
 def _is_decimal(precision: Any, scale: Any, size: int) -> bool:
     """Tell whether Avro takes bytes of this size for a decimal: what is marked in another way stays bytes."""
-    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
+    if {type(precision), type(scale)} != {int} or not 0 <= scale <= precision:  # true is no number
         return False
     return precision > 0 and (size >= _ANY or precision < len(str(1 << max(8 * size - 1, 0))))
 
@@ -250,7 +250,7 @@ def _is_decimal(precision: Any, scale: Any, size: int) -> bool:
 def _leaf(kind: str, logical: dict[str, Any], *, hybrid: bool, size: int = 0) -> Column:
     name = logical.get("logicalType")
     if name == "decimal" and kind in ("bytes", "fixed"):
-        precision, scale = logical["precision"], logical["scale"] or 0
+        precision, scale = logical["precision"], 0 if logical["scale"] is None else logical["scale"]
         if _is_decimal(precision, scale, size):
             return _decimal(precision, scale)
     if name == "date" and kind == "int":

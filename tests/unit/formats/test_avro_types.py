@@ -64,7 +64,7 @@ def test_a_name_that_its_namespace_lacks_is_one_of_none() -> None:
 @pytest.mark.parametrize(
     "mark",
     [{}, {"precision": 0}, {"precision": 2, "scale": 4}, {"precision": "4"}, {"precision": 4, "scale": -1}, {
-        "precision": 4, "scale": "2"}],
+        "precision": 4, "scale": "2"}, {"precision": True}, {"precision": 4, "scale": False}],
 )  # fmt: skip
 def test_bytes_that_are_marked_as_a_decimal_in_a_way_that_avro_does_not_know_are_bytes(mark: dict[str, Any]) -> None:
     kind = {"type": "bytes", "logicalType": "decimal", **mark}
