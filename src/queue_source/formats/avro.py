@@ -122,6 +122,8 @@ class Types:
             type_without_logic = {"type": "array", "items": self._plain(schema["items"], space)}
         elif kind == "map":
             type_without_logic = {"type": "map", "values": self._plain(schema["values"], space)}
+        elif kind == "null":
+            return kind  # for a union, whatever is written beside it
         elif kind in _PLAIN:
             type_without_logic = {"type": kind}
         else:

@@ -78,6 +78,7 @@ def test_bytes_that_are_marked_as_a_decimal_in_a_way_that_avro_does_not_know_are
     [
         (["int", "long"], [1, 2**40], pa.int64(), [1, 2**40]),
         (["null", "float", "double"], [1.5, None], pa.float64(), [1.5, None]),
+        ([{"type": "null", "logicalType": "date"}, "double"], [1.5, None], pa.float64(), [1.5, None]),
         (
             ["null", "string", "int"], ["x", 5, None],
             pa.struct([("member0", pa.string()), ("member1", pa.int32())]),

@@ -132,6 +132,17 @@ def test_a_listing_of_versions_goes_on_behind_pages_of_nothing() -> None:
         assert uris(bucket, versions=True) == ["s3://b/z"]
 
 
+def test_names_in_another_order_are_listed_where_they_are_all_and_else_an_error() -> None:
+    """A directory bucket lists in no order: behind the last name of a page there may be some that come before it."""
+    with served(lambda query: listing(entry("b"), entry("a"))) as bucket:
+        assert uris(bucket) == ["s3://b/b", "s3://b/a"]
+    with (
+        served(lambda query: listing(entry("b"), entry("a"), more("t"))) as bucket,
+        pytest.raises(ObjectStoreError, match="another order"),
+    ):
+        uris(bucket)
+
+
 def test_names_that_are_no_text_end_no_listing() -> None:
     def answer(query: dict[str, str]) -> str:
         if query.get("continuation-token") == "t":

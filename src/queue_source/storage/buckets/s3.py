@@ -65,6 +65,11 @@ class S3Bucket(OneByOne):
                 raise ObjectStoreError(f"{prefix!r} cannot be listed: S3 says that more follows, but does not go on")
             tried.append(after)
             answer = self._listing(prefix, versions, after)
+        if answer["More"] and not answer["InOrder"]:
+            raise ObjectStoreError(
+                f"{prefix!r} cannot be listed: S3 lists its names in another order than that of their bytes, as for a "
+                "directory bucket, and a page that begins behind a name would leave some out"
+            )
         objects = [ListedObject(self._root + key, *facts) for key, *facts in answer["Listed"]]
         said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:  # by our clock where it is missing, which HTTP allows without a clock
@@ -151,7 +156,7 @@ def _parse_listing(response_dict: dict[str, Any], customized_response_dict: dict
     if response_dict["status_code"] != 200:
         return
     listed: list[tuple[str, int, str | None, datetime, str | None]] = []
-    last = None
+    last, before, in_order = None, "", True
     try:
         root = ElementTree.fromstring(response_dict["body"])
         space = root.tag.rpartition("}")[0] + "}" if root.tag.startswith("{") else ""
@@ -167,6 +172,9 @@ def _parse_listing(response_dict: dict[str, Any], customized_response_dict: dict
             key = unquote_plus(of["Key"], errors="surrogateescape") if encoded else of["Key"]
             if is_text(key):  # others cannot be requested
                 last = key if last is None else max(last, key, key=in_bytes)
+                if kind != "DeleteMarker":  # some services have these behind all others
+                    in_order &= in_bytes(before) <= in_bytes(key)
+                    before = key
             if kind == "DeleteMarker" or of.get("IsLatest") == "false":
                 continue
             etag, version = of.get("ETag", "").strip('"') or None, of.get("VersionId")
@@ -176,7 +184,7 @@ def _parse_listing(response_dict: dict[str, Any], customized_response_dict: dict
         for name in (f"Next{place}" for places in _PLACES for place in places):
             text = root.findtext(f"{space}{name}") or ""
             customized_response_dict[name] = unquote_plus(text) if encoded and name == "NextKeyMarker" else text
-        customized_response_dict |= {"Listed": listed, "LastKey": last, "More": more}
+        customized_response_dict |= {"Listed": listed, "LastKey": last, "More": more, "InOrder": in_order}
     except KeyError as error:
         customized_response_dict["Odd"] = f"an object without {error}"
     except (ElementTree.ParseError, ValueError) as error:
