@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queue_source.announcements.contents import announced_objects, announcement_of, is_refused, listed_contents
@@ -290,6 +290,7 @@ SEGMENTS = st.sampled_from(["a", "_a", ".a", ".", "..", "", "%2e", "a=1", "_a=1"
 
 
 @given(st.lists(SEGMENTS, min_size=1, max_size=5), st.integers(0, 1), st.booleans(), st.sampled_from(["s3", "gs"]))
+@example(segments=[".", ""], size=0, hidden=False, scheme="s3")
 def test_what_a_certificate_leaves_out_is_left_out_of_what_is_announced(
     segments: list[str], size: int, hidden: bool, scheme: str
 ) -> None:

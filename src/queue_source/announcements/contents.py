@@ -387,6 +387,8 @@ def is_chosen(modified: datetime | None, options: NotificationOptions, now: date
 def is_refused(listed: ListedObject, options: NotificationOptions) -> bool:
     """Tell whether the options choose an object that no reader may ask for: its announcement is an error."""
     uri = listed.uri
+    if listed.size == 0 and uri.endswith("/"):  # it represents a folder
+        return False
     return climbs(uri) and is_chosen(listed.modified, options) and is_wanted(uri, options)
 
 

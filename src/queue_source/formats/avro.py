@@ -123,7 +123,7 @@ class Types:
         elif kind == "map":
             type_without_logic = {"type": "map", "values": self._plain(schema["values"], space)}
         elif kind == "null":
-            return kind  # for a union, whatever is written beside it
+            return kind  # in a union a type with more facts is null, too
         elif kind in _PLAIN:
             type_without_logic = {"type": kind}
         else:
