@@ -174,3 +174,14 @@ def _local(path: str) -> str:
     if not plain:
         raise MalformedNotification("the path names no file")
     return f"file:///{plain}"
+
+
+def is_text(name: str) -> bool:
+    """Tell whether a name is Unicode text: without lone surrogates, which stand for bytes that are not UTF-8."""
+    if name.isascii():
+        return True
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -331,7 +331,7 @@ def test_a_table_whose_older_partitions_are_by_a_column_that_is_gone_is_written(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         ({"format-version": 3, "next-row-id": 0}, "which is of version 3 of Iceberg's format"),
         ({"transform": "zorder"}, "has a partition field 'part' of an unknown kind"),
@@ -340,7 +340,7 @@ def test_a_table_whose_older_partitions_are_by_a_column_that_is_gone_is_written(
 )
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_table_that_pyiceberg_cannot_write_to_is_refused_by_name(
-    lake: Lake, change: dict[str, Any], told: str, is_written: bool
+    lake: Lake, change: dict[str, Any], reason: str, is_written: bool
 ) -> None:
     query = Query(lake)
     query.batch(table_of([1]))
@@ -355,7 +355,7 @@ def test_a_table_that_pyiceberg_cannot_write_to_is_refused_by_name(
     before = json.loads(metadata.read_text())
     specs = before["partition-specs"] if "format-version" in change else [{"spec-id": 0, "fields": [part]}]
     metadata.write_text(json.dumps({**before, **change, "partition-specs": specs}))
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=reason):
         query.attempt(table_of([2])) if written is None else query.commit(*written)
 
 

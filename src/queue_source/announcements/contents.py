@@ -29,7 +29,7 @@ from queue_source.messages import (
 )
 from queue_source.options import NotificationOptions
 from queue_source.tags import matches_any
-from queue_source.uris import climbs, written_uri
+from queue_source.uris import climbs, is_text, written_uri
 from shard_store.model import LISTING, Content, ErrorRecord, Payload, Reference, micros
 from shard_store.redaction import redact_url
 
@@ -124,14 +124,6 @@ _NO_ID = (
 _HALF = "its id, its tag or one of its headers holds half a character (a lone surrogate), which no row can"
 
 
-def _is_text(*texts: str) -> bool:
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 OUTSIDE_PREFIXES = "outside-prefixes"
 """The cause of a message that announces an object outside of `allowedPrefixes`: it is well formed, and may be ours."""
 
@@ -212,7 +204,7 @@ def announced_messages(
             return Announced(message, ignored=1)
         if not message.has_id and options.message_identity == "required":
             return Announced(message, error=message_error(message, "no-message-id", _NO_ID))
-        if not _is_text(message.message_id, message.tag, *chain(*message.headers.items())):
+        if not is_text("".join([message.message_id, message.tag, *chain(*message.headers.items())])):
             return Announced(message, error=message_error(message, "malformed-message", _HALF))
         count = message.headers.get(REPUBLISH_COUNT)
         key = message.message_id if count is None else f"{message.message_id}#{count}"
@@ -322,7 +314,7 @@ def _of_version(notice: ObjectNotice, headers: Mapping[str, str]) -> ObjectNotic
     size, etag = headers.get(_OBJECT_SIZE), headers.get(_OBJECT_ETAG)
     if size is not None and not (size.isascii() and size.isdigit() and len(size) < 19):
         raise MalformedNotification(f"its header {_OBJECT_SIZE} is {size[:100]!r}, and must be a number of bytes")
-    if not _is_text(headers[OBJECT_VERSION], etag or ""):
+    if not is_text(headers[OBJECT_VERSION] + (etag or "")):
         raise MalformedNotification(_HALF)
     return replace(notice, size=notice.size if size is None else int(size), etag=notice.etag if etag is None else etag)
 

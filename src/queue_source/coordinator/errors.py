@@ -88,10 +88,14 @@ _FEW = 1024
 def _send(queue: Queue, errors: Sequence[StoredError]) -> None:
     """Send the errors; of one that the queue cannot carry, as it is too long, the beginning."""
     refused = send_possible(queue, [_outgoing(error) for error in errors])
-    for error in (errors[place] for place in sorted(refused)):
-        short = None if error.input is None else error.input[:_FEW]
-        shorter = replace(error, detail=error.detail[:_FEW], tag="", headers={}, group=None, input=short)
-        send_messages(queue, [_outgoing(shorter)])
+    shorter = [
+        replace(
+            e, detail=e.detail[:_FEW], tag="", headers={}, group=None, input=None if e.input is None else e.input[:_FEW]
+        )
+        for e in (errors[place] for place in sorted(refused))
+    ]
+    if shorter:
+        send_messages(queue, list(map(_outgoing, shorter)))
 
 
 def _outgoing(error: StoredError) -> Outgoing:

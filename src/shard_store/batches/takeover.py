@@ -79,11 +79,9 @@ def settle(transaction: Transaction, pipeline: str, look: Look, *, repeats: bool
     """
     this = sa.select(pipelines).where(pipelines.c.pipeline == pipeline).with_for_update()
     row = transaction.execute(this).one_or_none()
-    if (
-        row is None
-        or row.target is None
-        or row.stale_at > transaction.execute(sa.select(transaction.now())).scalar_one()
-    ):
+    if row is None or row.target is None:
+        return None
+    if row.stale_at > transaction.execute(sa.select(transaction.now())).scalar_one():
         return None  # it is alive: its shards stay its own
     plan = _plan_of(row)
     newest = sa.select(sa.func.max(attempts.c.end_seq)).where(attempts.c.pipeline == pipeline)

@@ -91,7 +91,7 @@ def complaints_of_routes(
 ) -> dict[str, list[str]]:
     """Return what is wrong with receivers of other sources' objects, and with what they have recorded, by their names.
 
-    No pipeline tells either: one without a queue beats its heart, and a source may have none.
+    No pipeline shows either: one without a queue has heartbeats, and a source may have no pipeline.
     """
     problems: dict[str, list[str]] = {}
     silence = limits.max_silence or limits.max_lag

@@ -67,9 +67,12 @@ def _text(value: Any, kind: pa.DataType) -> str | None:
     if not pt.is_temporal(kind):
         return format(value, "f") if isinstance(value, Decimal) else str(value)
     is_day = pt.is_date(kind)
+    if abs(days := value if is_day else value // 86_400_000_000) > _MOST_DAYS:
+        raise CuesqueueError(
+            f"rows hold a time {days} days from 1970, by which no Delta table can be partitioned, as its readers fail "
+            "there; leave such rows out, or partition by another column"
+        )
     day, _, time = str(np.datetime64(value, "D" if is_day else "us")).partition("T")  # beyond Python's years, too
-    if abs(value if is_day else value // 86_400_000_000) > _MOST_DAYS:
-        raise CuesqueueError(f"rows hold {day}, by which no Delta table can be partitioned: its readers fail there")
     year, month_and_day = day[:-6], day[-6:]
     text = f"{int(year):+05}{month_and_day}" if len(year) != 4 or year[0] == "-" else day
     if is_day:

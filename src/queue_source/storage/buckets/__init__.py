@@ -17,7 +17,7 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
 from queue_source.storage.open_files import AZURE_SCHEMES, S3_SCHEMES, is_local
-from queue_source.uris import climbs
+from queue_source.uris import climbs, is_text
 from shard_store.failpoints import reach
 
 logger = logging.getLogger("cuesqueue")
@@ -78,17 +78,6 @@ def if_changed(
     else:
         present, expected, same = f"the time {modified}", f"up to {planned.known_at}", modified <= planned.known_at
     return None if same else BadObject("object-changed", f"{planned.uri!r} has {present} by now, {expected} was read")
-
-
-def is_text(name: str) -> bool:
-    """Tell whether a name is Unicode text: without lone surrogates, which stand for bytes that are not UTF-8."""
-    if name.isascii():
-        return True
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def in_bytes(name: str) -> bytes:

@@ -12,7 +12,8 @@ from queue_source.errors import BadObject, ObjectStoreError
 from queue_source.messages import ListedObject
 from queue_source.options.connections import StorageOptions
 from queue_source.storage import s3_client
-from queue_source.storage.buckets import PAGE, OneByOne, Outcome, Page, Present, exchanged, in_bytes, is_text
+from queue_source.storage.buckets import PAGE, OneByOne, Outcome, Page, Present, exchanged, in_bytes
+from queue_source.uris import is_text
 from shard_store.redaction import redact_text
 
 _LARGEST_COPY = 5 << 30
