@@ -247,7 +247,10 @@ def _inflated(file: Readable) -> Iterator[bytes]:
 
 
 def _bunzipped(file: Readable) -> Iterator[bytes]:
-    """Decompress streams of bzip2, of any number, as `_inflated`: pyarrow refuses an empty one between others."""
+    """Decompress streams of bzip2, of any number, as `_inflated`.
+
+    pyarrow refuses an empty one between others, and `bz2.BZ2File` reads nothing of a damaged one, and raises no error.
+    """
     data, place, step = file.read(CHUNK), 0, _FIRST_BYTES
     machine, begun = bz2.BZ2Decompressor(), bool(data)
     while data:
